@@ -1,0 +1,40 @@
+"""A benchmark's record: figures with the versions and the hardware they were measured on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def hardware() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"gpu": gpu, "cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def save_record(name: str, settings: dict[str, Any], results: dict[str, Any], out: str | None) -> None:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    record = {
+        "benchmark": name,
+        "settings": settings,
+        "versions": versions,
+        "hardware": hardware(),
+        "results": results,
+    }
+    text = json.dumps(record, indent=1)
+    print(text)
+    if out:
+        Path(out).write_text(text + "\n")

@@ -1,0 +1,176 @@
+"""Speed of a supernet: training and inherited evaluation with a random arch each step.
+
+Measured in the same run, as these machines are noisy: the extracted static model of the same archs, and timm's ViT of
+about the same size (no relative positions) as the floor.
+
+    python benchmarks/supernet_speed.py --device cuda --img-size 224 --batch-size 512 --compile --out speed.json
+    python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 6
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nasformer
+from nasformer.space import Arch
+from record import save_record
+
+
+class Bench:
+    """One device, one batch, one way of timing."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.device = torch.device(args.device)
+        self.space = nasformer.get_space("autoformer-tiny", img_size=args.img_size, patch_size=args.patch_size)
+        self.x = torch.randn(args.batch_size, 3, args.img_size, args.img_size, device=self.device)
+        self.y = torch.randint(0, 1000, (args.batch_size,), device=self.device)
+
+    def autocast(self) -> torch.autocast | nullcontext[None]:
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def train_step(self, forward: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> None:
+        with self.autocast():
+            loss = F.cross_entropy(forward(self.x), self.y, label_smoothing=0.1)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    @torch.no_grad()
+    def evaluate(self, forward: Callable[[Tensor], Tensor]) -> None:
+        with self.autocast():
+            forward(self.x).argmax(-1)
+
+    def seconds(self, steps: list[Callable[[], None]]) -> float:
+        """Median seconds of the steps, each waited for; on CUDA the mean of the queue, as training runs it."""
+        self.synchronize()
+        if self.device.type == "cuda":
+            start = time.perf_counter()
+            for step in steps:
+                step()
+            self.synchronize()
+            return (time.perf_counter() - start) / len(steps)
+        times = []
+        for step in steps:
+            start = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+def covering_archs(space: nasformer.Space) -> list[Arch]:
+    """Few archs that together have every kind of block, so that nothing compiles while we measure."""
+    block = space.root.fields["blocks"]
+    blocks = list(block.item.enumerate())
+    depth = block.depth.largest()
+    return [
+        space.arch({"embed_dim": width, "blocks": (blocks * depth)[:depth]})
+        for width in space.root.fields["embed_dim"].values
+    ]
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    fused = next(model.parameters()).device.type == "cuda"
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=fused)
+
+
+def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
+    supernet = nasformer.Supernet(bench.space).to(bench.device)
+    if bench.args.compile:
+        supernet.compile()
+    optimizer = adamw(supernet)
+    start = time.perf_counter()
+    for arch in covering_archs(bench.space) + archs[:2]:
+        bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
+    bench.synchronize()
+    print(f"warm-up with compilation: {time.perf_counter() - start:.0f} s", flush=True)
+    if bench.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    steps = [lambda arch=arch: bench.train_step(lambda x: supernet(x, arch), optimizer) for arch in archs]
+    result = {"train": bench.args.batch_size / bench.seconds(steps)}
+    if bench.device.type == "cuda":
+        result["train_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        if bench.args.profile:
+            profile(steps[:4])
+    supernet.eval()
+    for arch in covering_archs(bench.space):
+        bench.evaluate(lambda x, arch=arch: supernet(x, arch))
+    steps = [lambda arch=arch: bench.evaluate(lambda x: supernet(x, arch)) for arch in archs]
+    result["eval"] = bench.args.batch_size / bench.seconds(steps)
+    if bench.args.profile and bench.device.type == "cuda":
+        profile(steps[:4])
+    return result
+
+
+def bench_static(bench: Bench, model: nn.Module, repeats: int) -> dict[str, float]:
+    model = model.to(bench.device).train()
+    forward = torch.compile(model, dynamic=False) if bench.args.compile else model
+    optimizer = adamw(model)
+    for _ in range(3):
+        bench.train_step(forward, optimizer)
+    result = {"train": bench.args.batch_size / bench.seconds([lambda: bench.train_step(forward, optimizer)] * repeats)}
+    model.eval()
+    for _ in range(3):
+        bench.evaluate(forward)
+    result["eval"] = bench.args.batch_size / bench.seconds([lambda: bench.evaluate(forward)] * repeats)
+    return result
+
+
+def profile(steps: list[Callable[[], None]]) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+        for step in steps:
+            step()
+        torch.cuda.synchronize()
+    table = prof.key_averages().table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=70)
+    print(table, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--img-size", type=int, default=224)
+    parser.add_argument("--patch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--no-static", action="store_true", help="leave the static models out")
+    parser.add_argument("--out", help="write the record here as JSON")
+    args = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    bench = Bench(args)
+    archs = [bench.space.sample(seed) for seed in range(args.steps)]
+    results = {"supernet": bench_supernet(bench, archs)}
+    if not args.no_static:
+        import timm
+
+        # The static model's arch is the one whose cost is nearest to the mean of the archs measured above.
+        mean = statistics.mean(bench.space.cost(arch).macs for arch in archs)
+        typical = min(archs, key=lambda arch: abs(bench.space.cost(arch).macs - mean))
+        results["extracted"] = bench_static(bench, bench.space.build(typical), args.steps)
+        vit = timm.create_model(
+            "vit_tiny_patch16_224", img_size=args.img_size, patch_size=args.patch_size, class_token=True
+        )
+        results["timm vit_tiny"] = bench_static(bench, vit, args.steps)
+        for mode in ("train", "eval"):
+            ratio = results["extracted"][mode] / results["supernet"][mode]
+            results["supernet"][f"{mode}_time_over_extracted"] = ratio
+    for name, figures in results.items():
+        print(f"{name:15}", "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
+    save_record("supernet_speed", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""nasformer finds, trains and ships the best vision backbone for your data and your budget."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Loaded on first use, so that `nasformer --help` does not wait for torch.
+_HOMES = {
+    "Arch": "space",
+    "Budget": "search",
+    "AugmentConfig": "recipe",
+    "Recipe": "recipe",
+    "Space": "families",
+    "Supernet": "supernet",
+    "evaluate": "train",
+    "get_space": "families",
+    "list_spaces": "families",
+    "load_data": "data",
+    "load_model": "export",
+    "load_supernet": "supernet",
+    "save_model": "export",
+    "save_supernet": "supernet",
+    "search_supernet": "train",
+    "train_supernet": "train",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"nasformer has no attribute {name!r}")
+    return getattr(import_module(f"nasformer.{_HOMES[name]}"), name)

@@ -1,0 +1,138 @@
+"""The command line: `nasformer COMMAND --help` says what each command takes.
+
+A command is a dataclass of options (`config.py`) and a function (`commands.py`). Options may be written with dashes
+or underscores, and come from a YAML file (``--config FILE.yaml``), which options given beside it override.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from nasformer import config as configs
+from nasformer.errors import UserError
+
+COMMANDS: dict[str, tuple[type, str | None]] = {
+    "spaces": (configs.SpacesCommand, "name"),
+    "cost": (configs.CostCommand, None),
+    "sample": (configs.SampleCommand, None),
+    "train": (configs.TrainCommand, None),
+    "search": (configs.SearchCommand, None),
+    "extract": (configs.ExtractCommand, "run"),
+    "evaluate": (configs.EvaluateCommand, "model"),
+    "run": (configs.RunCommand, None),
+}
+"""Each command's options, and which of them is given without a name."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; what the user can put right is one line on standard error, and no traceback."""
+    try:
+        return run_command(list(sys.argv[1:] if argv is None else argv))
+    except UserError as error:
+        return complain(str(error))
+    except KeyboardInterrupt:
+        return complain("stopped; the same command goes on from here", 130)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output has gone, e.g. `| head`
+        return 0
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return complain(
+                f"the disk is full ({error.filename or 'while writing'}); free some space, then run the "
+                "same command again: it goes on from here"
+            )
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
+            return complain(f"cannot write or read {error.filename}: {error.strerror}; choose another path")
+        raise
+
+
+def complain(message: str, code: int = 2) -> int:
+    print(f"nasformer: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def run_command(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if argv[0] == "--version":
+        import nasformer
+
+        print(nasformer.__version__)
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise UserError(f"unknown command {name!r}; there are: {', '.join(COMMANDS)}")
+    options, as_json = parse(name, rest)
+    if options is not None:
+        from nasformer import commands
+
+        getattr(commands, name)(options, as_json)
+    return 0
+
+
+def overview() -> str:
+    lines = ["usage: nasformer COMMAND [options]   (nasformer COMMAND --help)", ""]
+    lines += [f"  {name:10} {(options.__doc__ or '').splitlines()[0]}" for name, (options, _) in COMMANDS.items()]
+    return "\n".join([*lines, "", "Start with: nasformer run --config recipes/digits.yaml --out runs/demo"])
+
+
+def parse(name: str, argv: list[str]) -> tuple[Any, bool]:
+    """The command's options, or None where help was printed; and whether JSON is wanted."""
+    from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)  # the strings below our fields are their help
+
+    class Parser(ArgumentParser):
+        def format_help(self) -> str:
+            return re.sub(r"--[\w.]+", lambda option: option[0].replace("_", "-"), super().format_help())
+
+    kind, positional = COMMANDS[name]
+    usage = f"nasformer {name} {f'[{positional.upper()}] ' if positional else ''}[options]"
+    parser = Parser(prog=f"nasformer {name}", usage=usage, description=kind.__doc__, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="a YAML file of these options")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    if positional:
+        parser.add_argument(positional, nargs="?", default=None, help=f"the {positional}")
+    parser.add_class_arguments(kind, skip={positional} if positional else set())
+    try:
+        found = parser.parse_args(underscored(argv))
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(f"wrong options; see nasformer {name} --help") from None
+        return None, False
+    except ArgumentError as error:
+        raise UserError(f"{tidy(error)}; see nasformer {name} --help") from None
+    values = parser.instantiate_classes(found)
+    known = {item.name for item in fields(kind) if getattr(values, item.name, None) is not None}
+    return kind(**{item: getattr(values, item) for item in known}), bool(values.json)
+
+
+def underscored(argv: list[str]) -> list[str]:
+    """Options in the parser's spelling: --max-params becomes --max_params, -n becomes --n."""
+
+    def spelled(word: str) -> str:
+        if re.fullmatch(r"-[a-z]", word) and word != "-h":
+            return f"-{word}"
+        if not re.match(r"--[a-z]", word):
+            return word
+        option, equals, value = word.partition("=")
+        return "--" + option[2:].replace("-", "_") + equals + value
+
+    return [spelled(word) for word in argv]
+
+
+def tidy(error: Exception) -> str:
+    """The parser's message, without its tree of types it tried."""
+    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
+    return ": ".join(lines[:2]) if lines else "wrong options"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

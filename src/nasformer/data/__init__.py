@@ -1,0 +1,33 @@
+"""Any dataset to batches of tensors on a device; whatever is random is a pure function of (seed, step)."""
+
+from __future__ import annotations
+
+from nasformer.data.augment import Augment
+from nasformer.data.batches import Batch, Batches, BatchSource, Split
+from nasformer.data.images import Data, ImageSet, normalise
+from nasformer.data.order import batch_indices, rank_slice, steps_per_epoch
+from nasformer.data.rng import generator
+from nasformer.data.sources import SOURCES, load_data
+from nasformer.data.split import stratified
+from nasformer.data.stream import StreamingFolder
+from nasformer.recipe import AugmentConfig
+
+__all__ = [
+    "SOURCES",
+    "Augment",
+    "AugmentConfig",
+    "Batch",
+    "BatchSource",
+    "Batches",
+    "Data",
+    "ImageSet",
+    "Split",
+    "StreamingFolder",
+    "batch_indices",
+    "generator",
+    "load_data",
+    "normalise",
+    "rank_slice",
+    "steps_per_epoch",
+    "stratified",
+]

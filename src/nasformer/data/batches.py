@@ -1,0 +1,116 @@
+"""A dataset in memory, its order and its augmentation, joined: step in, batch on the device out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from nasformer.data.augment import Augment, AugmentConfig
+from nasformer.data.images import Data, ImageSet, normalise, send
+from nasformer.data.order import batch_indices, clamp_batch, rank_slice, steps_per_epoch
+from nasformer.errors import UserError
+
+Split = Literal["train", "holdout", "test"]
+Batch = tuple[Tensor, Tensor]
+
+
+class BatchSource(Protocol):
+    """What training and evaluation need of data, in memory (`Batches`) or not (`StreamingFolder`)."""
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def in_chans(self) -> int: ...
+
+    @property
+    def img_size(self) -> int: ...
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
+        """Batches of this rank from `start_step` on, without end: normalised images and soft targets."""
+
+    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
+        """A whole split once, in a fixed order, on every rank: normalised images and labels."""
+
+
+class Batches:
+    """Batches of a dataset that lives on the device as bytes.
+
+    `batch_size` is that of all ranks together; it is lowered to the size of the set where that is smaller.
+
+    >>> from nasformer.data import load_data
+    >>> batches = Batches(load_data("digits"), AugmentConfig(padding=1, hflip=0.0), batch_size=64, seed=0)
+    >>> x, targets = batches.train(step=1000)
+    >>> x.shape, targets.shape, batches.steps_per_epoch
+    (torch.Size([64, 1, 8, 8]), torch.Size([64, 10]), 20)
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        augment: AugmentConfig,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | str = "cpu",
+        repeats: int = 1,
+    ) -> None:
+        self.data = data
+        self.batch_size = clamp_batch(len(data.train), batch_size, world)
+        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
+        self.device = torch.device(device)
+        self.augment = Augment(augment, data.mean, data.std, data.num_classes)
+        self._on_device: dict[str, ImageSet] = {}
+
+    @property
+    def num_classes(self) -> int:
+        return self.data.num_classes
+
+    @property
+    def in_chans(self) -> int:
+        return self.data.in_chans
+
+    @property
+    def img_size(self) -> int:
+        return self.data.img_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(len(self.data.train), self.batch_size)
+
+    def train(self, step: int) -> Batch:
+        """This rank's part of global batch `step`: normalised images and soft targets."""
+        everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
+        mine = self._split("train").subset(send(rank_slice(everything, self.rank, self.world), self.device))
+        return self.augment(mine.images, mine.labels, self.seed, step, self.rank, self.world)
+
+    def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
+        return map(self.train, count(start_step))
+
+    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
+        images = self._split(split)
+        for x, labels in zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True):
+            yield normalise(x, self.data.mean, self.data.std), labels
+
+    def _split(self, split: Split) -> ImageSet:
+        """A part of the data, moved to the device on first use."""
+        if split not in self._on_device:
+            images: ImageSet = getattr(self.data, check_split(split, len(self.data.holdout)))
+            self._on_device[split] = images.to(self.device)
+        return self._on_device[split]
+
+
+def check_split(split: str, held_out: int) -> str:
+    if split not in ("train", "holdout", "test"):
+        raise UserError(f"no split {split!r}; give train, holdout or test")
+    if split == "holdout" and not held_out:
+        raise UserError("no images are held out; load the data with holdout=0.1 or so to evaluate on them")
+    return split

@@ -1,0 +1,23 @@
+"""Where to compute."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from nasformer.errors import UserError
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device by name; "auto" takes a GPU where there is one. Under torchrun each process takes its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("device cuda was asked for but torch sees no GPU; use --device cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from None

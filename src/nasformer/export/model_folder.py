@@ -1,0 +1,45 @@
+"""An extracted model as a folder: weights as safetensors, and the arch and options that rebuild it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nasformer
+from nasformer.errors import UserError
+from nasformer.families import list_spaces
+from nasformer.families.autoformer_official import read_state
+from nasformer.families.backbone import Backbone
+from nasformer.files import read_json, save_tensors, write_json
+from nasformer.space import Arch
+from nasformer.supernet.storage import retuple
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
+    """Writes a model's weights and what rebuilds it, with any facts about it (accuracy, recipe ...)."""
+    folder = Path(folder)
+    save_tensors(folder / WEIGHTS, model.state_dict())
+    config = {"family": model.family, "arch": model.arch.to_dict(), "options": model.options, **facts}
+    write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__})
+    return folder
+
+
+def load_model(folder: str | Path) -> Backbone:
+    """The model that `save_model` or `nasformer extract` wrote, ready for evaluation."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"no model folder at {folder}; `nasformer extract` makes one")
+    config = read_json(folder / CONFIG)
+    families = {space.model.family: space.model for space in list_spaces().values()}
+    if config.get("family") not in families:
+        raise UserError(f"{folder / CONFIG} names the family {config.get('family')!r}; known: {', '.join(families)}")
+    options = {name: retuple(value) for name, value in config["options"].items()}
+    model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
+    state = read_state(folder / WEIGHTS)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{folder / WEIGHTS} does not fit its config ({str(error).splitlines()[-1].strip()})") from None
+    return model.eval()

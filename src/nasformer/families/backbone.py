@@ -1,0 +1,101 @@
+"""What every family's static model has in common: it is built from its plan and speaks timm's language."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nasformer.families.segment import Segment
+from nasformer.families.sharing import Rule
+from nasformer.space import Arch
+
+
+class Backbone(nn.Module):
+    """A plain, static network: the segments of a plan, one after the other; the last one is the head.
+
+    A family subclasses it and says `plan` (the network of an arch), `sharing` (how a supernet's weights are sliced)
+    and `columns` (how papers print its archs). Options of the model are the keyword arguments of `plan`.
+    """
+
+    family: ClassVar[str]
+    head: Any
+
+    def __init__(self, arch: Arch, **options: Any) -> None:
+        super().__init__()
+        self.arch, self.options = arch, model_options(type(self)) | options
+        segments = self.plan(arch, **options)
+        self.segment_names = [segment.name for segment in segments]
+        for segment in segments:
+            attach(self, segment.name, segment.build())
+        self.grad_checkpointing = False
+
+    plan: ClassVar[Callable[..., list[Segment]]]
+    """A class method ``plan(arch, *, option=default ...)``."""
+
+    @classmethod
+    def sharing(cls, **options: Any) -> Mapping[str, Rule]:
+        """Rules by the end of a parameter's name; what is not named shares its prefix."""
+        return {}
+
+    @classmethod
+    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An arch in the form that papers print, turned into our generic form."""
+        return values
+
+    @property
+    def num_classes(self) -> int:
+        return self.options["num_classes"]
+
+    def run(self, names: Sequence[str], x: Tensor) -> Tensor:
+        for name in names:
+            segment = self.get_submodule(name)
+            if self.grad_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(segment, x, use_reentrant=False)
+            else:
+                x = segment(x)
+        return x
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.run(self.segment_names[:-1], x)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        return self.head(x, pre_logits=pre_logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        return self.head.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A fresh head for another number of classes; 0 leaves the features."""
+        self.options["num_classes"] = num_classes
+        self.head.reset(num_classes, global_pool)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        return set()
+
+
+def model_options(model: type[Backbone]) -> dict[str, Any]:
+    """The options of a model with their defaults: the keyword-only arguments of its `plan`."""
+    parameters = inspect.signature(model.plan).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def attach(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Puts a module at a dotted name, with containers on the way: ``blocks.3`` is item 3 of ``root.blocks``."""
+    *path, last = name.split(".")
+    for part in path:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Sequential())
+        root = getattr(root, part)
+    root.add_module(last, module)

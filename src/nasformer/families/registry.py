@@ -1,0 +1,40 @@
+"""The spaces by name."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.families.space import Space
+
+FAMILIES = ("autoformer",)
+_SPACES: dict[str, Space] = {}
+
+
+def register(space: Space) -> None:
+    if space.name in _SPACES:
+        raise ValueError(f"a space named {space.name!r} exists already")
+    _SPACES[space.name] = space
+
+
+def list_spaces() -> dict[str, Space]:
+    """Every space there is, by name."""
+    for family in FAMILIES:
+        import_module(f"nasformer.families.{family}")
+    return dict(_SPACES)
+
+
+def get_space(name: str, **options: Any) -> Space:
+    """A space by name, with options of its model, such as img_size or num_classes.
+
+    >>> get_space("autoformer-tiny").root.cardinality
+    1056964608
+    """
+    known = list_spaces()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+        raise UserError(f"unknown space {name!r}; {hint}")
+    return known[name].with_options(**options)

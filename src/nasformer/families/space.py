@@ -1,0 +1,97 @@
+"""A search space: which archs there are, which model each one is, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.families.backbone import Backbone, model_options
+from nasformer.families.segment import Segment
+from nasformer.layers.cost import Cost
+from nasformer.space import Arch, Struct
+
+
+@dataclass(frozen=True)
+class Space:
+    """One declaration, from which sampling, model, supernet and cost all follow.
+
+    >>> import nasformer
+    >>> space = nasformer.get_space("autoformer-tiny", img_size=32, patch_size=4, num_classes=10)
+    >>> arch = space.sample(seed=0)
+    >>> model = space.build(arch)
+    >>> space.cost(arch).params == sum(p.numel() for p in model.parameters())
+    True
+
+    Args:
+        name: What users type.
+        model: The family's static model; `options` are keyword arguments of its `plan`.
+        root: The declaration of the archs.
+        presets: Published archs by name. They need not be members of this space (see their comments).
+    """
+
+    name: str
+    model: type[Backbone]
+    root: Struct
+    options: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, Arch] = field(default_factory=dict)
+    about: str = ""
+
+    def with_options(self, **options: Any) -> Space:
+        """The same archs on another image size, patch size, number of classes ..."""
+        known = model_options(self.model)
+        for name in options:
+            if name not in known:
+                raise UserError(f"{self.name} has no model option {name!r}; it has: {', '.join(known)}")
+        return replace(self, options={**self.options, **options})
+
+    def plan(self, arch: Arch) -> list[Segment]:
+        return self.model.plan(arch, **self.options)
+
+    def build(self, arch: Arch) -> Backbone:
+        """The static model of an arch, freshly initialised."""
+        return self.model(arch, **self.options)
+
+    def cost(self, arch: Arch) -> Cost:
+        """Parameters and MACs in closed form; no model is built."""
+        return sum((segment.cost() for segment in self.plan(arch)), Cost())
+
+    def costs(self, arch: Arch) -> dict[str, int]:
+        """The cost as plain numbers by name: what budgets and journals speak of."""
+        return asdict(self.cost(arch))
+
+    def sample(self, seed: int | random.Random = 0) -> Arch:
+        rng = seed if isinstance(seed, random.Random) else random.Random(seed)
+        return self.root.sample(rng)
+
+    def arch(self, source: Arch | Mapping[str, Any] | str | Path) -> Arch:
+        """An arch from a preset's name, a JSON file, inline JSON or a dict; members only, but for presets."""
+        if isinstance(source, str) and source in self.presets:
+            return self.presets[source]
+        values = read_arch(source, self) if isinstance(source, str | Path) else source
+        return self.root.validate(self.model.columns(values))  # type: ignore[return-value]
+
+
+def read_arch(source: str | Path, space: Space) -> Any:
+    text = str(source)
+    if not text.lstrip().startswith("{"):
+        path = Path(source)
+        if not path.is_file():
+            known = ", ".join(space.presets) or "none"
+            raise UserError(
+                f"arch {text!r} is neither a JSON file nor inline JSON nor a preset of {space.name} ({known})"
+            )
+        text = path.read_text(encoding="utf-8")
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"the arch is not valid JSON ({error}); give an object such as the ones `nasformer sample` prints"
+        ) from None
+    if not isinstance(values, dict):
+        raise UserError(f"the arch must be a JSON object, got {type(values).__name__}")
+    return values

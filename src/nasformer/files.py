@@ -1,0 +1,73 @@
+"""Files that are whole or not there: whatever kills the process, the old content or the new one remains."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nasformer.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file in one step; a full disk leaves the old one as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(draft, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's content, or an error that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; is {path.parent} a folder that nasformer wrote?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it or start in another folder") from None
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a safetensors file. Serialised in memory first, so that a full disk shows as the OSError it is."""
+    from safetensors.torch import save
+
+    write_bytes(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+
+
+@contextlib.contextmanager
+def locked(path: Path, needed: bool = True) -> Iterator[None]:
+    """Holds a lock file as long as the process lives; even a kill lets go of it."""
+    if not needed:
+        yield
+        return
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{path.parent} is in use by another process; wait for it or use another --out") from None
+        yield

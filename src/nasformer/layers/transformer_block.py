@@ -1,0 +1,48 @@
+"""The pre-norm transformer block: attention and feed-forward, each on a residual branch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from nasformer.layers.cost import Cost, norm_cost
+from nasformer.layers.drop_path import DropPath
+from nasformer.layers.mlp import Mlp
+from nasformer.layers.relative_attention import Grid, RelativeAttention
+
+
+class TransformerBlock(nn.Module):
+    """``x + attn(norm1(x))``, then ``x + mlp(norm2(x))``."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        hidden_dim: int,
+        grid: Grid,
+        max_distance: int | None = 14,
+        qkv_bias: bool = True,
+        stochastic_depth: bool = True,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dim)
+        self.attn = RelativeAttention(embed_dim, num_heads, head_dim, grid, max_distance, qkv_bias)
+        self.norm2 = nn.LayerNorm(embed_dim)
+        self.mlp = Mlp(embed_dim, hidden_dim)
+        self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
+        for linear in (m for m in self.modules() if isinstance(m, nn.Linear)):
+            nn.init.trunc_normal_(linear.weight, std=0.02)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x)))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    @staticmethod
+    def cost(embed_dim: int, num_heads: int, head_dim: int, hidden_dim: int, grid: Grid, **options: Any) -> Cost:
+        options.pop("stochastic_depth", None)
+        attention = RelativeAttention.cost(embed_dim, num_heads, head_dim, grid, **options)
+        return attention + Mlp.cost(grid[0] * grid[1] + 1, embed_dim, hidden_dim) + norm_cost(embed_dim) * 2

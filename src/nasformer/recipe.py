@@ -1,0 +1,107 @@
+"""A recipe: all that decides how weights are trained. Its fields are the options of the command line.
+
+No torch here: the command line reads this file to print its help, and help comes at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nasformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How training images are varied. Evaluation never is."""
+
+    crop: Literal["none", "pad", "resized"] = "pad"
+    """none; pad: shift by up to `padding` pixels; resized: a random part, scaled to the whole"""
+    padding: int = 4
+    """largest shift of crop=pad in pixels; what comes into view has the mean colour"""
+    hflip: float = 0.5
+    """probability of mirroring left to right"""
+    rotate: float = 0.0
+    """largest rotation in degrees"""
+    randaugment: str = ""
+    """RandAugment as timm writes it, such as rand-m9-mstd0.5-inc1"""
+    color_jitter: float = 0.0
+    """largest change of brightness, contrast and saturation; without effect beside randaugment, as in timm"""
+    erasing: float = 0.0
+    """probability of filling a box with noise"""
+    mixup: float = 0.0
+    """mixup's alpha; 0 is off"""
+    cutmix: float = 0.0
+    """cutmix's alpha; 0 is off"""
+    mix_prob: float = 1.0
+    """probability of mixing a batch at all, if mixup or cutmix is on"""
+    switch_prob: float = 0.5
+    """probability of cutmix, if both are on"""
+    smoothing: float = 0.1
+    """share of each target that is spread over all classes"""
+
+    def __post_init__(self) -> None:
+        for name in ("hflip", "erasing", "mix_prob", "switch_prob", "smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} is {getattr(self, name)}; give a number from 0 to 1")
+        for name in ("padding", "rotate", "color_jitter", "mixup", "cutmix"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is {getattr(self, name)}; give 0 or more")
+        if self.crop not in ("none", "pad", "resized"):
+            raise UserError(f"crop is {self.crop!r}; give none, pad or resized")
+        if self.randaugment:
+            from nasformer.data.randaugment import RandAugment
+
+            RandAugment.parse(self.randaugment)
+
+
+@dataclass
+class Recipe:
+    """How to train. The defaults suit small images; `recipes/` holds the papers' settings as YAML."""
+
+    epochs: int = 30
+    """Passes over the training images."""
+    batch_size: int = 128
+    """Images per step, over all processes and accumulation steps together."""
+    accumulate: int = 1
+    """Parts in which a process takes its share of the batch, to save memory; the result is the same."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    """Peak learning rate."""
+    lr_batch: int | None = None
+    """The batch size that `lr` is meant for: it is scaled to the real one. None: taken as it is."""
+    min_lr: float = 1e-5
+    """Where the cosine ends."""
+    warmup_epochs: float = 2
+    """Epochs of linear growth from `warmup_lr` to the peak."""
+    warmup_lr: float = 1e-6
+    weight_decay: float = 0.05
+    """Not applied to biases, norms, class token and absolute positions."""
+    no_decay: list[str] = field(default_factory=list)
+    """Further weights without decay, by a part of their name, such as rel_pos."""
+    clip_grad: float | None = None
+    """Largest norm of the gradient."""
+    ema: float = 0.0
+    """Decay of the moving average of the weights that is kept in the end; 0 keeps the weights themselves."""
+    freeze: Literal["optimizer", "slices"] = "optimizer"
+    """What happens to weights outside the sampled slice of a tensor: "optimizer" gives them a zero gradient, so that
+    momentum and decay still move them (AutoFormer's code); "slices" leaves them untouched (its text)."""
+    sampler: Literal["uniform"] = "uniform"
+    """Which archs a step of supernet training runs."""
+    teacher: str | None = None
+    """A model folder of ours, or timm:NAME or timm:NAME:WEIGHTS, whose top class is learned beside the labels."""
+    teacher_weight: float = 0.5
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """bf16 autocast, on by default on a GPU that has it."""
+    repeats: int = 1
+    """Repeated augmentation: how often an image occurs in an epoch, each time augmented anew."""
+    compile: bool = False
+    """Compile one graph per kind of block: slow to start, about twice as fast on a GPU."""
+    log_epochs: float = 1.0
+    """Epochs between lines of the training log; checkpoints are written at these moments."""
+    checkpoint_seconds: float = 60.0
+    """Least time between two checkpoints."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+
+    def peak_lr(self) -> float:
+        return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr

@@ -1,0 +1,168 @@
+"""What a run folder holds, read and checked once, so that plots and page need not doubt it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.files import read_json
+from nasformer.search import Candidate, parse_quantity, read_journal
+from nasformer.search.candidate import RESERVED, plain_scores
+
+Limits = Mapping[str, tuple[float | None, float | None]]
+REPAIR = "restore it or start in another folder"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One line of the results: the winner, a reference, or a point of the front. `scores` may hold NaN."""
+
+    name: str
+    arch: Mapping[str, Any]
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The contents of a run folder; what is missing is empty.
+
+    Args:
+        log: Lines of the training, by step, each with "step", "epoch", "loss" and "lr".
+        score: The name of the score that the search raised, such as "accuracy".
+        models: The winner first, then the references.
+        limits: The budget: name of a cost -> (lowest, highest).
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    log: list[dict[str, float]]
+    candidates: list[Candidate]
+    score: str
+    limits: Limits
+    models: list[Model]
+    front: list[Model]
+    budget: str
+    note: str
+
+    @property
+    def winner(self) -> Model | None:
+        return self.models[0] if self.models else None
+
+    def references(self, name: str) -> list[Model]:
+        """The references of that kind: `random` stands for `random`, `random 2`, `random-3` ..."""
+        return [model for model in self.models[1:] if model.name.lower().startswith(name)]
+
+    def score_of(self, model: Model) -> float:
+        """A model's score, comparable with that of the candidates; NaN where it is not known."""
+        held_out = model.scores.get("holdout_accuracy", math.nan)
+        if self.score == "accuracy" and not math.isnan(held_out):
+            return held_out
+        same = [c.scores.get(self.score, math.nan) for c in self.candidates if c.arch.to_dict() == model.arch]
+        return same[0] if same else math.nan
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run folder; only config.json must be there."""
+    config = _object(folder / "config.json")
+    settings, candidates = _search(folder / "search" / "journal.jsonl")
+    path = folder / "result.json"
+    result = _object(path) if path.exists() else {}
+    winner, references = result.get("winner"), _list(result, "references", path)
+    budget = config.get("budget") or settings.get("budget") or {}
+    return Run(
+        folder=folder,
+        config={"space": result.get("space"), **config} if result.get("space") else config,
+        log=_training(folder / "train" / "log.jsonl"),
+        candidates=candidates,
+        score=_score_name(settings, candidates),
+        limits=_limits(budget, folder / "config.json"),
+        models=[_model(entry, path, "winner") for entry in ([winner, *references] if winner else [])],
+        front=[_model(entry, path, "candidate") for entry in _list(result, "front", path)],
+        budget=str(result.get("budget") or ""),
+        note=str(result.get("note") or ""),
+    )
+
+
+def _object(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged (holds no JSON object); {REPAIR}")
+    return content
+
+
+def _list(content: Mapping[str, Any], name: str, path: Path) -> list[Any]:
+    entries = content.get(name) or []
+    if not isinstance(entries, list):
+        raise UserError(f"{path} is damaged ({name} is not a list); {REPAIR}")
+    return entries
+
+
+def _training(path: Path) -> list[dict[str, float]]:
+    """The log by step. A resumed training repeats steps: what it wrote last counts."""
+    if not path.exists():
+        return []
+    whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline was torn by a crash
+    lines = [_log_line(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
+    return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
+
+
+def _log_line(raw: bytes, where: str) -> dict[str, float]:
+    try:
+        record = json.loads(raw)
+        line = plain_scores({name: record.get(name) for name in ("step", "epoch", "loss", "lr")})
+    except (ValueError, TypeError, AttributeError):
+        line = {"step": math.nan}
+    if math.isnan(line["step"]):
+        raise UserError(f'{where} is damaged (expected {{"step", "epoch", "loss", "lr"}}); {REPAIR}')
+    return line
+
+
+def _search(path: Path) -> tuple[dict[str, Any], list[Candidate]]:
+    if not path.exists():
+        return {}, []
+    settings, records = read_journal(path)
+    return settings, [_candidate(record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
+
+
+def _candidate(record: Mapping[str, Any], where: str) -> Candidate:
+    try:
+        candidate = Candidate.from_dict(record)
+    except (KeyError, TypeError, ValueError, UserError) as error:
+        raise UserError(f"{where} is damaged (not a candidate: {error}); {REPAIR}") from None
+    if type(candidate.generation) is not int:
+        raise UserError(f"{where} is damaged (generation is {candidate.generation!r}); {REPAIR}")
+    return candidate
+
+
+def _score_name(settings: Mapping[str, Any], candidates: list[Candidate]) -> str:
+    """Accuracy where there is one, else the first objective that is to be raised."""
+    if any("accuracy" in candidate.scores for candidate in candidates):
+        return "accuracy"
+    raised = [name for name in settings.get("objectives") or [] if not str(name).startswith("-")]
+    return str(raised[0]) if raised else "accuracy"
+
+
+def _limits(budget: Any, path: Path) -> Limits:
+    if not isinstance(budget, dict):
+        raise UserError(f'{path} is damaged (budget is not like {{"max_params": 150000}}); {REPAIR}')
+    ends = {name: parse_quantity(value) for name, value in budget.items() if value is not None}
+    costs = dict.fromkeys(name[4:] for name in ends if name[:4] in ("min_", "max_"))
+    return {cost: (ends.get(f"min_{cost}"), ends.get(f"max_{cost}")) for cost in costs}
+
+
+def _model(entry: Any, path: Path, name: str) -> Model:
+    """A model of the results. Numbers are its scores; texts and the like, such as a file name, are let be."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("arch") or {}, dict):
+        raise UserError(f'{path} is damaged (expected models like {{"name", "arch", "params"}}); {REPAIR}')
+    scores = {key: value for key, value in entry.items() if key not in RESERVED | {"name"}}
+    for key, value in scores.items():
+        if not isinstance(value, int | float | None) and (key in ("params", "macs") or "accuracy" in key):
+            raise UserError(f"{path} is damaged ({key} is {value!r}, expected a number); {REPAIR}")
+    numbers = {key: value for key, value in scores.items() if isinstance(value, int | float | None)}
+    label = entry.get("name") or (f"#{entry['id']}" if "id" in entry else name)
+    return Model(str(label), entry.get("arch") or {}, plain_scores(numbers))

@@ -1,0 +1,187 @@
+"""Draws architectures of any family side by side: a card each, a row a layer, a bar a field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from nasformer.errors import UserError
+from nasformer.families import get_space
+from nasformer.report.anatomy import Anatomy, Block, dissect, is_number, ranges
+from nasformer.report.contents import Run
+from nasformer.report.labels import costs_in_short
+from nasformer.report.style import FAINT, GREY, INK, PALETTE, RED, new_figure, plain
+from nasformer.space import Arch, corners
+
+ROW, LINE, GAP, PAD = 0.27, 0.24, 0.22, 0.22  # inches
+SHORTEST = 0.3  # of a cell: the bar of the smallest value
+
+
+@dataclass(frozen=True)
+class Card:
+    """One architecture to draw."""
+
+    title: str
+    subtitle: str
+    anatomy: Anatomy
+
+
+def architectures(run: Run) -> Figure | None:
+    """The winner between the smallest and the largest architecture of the space."""
+    if run.winner is None or not run.winner.arch:
+        return None
+    winner = Card(run.winner.name, costs_in_short(run.winner.scores), dissect(run.winner.arch))
+    members = _members(run)
+    ends = {name: card for name in ("smallest", "largest") if (card := _end(run, name, members))}
+    cards = [card for card in (ends.get("smallest"), winner, ends.get("largest")) if card]
+    return draw(cards, [dissect(member.to_dict()) for member in members])
+
+
+def _members(run: Run) -> list[Arch]:
+    """The smallest and the largest member of the run's space, for every option of a OneOf."""
+    try:
+        root = get_space(str(run.config.get("space"))).root
+    except UserError:  # a space of another version, or an evolved one: what the run folder says must do
+        return []
+    return [member for corner in corners(root) for member in (root.smallest(corner), corner)]
+
+
+def _end(run: Run, name: str, members: Sequence[Arch]) -> Card | None:
+    for model in run.references(name):
+        return Card(model.name, costs_in_short(model.scores), dissect(model.arch))
+    if not members:
+        return None
+    member = members[0 if name == "smallest" else -1]
+    return Card(name, "", dissect(member.to_dict()))
+
+
+def draw(cards: Sequence[Card], known: Sequence[Anatomy] = ()) -> Figure:
+    """Draws cards side by side, equal layers at equal height; bars are relative to all values in `known`."""
+    return _Sheet(cards, known).figure
+
+
+class _Sheet:
+    """The drawing, in inches from the top left. Its plan (which line stands where) is the same for all cards."""
+
+    def __init__(self, cards: Sequence[Card], known: Sequence[Anatomy]) -> None:
+        anatomies = [card.anatomy for card in cards]
+        self.ranges = ranges([*anatomies, *known])
+        self.scalars = list(dict.fromkeys(name for a in anatomies for name in a.scalars))
+        self.stacks = list(dict.fromkeys(name for a in anatomies for name in a.stacks))
+        self.columns = {name: _columns(anatomies, name) for name in self.stacks}
+        self.kinds = _kinds([*anatomies, *known])
+        self.label = 0.3 + 0.085 * min(12, max(map(len, self.kinds), default=0))
+        fields = max(map(len, self.columns.values()), default=1)
+        self.width = max(3.3, 2 * PAD + self.label + 0.85 * fields)
+        self.plan, bottom = self._plan(anatomies)
+        legend = 0.45 if self.kinds else 0
+        size = (len(cards) * (self.width + GAP) + GAP, bottom + PAD + 2 * GAP + legend)
+        self.figure = new_figure(*size, layout=None)
+        self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
+        self.axes.set_axis_off()
+        for index, card in enumerate(cards):
+            self._card(card, GAP + index * (self.width + GAP), bottom + PAD)
+        self._legend(size)
+
+    def _plan(self, anatomies: Sequence[Anatomy]) -> tuple[dict[str, float], float]:
+        """The top of each stack, and the bottom of all."""
+        top, plan = GAP + PAD + 0.62 + LINE * len(self.scalars), {}
+        for name in self.stacks:
+            plan[name] = top + 0.12
+            top = plan[name] + 0.72 + ROW * max(len(a.stacks.get(name, ())) for a in anatomies)
+        return plan, top
+
+    def _card(self, card: Card, left: float, bottom: float) -> None:
+        chosen = card.title == "winner"
+        self.axes.add_patch(
+            FancyBboxPatch(
+                (left, GAP),
+                self.width,
+                bottom - GAP,
+                boxstyle="round,pad=0,rounding_size=0.12",
+                facecolor="#fbfcfd",
+                edgecolor=RED if chosen else "#cfd6de",
+                linewidth=2.2 if chosen else 1,
+            )
+        )
+        x, y = left + PAD, GAP + PAD
+        self._text(x, y + 0.08, card.title, size=13, weight="bold", color=RED if chosen else INK)
+        self._text(x, y + 0.34, card.subtitle, size=9, color=GREY)
+        for row, name in enumerate(self.scalars):
+            if name in card.anatomy.scalars:
+                self._scalar(x, y + 0.68 + row * LINE, name, card.anatomy.scalars[name])
+        for name, stack in card.anatomy.stacks.items():
+            self._stack(x, self.plan[name], name, stack)
+
+    def _scalar(self, x: float, y: float, name: str, value: Any) -> None:
+        self._text(x, y, name, size=9.5, color=GREY)
+        self._text(x + self.width - 2 * PAD, y, _short(value), size=9.5, weight="bold", ha="right")
+
+    def _stack(self, x: float, top: float, name: str, stack: Sequence[Block]) -> None:
+        layers = f"{len(stack)} layer{'s' * (len(stack) != 1)}"
+        self.axes.plot([x, x + self.width - 2 * PAD], [top, top], color="#cfd6de", lw=0.8)
+        self._text(x, top + 0.2, name, size=9.5, color=GREY)
+        self._text(x + self.width - 2 * PAD, top + 0.2, layers, size=9.5, weight="bold", ha="right")
+        cell = self._cell(name)
+        for column, field in enumerate(self.columns[name]):
+            self._text(x + self.label + column * cell, top + 0.5, _heading(field, cell), size=8, color=GREY)
+        for row, block in enumerate(stack):
+            self._layer(x, top + 0.62 + row * ROW, row + 1, block, name)
+
+    def _cell(self, stack: str) -> float:
+        return (self.width - 2 * PAD - self.label) / max(1, len(self.columns[stack]))
+
+    def _layer(self, x: float, top: float, number: int, block: Block, stack: str) -> None:
+        middle, cell = top + ROW / 2, self._cell(stack)
+        self._text(x, middle, f"{number} {block.kind[:12]}".strip(), size=8, color=GREY)
+        for column, field in enumerate(self.columns[stack]):
+            left = x + self.label + column * cell
+            if field in block.fields:
+                colour = self._colour(block.kind, column)
+                self._value(left, top, cell - 0.08, field, block.fields[field], colour)
+
+    def _colour(self, kind: str, column: int) -> str:
+        """By the kind of a layer where there are kinds, else by field."""
+        return PALETTE[(self.kinds.index(kind) if kind else column) % len(PALETTE)]
+
+    def _value(self, left: float, top: float, width: float, field: str, value: Any, colour: str) -> None:
+        corner, height = (left, top + 0.03), ROW - 0.06
+        if is_number(value):
+            low, high = self.ranges[field]
+            share = SHORTEST + (1 - SHORTEST) * (value - low) / (high - low) if high > low else 1.0
+            self.axes.add_patch(Rectangle(corner, width, height, facecolor=FAINT))
+            self.axes.add_patch(Rectangle(corner, width * share, height, facecolor=colour, alpha=0.6))
+        self._text(left + 0.06, top + ROW / 2, _short(value), size=8.5)
+
+    def _legend(self, size: tuple[float, float]) -> None:
+        for index, kind in enumerate(self.kinds):
+            left, top = GAP + PAD + index * 1.5, size[1] - 0.42
+            box = Rectangle((left, top), 0.2, 0.18, facecolor=self._colour(kind, 0), alpha=0.6, linewidth=0)
+            self.axes.add_patch(box)
+            self._text(left + 0.28, top + 0.09, kind[:14], size=9.5)
+
+    def _text(self, x: float, y: float, text: str, *, size: float, color: str = INK, **style: Any) -> None:
+        self.axes.text(x, y, plain(text, 60), va="center", fontsize=size, color=color, **style)
+
+
+def _columns(anatomies: Sequence[Anatomy], stack: str) -> list[str]:
+    blocks = [block for a in anatomies for block in a.stacks.get(stack, ())]
+    return list(dict.fromkeys(field for block in blocks for field in block.fields))
+
+
+def _kinds(anatomies: Sequence[Anatomy]) -> list[str]:
+    blocks = [block for a in anatomies for stack in a.stacks.values() for block in stack]
+    return sorted({block.kind for block in blocks if block.kind})
+
+
+def _heading(field: str, cell: float) -> str:
+    room = max(4, int(cell * 13))  # letters, at the size of a heading
+    return field if len(field) <= room else field[: room - 1] + "…"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,175 @@
+"""The page: one HTML file with its pictures inside. No scripts, nothing from elsewhere, every text escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from nasformer.report.contents import Model, Run
+from nasformer.report.labels import figure_of, is_share, label, window_in_words
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --line: #dde3ea; --paper: #f5f7f9;
+  --card: #ffffff; --mark: #b34a00; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #9aa7b5; --line: #323c49;
+  --paper: #11161c; --card: #1a212a; --mark: #ff9c5a; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
+h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; }
+p, figcaption { color: var(--soft); margin: .3rem 0; overflow-wrap: anywhere; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.tile, .card { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.3; }
+.tile span { color: var(--soft); font-size: .9rem; }
+.card { overflow-x: auto; }
+.note { border-left: 4px solid var(--mark); }
+figure { margin: 0; }
+img { display: block; max-width: 100%; height: auto; margin: 0 auto .6rem; background: #fff; border-radius: .4rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .4rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; }
+th:first-child, td:first-child { text-align: left; }
+tr:last-child td { border-bottom: 0; }
+.winner td { font-weight: 700; color: var(--mark); }
+.pairs td { white-space: normal; overflow-wrap: anywhere; text-align: left; vertical-align: top; }
+.pairs td:first-child { color: var(--soft); width: 14rem; }
+summary { cursor: pointer; color: var(--soft); }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin: .6rem 0 0; }
+"""
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+FIGURES = {
+    "bars": ("Winner and references", "Accuracy on the test set, which the search never saw, and size."),
+    "accuracy_vs_cost": (
+        "Accuracy against cost",
+        "Each dot is a candidate with the score it had in the search; the stairs are the best score that each cost "
+        "buys. The marks are the models of the results table, at their hold-out accuracy.",
+    ),
+    "search_progress": ("Progress of the search", "How the scores of the candidates rose as the search went on."),
+    "architecture": (
+        "The architecture",
+        "Layer by layer, the input at the top. Numbers are exact; a bar runs from the smallest value in the space "
+        "(short) to the largest (full).",
+    ),
+    "training_curve": ("Training of the supernet", "Training loss and learning rate."),
+}
+
+
+def page(run: Run, pictures: Mapping[str, bytes]) -> str:
+    """The whole page; `pictures` are PNGs by the names in FIGURES."""
+    title = " on ".join(str(run.config[name]) for name in ("space", "data") if run.config.get(name))
+    title = f"nasformer: {title}" if title else "nasformer report"
+    parts = [_heading(run, title), _tiles(run), _note(run.note), _results(run)]
+    parts += [_figure(name, pictures[name]) for name in FIGURES if name in pictures]
+    parts += [_winner(run), _front(run), *_settings(run.config)]
+    body = "\n".join(part for part in parts if part)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _heading(run: Run, title: str) -> str:
+    budget = run.budget or ", ".join(window_in_words(name, *ends) for name, ends in run.limits.items())
+    known = {"budget": budget, "seed": run.config.get("seed"), "folder": run.folder.resolve().name}
+    words = " · ".join(f"{name}: {value}" for name, value in known.items() if value not in (None, ""))
+    return f"<h1>{escape(title)}</h1>\n<p>{escape(words)}</p>"
+
+
+def _tiles(run: Run) -> str:
+    """The few numbers that people look for first."""
+    tiles: list[tuple[str, str]] = []
+    if run.winner:
+        for name in ("test_accuracy", "holdout_accuracy", "params", "macs"):
+            if not math.isnan(value := run.winner.scores.get(name, math.nan)):
+                tiles.append((figure_of(name, value), label(name)))
+        if gain := _gain(run):
+            tiles.append((gain, "test accuracy over random"))
+    if run.candidates:
+        tiles.append((f"{len(run.candidates):,}", "candidates judged"))
+    cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles]
+    return f'<div class="tiles">{"".join(cells)}</div>' if cells else ""
+
+
+def _gain(run: Run) -> str:
+    """Points of test accuracy that the winner is above the mean of the random references."""
+    scores = [model.scores.get("test_accuracy", math.nan) for model in run.references("random")]
+    known = [score for score in scores if not math.isnan(score)]
+    mine = run.winner.scores.get("test_accuracy", math.nan) if run.winner else math.nan
+    return f"{100 * (mine - sum(known) / len(known)):+.1f} points" if known and not math.isnan(mine) else ""
+
+
+def _note(note: str) -> str:
+    return f'<p class="card note">{escape(note)}</p>' if note else ""
+
+
+def _results(run: Run) -> str:
+    return f"<h2>Results</h2>\n{_table(run.models)}" if run.models else ""
+
+
+def _table(models: Sequence[Model]) -> str:
+    """Models by rows, their scores by columns: costs first, shares last."""
+    found = dict.fromkeys(name for model in models for name in model.scores)
+    names = sorted(found, key=is_share)  # stable: otherwise in the order of the file
+    head = "".join(f"<th>{escape(label(name))}</th>" for name in names)
+    rows = [_row(model, names) for model in models]
+    return (
+        f'<div class="card"><table>\n<thead><tr><th>model</th>{head}</tr></thead>\n'
+        f"<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>"
+    )
+
+
+def _row(model: Model, names: Sequence[str]) -> str:
+    cells = [model.name, *(figure_of(name, model.scores.get(name, math.nan)) for name in names)]
+    kind = ' class="winner"' if model.name == "winner" else ""
+    return f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _figure(name: str, picture: bytes) -> str:
+    title, caption = (escape(text) for text in FIGURES[name])
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    return (
+        f'<h2>{title}</h2>\n<figure class="card"><img src="{source}" alt="{title}. {caption}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _winner(run: Run) -> str:
+    if run.winner is None or not run.winner.arch:
+        return ""
+    return _folded("The winner as JSON", f"<pre>{escape(json.dumps(run.winner.arch))}</pre>")
+
+
+def _front(run: Run) -> str:
+    return _folded(f"The Pareto front ({len(run.front)})", _table(run.front)) if run.front else ""
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<h2></h2>\n<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def _settings(config: Mapping[str, Any]) -> list[str]:
+    """The config: single values in one table, each group of values in one of its own."""
+    single = {name: value for name, value in config.items() if not isinstance(value, dict)}
+    groups = {name: value for name, value in config.items() if isinstance(value, dict) and value}
+    tables = {"config": single, **groups} if single else groups
+    return [f"<h2>{escape(name.capitalize())}</h2>\n{_pairs(values)}" for name, values in tables.items()]
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = [f"<tr><td>{escape(str(name))}</td><td>{escape(_words(value))}</td></tr>" for name, value in values.items()]
+    return f'<div class="card"><table class="pairs"><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,81 @@
+"""How names and numbers of a run are put into words, the same in plots and page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from nasformer.search import format_quantity
+
+NAMES = {
+    "params": "parameters",
+    "macs": "MACs",
+    "position_macs": "MACs of relative positions",
+    "position_macs_literal": "MACs of relative positions, as published",
+    "accuracy": "hold-out accuracy",
+    "holdout_accuracy": "hold-out accuracy",
+    "test_accuracy": "test accuracy",
+}
+
+
+def label(name: str) -> str:
+    """The name of a score in plain words.
+
+    >>> label("test_accuracy"), label("latency_ms")
+    ('test accuracy', 'latency ms')
+    """
+    return NAMES.get(name, name.replace("_", " "))
+
+
+def is_share(name: str) -> bool:
+    """Whether the score is a share of 1, to be shown in percent."""
+    return name.endswith("accuracy")
+
+
+def axis_label(name: str) -> str:
+    """The name with its unit.
+
+    >>> axis_label("accuracy"), axis_label("macs")
+    ('hold-out accuracy (%)', 'MACs (multiply-accumulates an image)')
+    """
+    if is_share(name):
+        return f"{label(name)} (%)"
+    return {"macs": "MACs (multiply-accumulates an image)"}.get(name, label(name))
+
+
+def on_axis(name: str, value: float) -> float:
+    return 100 * value if is_share(name) else value
+
+
+def figure_of(name: str, value: float) -> str:
+    """A number as people read it; a dash where there is none.
+
+    >>> figure_of("accuracy", 0.9634), figure_of("params", 142_346), figure_of("latency_ms", float("nan"))
+    ('96.3 %', '142,346', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    if is_share(name):
+        return f"{100 * value:.1f} %"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def costs_in_short(scores: Mapping[str, float]) -> str:
+    """Parameters and MACs on one line.
+
+    >>> costs_in_short({"params": 142_346, "macs": 8_100_000})
+    '142K parameters · 8.1M MACs'
+    """
+    known = [(name, scores[name]) for name in ("params", "macs") if not math.isnan(scores.get(name, math.nan))]
+    return " · ".join(f"{format_quantity(value)} {label(name)}" for name, value in known)
+
+
+def window_in_words(name: str, low: float | None, high: float | None) -> str:
+    """A limit of the budget.
+
+    >>> window_in_words("params", None, 150_000), window_in_words("macs", 1e6, 2e6)
+    ('parameters ≤ 150K', '1M ≤ MACs ≤ 2M')
+    """
+    left = "" if low is None else f"{format_quantity(low)} ≤ "
+    right = "" if high is None else f" ≤ {format_quantity(high)}"
+    return f"{left}{label(name)}{right}"

@@ -1,0 +1,158 @@
+"""The plots of a run: search, training and results. Each takes a run and gives a figure, or None without data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from nasformer.report.contents import Model, Run
+from nasformer.report.drawing import architectures
+from nasformer.report.labels import axis_label, figure_of, on_axis
+from nasformer.report.scatter import accuracy_vs_cost
+from nasformer.report.style import (
+    BLUE,
+    INK,
+    NICE,
+    ORANGE,
+    PURPLE,
+    RED,
+    dress,
+    legend_below,
+    look_of,
+    new_figure,
+    plain,
+)
+from nasformer.search import format_quantity
+
+SMOOTH_FROM = 60  # training lines from which on a smoothed curve says more than the raw one
+
+
+def search_progress(run: Run) -> Figure | None:
+    """The best so far, the median and the middle half of each generation, and the random references."""
+    steps, unit = _steps(run)
+    if not steps:
+        return None
+    x = [at for at, _ in steps]
+    scores = [[on_axis(run.score, value) for value in values] for _, values in steps]
+    best = np.maximum.accumulate([max(values) for values in scores])
+    low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in scores]).T
+    figure = new_figure(8, 4.6)
+    axes = figure.subplots()
+    axes.fill_between(x, low, high, color=BLUE, alpha=0.16, lw=0, label="middle half")
+    axes.plot(x, middle, color=BLUE, lw=2, marker="o", ms=4, label="median")
+    axes.scatter(
+        x,
+        [max(values) for values in scores],
+        s=22,
+        color=RED,
+        alpha=0.45,
+        lw=0,
+        zorder=3,
+        label=f"best of the {'generation' if unit == 'generation' else 'batch'}",
+    )
+    axes.plot(x, best, color=RED, lw=2, drawstyle="steps-post", label="best so far")
+    _random_line(axes, run)
+    dress(axes, unit, axis_label(run.score))
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=NICE))
+    legend_below(figure, [axes], columns=5)
+    return figure
+
+
+def _steps(run: Run) -> tuple[list[tuple[int, list[float]]], str]:
+    """Scores by generation; a search without generations in twenty batches, by the candidates judged so far."""
+    whole = [c.scores.get(run.score, math.nan) for c in run.candidates]
+    generations = [c.generation for c in run.candidates]
+    unit = "generation"
+    if len(set(generations)) == 1 and len(whole) > 1:
+        size = -(-len(whole) // 20)
+        generations = [min(len(whole), size * (index // size + 1)) for index in range(len(whole))]
+        unit = "candidates judged"
+    steps: dict[int, list[float]] = {}
+    for generation, score in zip(generations, whole, strict=True):
+        if math.isfinite(score):
+            steps.setdefault(generation, []).append(score)
+    return sorted(steps.items()), unit
+
+
+def _random_line(axes: Any, run: Run) -> None:
+    known = [y for y in map(run.score_of, run.references("random")) if math.isfinite(y)]
+    if known:
+        height = on_axis(run.score, sum(known) / len(known))
+        text = "random reference" if len(known) == 1 else f"mean of {len(known)} random references"
+        axes.axhline(height, color=PURPLE, lw=1.6, ls=(0, (5, 3)), label=text)
+
+
+def training_curve(run: Run) -> Figure | None:
+    """Loss and learning rate over the epochs, one above the other."""
+    if not any(math.isfinite(line["loss"]) for line in run.log):
+        return None
+    by = "epoch" if all(math.isfinite(line["epoch"]) for line in run.log) else "step"
+    x, loss, rate = (np.array([line[name] for line in run.log], dtype=float) for name in (by, "loss", "lr"))
+    figure = new_figure(8, 5.2)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    many, dots = len(loss) >= SMOOTH_FROM, {"marker": "o", "ms": 4} if len(loss) < 2 else {}
+    upper.plot(x, loss, color=BLUE, lw=0.9 if many else 1.8, alpha=0.35 if many else 1, label="loss", **dots)
+    if many:
+        upper.plot(x, _running_median(loss), color=BLUE, lw=2, label="running median")
+        upper.legend(frameon=False, fontsize=9, labelcolor=INK)
+    lower.plot(x, rate, color=ORANGE, lw=1.8, **dots)
+    lower.fill_between(x, rate, color=ORANGE, alpha=0.15, lw=0)
+    lower.set_ylim(bottom=0)
+    dress(upper, y="training loss")
+    dress(lower, by, "learning rate")
+    return figure
+
+
+def _running_median(values: np.ndarray) -> np.ndarray:
+    """Each value's median with its neighbours (a thirtieth of the whole); without them where there are none."""
+    half = max(2, len(values) // 60)
+    windows = [values[max(0, at - half) : at + half + 1] for at in range(len(values))]
+    known = [window[np.isfinite(window)] for window in windows]
+    return np.array([np.median(window) if len(window) else math.nan for window in known])
+
+
+def bars(run: Run) -> Figure | None:
+    """Test accuracy of the winner and of the references, and what each of them costs."""
+    shown = [model for model in run.models if math.isfinite(model.scores.get("test_accuracy", math.nan))]
+    if not shown:
+        return None
+    columns = ["test_accuracy"] + ["params"] * any(model.scores.get("params", 0) > 0 for model in shown)
+    figure = new_figure(5.4 + 3.6 * (len(columns) - 1), 1.1 + 0.5 * len(shown))
+    panels = figure.subplots(1, len(columns), squeeze=False, sharey=True, width_ratios=(3, 2)[: len(columns)])[0]
+    for panel, name in zip(panels, columns, strict=True):
+        _bar_panel(panel, name, shown)
+    panels[0].set_yticks(range(len(shown)), [plain(model.name, 30) for model in shown])
+    panels[0].tick_params(axis="y", labelsize=10, labelcolor=INK)
+    panels[0].invert_yaxis()
+    return figure
+
+
+def _bar_panel(axes: Any, name: str, models: Sequence[Model]) -> None:
+    values = [model.scores.get(name, math.nan) for model in models]
+    lengths = [0.0 if math.isnan(value) else on_axis(name, value) for value in values]
+    axes.barh(range(len(models)), lengths, height=0.62, color=[look_of(model.name)[1] for model in models], zorder=3)
+    for row, (value, length) in enumerate(zip(values, lengths, strict=True)):
+        text = format_quantity(value) if name == "params" and value == value else figure_of(name, value)
+        axes.annotate(text, (length, row), (5, 0), textcoords="offset points", va="center", fontsize=10, color=INK)
+    dress(axes, axis_label(name))
+    axes.grid(False, axis="y")
+    axes.set_xlim(0, 1.25 * max(*lengths, 1e-9))
+    if name == "params":
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value)))
+    else:
+        axes.set_xticks(range(0, 101, 20))
+
+
+FIGURES: dict[str, Callable[[Run], Figure | None]] = {
+    "bars": bars,
+    "accuracy_vs_cost": accuracy_vs_cost,
+    "search_progress": search_progress,
+    "architecture": architectures,
+    "training_curve": training_curve,
+}

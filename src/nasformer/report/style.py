@@ -1,0 +1,73 @@
+"""One look for all figures, made with matplotlib's objects alone: no global state, so threads are safe."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+INK, GREY, FAINT = "#1f2933", "#5f6b7a", "#e4e8ed"
+BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: also told apart by colour-blind people
+LOOKS = {"winner": ("*", RED), "random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
+NICE = (1, 2, 5, 10)  # steps between ticks
+DPI = 150
+
+
+def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
+    """An empty figure, sizes in inches."""
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def dress(axes: Any, x: str = "", y: str = "") -> None:
+    """Gives axes their labels, a light grid behind the data, and no box."""
+    axes.set_xlabel(plain(x), color=INK, fontsize=10)
+    axes.set_ylabel(plain(y), color=INK, fontsize=10)
+    axes.grid(True, color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=GREY, labelsize=9, length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#c3cad3")
+
+
+def look_of(name: str) -> tuple[str, str]:
+    """Marker and colour of a model of the results, the same in all plots; `random 2` looks like `random`."""
+    known = [look for kind, look in LOOKS.items() if name.lower().startswith(kind)]
+    return known[0] if known else ("s", GREY)
+
+
+def legend_below(figure: Figure, panels: Iterable[Any], columns: int) -> None:
+    """A legend under the plots, where it can hide nothing; the winner first, equal entries once."""
+    pairs = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    unique = {text: handle for handle, text in sorted(pairs, key=lambda pair: pair[1] != "winner")}
+    figure.legend(
+        unique.values(),
+        unique.keys(),
+        loc="outside lower center",
+        ncols=min(columns, max(1, len(unique))),
+        frameon=False,
+        fontsize=9,
+        labelcolor=INK,
+    )
+
+
+def plain(text: str, width: int = 200) -> str:
+    r"""Text that matplotlib must not read as mathematics, on one line and not too long.
+
+    >>> plain("a $\\frac$ b")
+    'a \\$\\frac\\$ b'
+    """
+    return textwrap.shorten(text, width, placeholder=" …").replace("$", r"\$")
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG; without the name of the software in it, equal figures are equal bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()

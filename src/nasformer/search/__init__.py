@@ -1,0 +1,36 @@
+"""Search: find the best architecture of a space within a budget, resumable at any moment. No torch here."""
+
+from __future__ import annotations
+
+from nasformer.search.budget import Budget, format_quantity, parse_quantity
+from nasformer.search.candidate import Candidate, Proposal
+from nasformer.search.evolution import Evolution
+from nasformer.search.journal import Journal, read_journal
+from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
+from nasformer.search.problem import Problem
+from nasformer.search.random_search import RandomSearch
+from nasformer.search.registry import STRATEGIES, complete_options, find_strategy
+from nasformer.search.run import SearchResult, search
+from nasformer.search.strategy import Strategy
+
+__all__ = [
+    "STRATEGIES",
+    "Budget",
+    "Candidate",
+    "Evolution",
+    "Journal",
+    "Problem",
+    "Proposal",
+    "RandomSearch",
+    "SearchResult",
+    "Strategy",
+    "complete_options",
+    "crowding_distance",
+    "find_strategy",
+    "format_quantity",
+    "non_dominated_rank",
+    "pareto_front",
+    "parse_quantity",
+    "read_journal",
+    "search",
+]

@@ -1,0 +1,79 @@
+"""What a model may cost: named limits, each a lowest and a highest value, as people write them ("6M")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal
+
+from nasformer.errors import UserError
+from nasformer.space.feasible import Window, in_short
+
+_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9}
+_QUANTITY = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([kKMGB]?)", re.ASCII)
+
+
+def parse_quantity(text: str | float) -> int | float:
+    """Reads a count such as `6M` (k or K, M, G or B = 10^9); whole numbers come back as int.
+
+    >>> parse_quantity("6M"), parse_quantity("1.3G"), parse_quantity("5_900_000"), parse_quantity(0.5)
+    (6000000, 1300000000, 5900000, 0.5)
+    """
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
+        raise UserError(f"{text!r} is not a quantity; write a number, or one with K, M, G or B, such as 6M or 1.3G")
+    exact = Decimal(match[1]) * _UNITS[match[2]]
+    return int(exact) if exact == int(exact) else float(exact)
+
+
+def format_quantity(value: float, digits: int = 3) -> str:
+    """Writes a count with so many significant digits.
+
+    >>> format_quantity(5_717_416), format_quantity(1.3e9), format_quantity(999_999), format_quantity(12)
+    ('5.72M', '1.3G', '1M', '12')
+    """
+    rounded = float(f"{value:.{digits}g}")  # first round, so that 999,999 becomes 1M and not 1000K
+    for unit in "GMK":
+        if abs(rounded) >= _UNITS[unit]:
+            return f"{rounded / _UNITS[unit]:.{digits}g}{unit}"
+    return f"{rounded:.{digits}g}"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on the costs of an architecture; both ends belong to the budget, None leaves an end open.
+
+    A new cost needs just its fields here, `min_<name>` and `max_<name>` or one of the two.
+
+    >>> budget = Budget(min_params=5_000_000, max_params=6_000_000, max_macs=1_300_000_000)
+    >>> print(budget)
+    5M <= params <= 6M, macs <= 1.3G
+    >>> budget.fits({"params": 5_700_000, "macs": 1_200_000_000})
+    True
+    """
+
+    min_params: float | None = None
+    max_params: float | None = None
+    min_macs: float | None = None
+    max_macs: float | None = None
+
+    def limits(self) -> dict[str, tuple[float | None, float | None]]:
+        """The costs that are limited: name -> (lowest, highest)."""
+        names = dict.fromkeys(field.name.partition("_")[2] for field in fields(self))
+        ends = {n: (getattr(self, f"min_{n}", None), getattr(self, f"max_{n}", None)) for n in names}
+        return {name: end for name, end in ends.items() if end != (None, None)}
+
+    def windows(self) -> list[Window]:
+        return [Window(name, low, high) for name, (low, high) in self.limits().items()]
+
+    def fits(self, costs: Mapping[str, float]) -> bool:
+        return all(window.excess(costs) == 0 for window in self.windows())
+
+    def __str__(self) -> str:
+        parts = []
+        for name, (low, high) in self.limits().items():
+            left = "" if low is None else f"{in_short(low)} <= "
+            right = "" if high is None else f" <= {in_short(high)}"
+            parts.append(f"{left}{name}{right}")
+        return ", ".join(parts) or "no limit"

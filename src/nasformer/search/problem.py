@@ -1,0 +1,102 @@
+"""What a search is asked to solve: where to look, within which budget, and what counts as better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from nasformer.errors import UserError
+from nasformer.search.budget import Budget
+from nasformer.search.candidate import Candidate
+from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
+from nasformer.space import Arch, Node, sample_feasible
+from nasformer.space.feasible import Costs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The task that all strategies share.
+
+    `objectives` names scores to raise or, with a leading minus, to lower: `("accuracy", "-params")`. With
+    several, candidates are ordered as in NSGA-II: by front, then by the room around them.
+    """
+
+    node: Node
+    costs: Costs
+    budget: Budget = Budget()  # noqa: RUF009 - frozen
+    objectives: tuple[str, ...] = ("accuracy",)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.objectives:
+            raise UserError("a search needs at least one objective, such as accuracy")
+
+    def rng(self, label: str) -> Random:
+        """A generator of its own for every purpose, the same in every process."""
+        return Random(f"{self.seed} {label}")
+
+    def sample(self, rng: Random) -> Arch:
+        """A random architecture within the budget."""
+        return sample_feasible(self.node, rng, self.costs, self.budget.windows())
+
+    def fits(self, arch: Arch) -> bool:
+        return self.budget.fits(self.costs(arch))
+
+    def point(self, scores: Mapping[str, float]) -> tuple[float, ...]:
+        """The values of the objectives, turned so that larger is better."""
+        point = []
+        for objective in self.objectives:
+            name = objective.removeprefix("-")
+            if name not in scores:
+                raise UserError(f"objective {name!r} is not among the scores: {', '.join(scores)}")
+            point.append(scores[name] if name == objective else -scores[name])
+        return tuple(point)
+
+    def sound(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those whose objectives are all finite; no other may breed or win."""
+        return [one for one in candidates if all(map(math.isfinite, self.point(one.scores)))]
+
+    def best_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The sound candidates, best first; of equal ones the cheaper, then the older."""
+        sound = self.sound(candidates)
+        points = [self.point(one.scores) for one in sound]
+        badness = [(-point[0],) for point in points] if len(self.objectives) == 1 else _nsga2(points)
+        keys = [(bad, self._price(one), one.id) for bad, one in zip(badness, sound, strict=True)]
+        return [sound[index] for index in sorted(range(len(sound)), key=keys.__getitem__)]
+
+    def winner(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The best by the first objective."""
+        sound = self.sound(candidates)
+        if not sound:
+            wanted = ", ".join(self.objectives)
+            raise UserError(f"no candidate has a finite score ({wanted}); look for NaN in the evaluation")
+        return replace(self, objectives=self.objectives[:1]).best_first(sound)[0]
+
+    def front(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The sound candidates that no other dominates, cheapest first.
+
+        A single objective is weighed against the first cost, as in a plot of accuracy over parameters.
+        """
+        if len(self.objectives) == 1 and candidates:
+            costs = (f"-{name}" for name in self.costs(candidates[0].arch))
+            both = (*self.objectives, next(costs, self.objectives[0]))
+            return replace(self, objectives=both).front(candidates)
+        sound = self.sound(candidates)
+        best = [sound[index] for index in pareto_front([self.point(one.scores) for one in sound])]
+        return sorted(best, key=lambda one: (self._price(one), one.id))
+
+    def _price(self, candidate: Candidate) -> tuple[float, ...]:
+        return tuple(self.costs(candidate.arch).values())
+
+
+def _nsga2(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Sort keys: the better front first, within a front the points with more room around them."""
+    ranks = non_dominated_rank(points)
+    keys: list[tuple[float, ...]] = [()] * len(points)
+    for rank in set(ranks):
+        front = [index for index, its in enumerate(ranks) if its == rank]
+        for index, room in zip(front, crowding_distance([points[index] for index in front]), strict=True):
+            keys[index] = (rank, -room)
+    return keys

@@ -1,0 +1,126 @@
+"""An architecture: a small immutable value that reads like a record, can be a dict key and prints as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nasformer.errors import UserError
+
+Value = Any  # int, float, str, bool, Arch, or a tuple of these
+
+
+class Arch(Mapping[str, Value]):
+    """One architecture of a space, or one part of it (a block, a stage).
+
+    Fields are read as attributes or as keys and keep the order of the space's declaration. Two archs are
+    equal when their fields are, whatever the order. Lists and dicts given to the constructor become tuples
+    and archs, so that an arch can always be hashed and never changes.
+
+    >>> arch = Arch(embed_dim=192, blocks=[{"num_heads": 3}, {"num_heads": 4}])
+    >>> arch
+    Arch(embed_dim=192, blocks=(Arch(num_heads=3), Arch(num_heads=4)))
+    >>> arch.blocks[1].num_heads, arch["embed_dim"], len(arch.blocks)
+    (4, 192, 2)
+    >>> arch.to_json()
+    '{"embed_dim":192,"blocks":[{"num_heads":3},{"num_heads":4}]}'
+    >>> Arch.from_json(arch.to_json()) == arch
+    True
+    """
+
+    __slots__ = ("_fields", "_hash")
+
+    _fields: dict[str, Value]
+    _hash: int | None
+
+    def __init__(self, /, **fields: Value) -> None:
+        for name, value in fields.items():
+            if type(value) not in _FROZEN:
+                fields[name] = freeze(value)
+        _set(self, "_fields", fields)
+        _set(self, "_hash", None)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Value]) -> Arch:
+        return cls(**fields)
+
+    @classmethod
+    def from_json(cls, text: str) -> Arch:
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"the architecture is not valid JSON ({error}); expected a JSON object") from None
+        if not isinstance(fields, dict):
+            raise UserError(f"the architecture is {text.strip()[:40]}, expected a JSON object")
+        return cls.from_dict(fields)
+
+    def to_dict(self) -> dict[str, Value]:
+        """Plain dicts, lists and scalars, ready for JSON or YAML."""
+        return {name: thaw(value) for name, value in self._fields.items()}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
+
+    def __getitem__(self, name: str) -> Value:
+        return self._fields[name]
+
+    def __getattr__(self, name: str) -> Value:
+        try:
+            return self._fields[name]
+        except KeyError:
+            known = ", ".join(self._fields)
+            raise AttributeError(f"this arch has no field {name!r}, it has: {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields == other._fields if isinstance(other, Arch) else NotImplemented
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            _set(self, "_hash", hash(frozenset(self._fields.items())))
+        return self._hash  # type: ignore[return-value]
+
+    def __setattr__(self, name: str, value: Value) -> None:
+        raise AttributeError(f"an arch cannot change; make a new one: Arch(**{{**arch, {name!r}: value}})")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("an arch cannot change; make a new one without this field")
+
+    def __repr__(self) -> str:
+        return f"Arch({', '.join(f'{name}={value!r}' for name, value in self._fields.items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle and copy would otherwise fill the slots one by one, which __setattr__ forbids. The hash stays
+        # behind on purpose: hashes of strings differ from process to process.
+        return Arch.from_dict, (self._fields,)
+
+
+_set = object.__setattr__
+_FROZEN = frozenset({int, float, str, bool, Arch})
+
+
+def freeze(value: Value) -> Value:
+    """The immutable form of a value: lists become tuples, mappings become archs."""
+    if isinstance(value, Arch | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return Arch(**value)
+    if isinstance(value, list | tuple):
+        return tuple(map(freeze, value))
+    kind = type(value).__name__
+    raise UserError(f"an arch cannot hold {value!r} ({kind}), expected numbers, strings, lists or dicts of these")
+
+
+def thaw(value: Value) -> Value:
+    """The plain form of a value: tuples become lists, archs become dicts."""
+    if isinstance(value, Arch):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [thaw(item) for item in value]
+    return value

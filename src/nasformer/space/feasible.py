@@ -1,0 +1,178 @@
+"""Sampling under a budget that never spins: refuse the impossible, draw, repair, or say what to widen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from nasformer.errors import UserError
+from nasformer.space.arch import Arch
+from nasformer.space.node import FIRST, LAST, Dice, Node
+
+Costs = Callable[[Arch], Mapping[str, float]]
+
+RESTARTS = 50  # of the repair walk
+STEPS = 1000  # of one walk; real spaces need about as many as they have genes
+
+
+@dataclass(frozen=True)
+class Window:
+    """Inclusive limits on one named cost, such as "params" or "macs"; None means no limit.
+
+    >>> print(Window("params", high=3_000_000), "|", Window("macs", low=1e9, high=1.25e9))
+    params <= 3M | macs between 1G and 1.25G
+    """
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        if self.low is None:
+            return self.name if self.high is None else f"{self.name} <= {in_short(self.high)}"
+        if self.high is None:
+            return f"{self.name} >= {in_short(self.low)}"
+        return f"{self.name} between {in_short(self.low)} and {in_short(self.high)}"
+
+    def cost(self, costs: Mapping[str, float]) -> float:
+        if self.name not in costs:
+            raise UserError(f"there is no cost {self.name!r} to limit, known costs: {', '.join(costs)}")
+        return costs[self.name]
+
+    def excess(self, costs: Mapping[str, float]) -> float:
+        """How far the cost lies outside, relative to the limit: negative below, positive above, 0 inside."""
+        cost = self.cost(costs)
+        if self.low is not None and cost < self.low:
+            return (cost - self.low) / (abs(self.low) or 1)
+        if self.high is not None and cost > self.high:
+            return (cost - self.high) / (abs(self.high) or 1)
+        return 0.0
+
+    def flag(self, end: str) -> str:
+        """The option of the command line that sets one end ("min" or "max")."""
+        return f"--{end}-{self.name.replace('_', '-')}"
+
+
+def check_satisfiable(node: Node, costs: Costs, windows: Sequence[Window]) -> None:
+    """Raise a UserError at once when a window lies outside what the space can reach.
+
+    Costs grow with every choice, so the smallest and the largest member bound them. Only the options of a
+    OneOf and fields under a rule have no such order; therefore single steps from either end look for a wider
+    bound. Passing is necessary, not sufficient: a window may fall between two members, or contradict another.
+    """
+    for window in windows:
+        _check_window(node, costs, window)
+
+
+def _check_window(node: Node, costs: Costs, window: Window) -> None:
+    low, high = window.low, window.high
+    if low is not None and high is not None and low > high:
+        ends = f"{window.flag('min')} {exactly(low)} is above {window.flag('max')} {exactly(high)}"
+        raise UserError(f"{ends}; lower the first or raise the second")
+    least = _lowest(node, FIRST, lambda arch: window.cost(costs(arch)))
+    most = -_lowest(node, LAST, lambda arch: -window.cost(costs(arch)))
+    if high is not None and least > high:
+        advice = f"raise {window.flag('max')}"
+    elif low is not None and most < low:
+        advice = f"lower {window.flag('min')}"
+    else:
+        return
+    reach = f"the smallest has {exactly(least)} and the largest {exactly(most)}"
+    raise UserError(f"no architecture fits {window}: {reach}; {advice} or choose another space")
+
+
+def _lowest(node: Node, end: Dice, cost: Callable[[Arch], float]) -> float:
+    """The lowest cost that single steps reach from the member at one end of the space."""
+    arch = node.sample(end)
+    best = cost(arch)
+    while True:
+        steps = ((step, lower) for step in node.neighbours(arch, end) if (lower := cost(step)) < best)
+        better = next(steps, None)
+        if better is None:
+            return best
+        arch, best = better
+
+
+def sample_feasible(node: Node, rng: Random, costs: Costs, windows: Sequence[Window], tries: int = 200) -> Arch:
+    """A random member whose costs lie in all the windows.
+
+    The first `tries` draws are plain samples: what they accept has exactly the space's own distribution
+    under the condition. Only when all of them miss does a repair walk take over. From a random member it
+    takes random single steps, each bringing the costs nearer to the windows. What the walk finds is biased:
+    it stops at the first member inside, so it favours the rim of the windows that faces the bulk of the
+    space, and members with many ways leading to them. Good enough to seed an evolution, not to estimate
+    averages.
+
+    The work is bounded. When nothing fits, a UserError says how close it came and what to widen.
+    """
+    hunt = _Hunt(costs, windows)
+    for _ in range(tries):
+        arch = node.sample(rng)
+        if hunt.miss(arch) == 0:
+            return arch
+    for _ in range(RESTARTS):
+        repaired = _repair(node, node.sample(rng), hunt, rng)
+        if repaired is not None:
+            return repaired
+    raise UserError(hunt.failure())
+
+
+def _repair(node: Node, arch: Arch, hunt: _Hunt, rng: Random) -> Arch | None:
+    """Walk from a member into the windows; None when no single step comes nearer any more."""
+    miss = hunt.miss(arch)
+    for _ in range(STEPS):
+        if miss == 0:
+            return arch
+        steps = list(node.neighbours(arch))
+        rng.shuffle(steps)  # so that the first step that comes nearer is a uniform pick among all that do
+        nearer = next(((step, lower) for step in steps if (lower := hunt.miss(step)) < miss), None)
+        if nearer is None:
+            return None
+        arch, miss = nearer
+    return None
+
+
+class _Hunt:
+    """Measures members against the windows and remembers the nearest misses, for the error message."""
+
+    def __init__(self, costs: Costs, windows: Sequence[Window]) -> None:
+        self.costs, self.windows = costs, windows
+        self.nearest: dict[tuple[Window, str], tuple[float, float]] = {}  # (window, side) -> (miss, cost)
+
+    def miss(self, arch: Arch) -> float:
+        """How far outside the windows the member lies in all; 0 when it fits."""
+        costs = self.costs(arch)
+        excesses = [window.excess(costs) for window in self.windows]
+        miss = sum(map(abs, excesses))
+        for window, excess in zip(self.windows, excesses, strict=True):
+            if excess:
+                key = window, "below" if excess < 0 else "above"
+                seen = miss, window.cost(costs)
+                self.nearest[key] = min(self.nearest.get(key, seen), seen)
+        return miss
+
+    def failure(self) -> str:
+        wanted = " and ".join(map(str, self.windows))
+        seen = ", ".join(f"{w.name} {exactly(cost)} {side}" for (w, side), (_, cost) in self.nearest.items())
+        change = {"below": ("lower", "min"), "above": ("raise", "max")}
+        advice = " or ".join(f"{change[side][0]} {w.flag(change[side][1])}" for w, side in self.nearest)
+        return f"found no architecture with {wanted}; the closest seen: {seen}; {advice}"
+
+
+def exactly(count: float) -> str:
+    """All digits, in groups of three."""
+    return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.6g}"
+
+
+def in_short(count: float) -> str:
+    """With K, M or G where four digits say it all, else all digits.
+
+    >>> in_short(3_000_000), in_short(1.25e9), in_short(4_263_016), in_short(7.5)
+    ('3M', '1.25G', '4,263,016', '7.5')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
+        digits = f"{count / size:.4g}"
+        if abs(count) >= size and float(digits) * size == count:
+            return digits + letter
+    return exactly(count)

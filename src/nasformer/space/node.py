@@ -1,0 +1,148 @@
+"""What every node of a space can do. A space is a tree of nodes; a member of it is one immutable value.
+
+`sample` is the one walk that builds a member. The smallest and the largest member are the same walk with dice
+that always show the first or the last face.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from nasformer.errors import UserError
+from nasformer.space.arch import Arch, Value
+from nasformer.space.mutation import Mutation
+
+Path = tuple[str | int, ...]
+
+
+class Dice(Protocol):
+    """What sampling asks of its source of randomness; a `random.Random` is one."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+class _First:
+    def randrange(self, stop: int, /) -> int:
+        return 0
+
+
+class _Last:
+    def randrange(self, stop: int, /) -> int:
+        return stop - 1
+
+
+FIRST, LAST = _First(), _Last()
+
+
+class Node(ABC):
+    """A set of values, with the moves that search needs.
+
+    `value`, `a`, `b` and `given` are always members of the node, as `validate` or `sample` return them.
+    """
+
+    cardinality: int  # how many members there are, exactly
+    code_length: int  # how many numbers `encode` gives, the same for all members
+
+    @abstractmethod
+    def sample(self, rng: Dice, given: Value = None) -> Value:
+        """A random member; with `given`, one that takes the same option as `given` in every OneOf."""
+
+    def smallest(self, given: Value = None) -> Value:
+        """The member that takes the first of everything; `given` as in `sample`."""
+        return self.sample(FIRST, given)
+
+    def largest(self, given: Value = None) -> Value:
+        """The member that takes the last of everything; `given` as in `sample`."""
+        return self.sample(LAST, given)
+
+    @abstractmethod
+    def enumerate(self) -> Iterator[Value]:
+        """All members, each once. Lazy: it is fine to take a few from a huge space."""
+
+    @abstractmethod
+    def validate(self, value: Value, path: str = "arch") -> Value:
+        """The member that `value` (an Arch, or plain dicts and lists) means; UserError when it is none.
+
+        `path` says in the error where the value stands.
+        """
+
+    def contains(self, value: Value) -> bool:
+        """Whether `validate` accepts the value."""
+        try:
+            self.validate(value)
+        except UserError:
+            return False
+        return True
+
+    @abstractmethod
+    def encode(self, value: Value) -> list[float]:
+        """The member as numbers: positions among the choices, and -1 for the parts that it does not have."""
+
+    def decode(self, vector: Sequence[float]) -> Value:
+        """The member that a vector stands for. Rounds and clips, so any numbers give a valid member."""
+        if len(vector) != self.code_length:
+            raise UserError(f"the vector has {len(vector)} numbers, expected {self.code_length}")
+        return self._decode(vector)
+
+    @abstractmethod
+    def _decode(self, vector: Sequence[float]) -> Value: ...
+
+    @abstractmethod
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Value:
+        """A random relative of the member; see `Mutation` for the chances."""
+
+    @abstractmethod
+    def cross(self, a: Value, b: Value, rng: Random) -> Value:
+        """A child of two members, which takes each part from one of them at random."""
+
+    @abstractmethod
+    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Value]:
+        """All members one step away: one Choice or depth moved by one position, or one OneOf option replaced.
+
+        Parts that a step adds are drawn with `fresh`: the smallest by default.
+        """
+
+    @abstractmethod
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        """Which option each OneOf in the member takes: pairs of where it is and the option's name."""
+
+    @abstractmethod
+    def _corners(self) -> list[Value]: ...
+
+
+def corners(node: Node) -> list[Value]:
+    """The largest members that together contain every option of every OneOf.
+
+    Their parameters together are those of the supernet. Without a OneOf it is just the largest member;
+    otherwise member k takes option k (or the last one) in every OneOf. Two cases need more members to reach
+    every option: a OneOf inside an option of another, and rules that tie several OneOf together.
+    """
+    return list(dict.fromkeys(node._corners()))
+
+
+def check_children(owner: str, children: dict[str, Any]) -> None:
+    """Refuse names that an Arch could not show as attributes, and children that are not nodes."""
+    for name, child in children.items():
+        if hasattr(Arch, name):
+            raise UserError(f"{owner} cannot have the name {name!r}: Arch.{name} exists; choose another name")
+        if not isinstance(child, Node):
+            raise UserError(f"{owner} {name} is {child!r}, expected a node such as Choice({child!r})")
+
+
+def nearest_position(number: float, count: int) -> int:
+    """The position among `count` that is nearest to any number."""
+    # Clip before rounding: infinity cannot be rounded. Zero comes first so that max() drops a NaN.
+    return round(min(max(0.0, float(number)), count - 1))
+
+
+def lazy_product(*sources: Callable[[], Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Like itertools.product, but reads each source anew instead of holding it in memory."""
+    if not sources:
+        yield ()
+        return
+    for first in sources[0]():
+        for rest in lazy_product(*sources[1:]):
+            yield (first, *rest)

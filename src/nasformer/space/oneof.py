@@ -1,0 +1,104 @@
+"""OneOf: one of several kinds of thing, each with choices of its own. A member is an arch with one key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from reprlib import repr as short
+
+from nasformer.errors import UserError
+from nasformer.space.arch import Arch, Value
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import FIRST, Dice, Node, Path, check_children, nearest_position
+
+
+class OneOf(Node):
+    """One of the named options, smaller ones first.
+
+    Sampling picks the option uniformly, then goes on inside it, so that an option with many configurations is
+    no likelier than one with few. (TrioNet calls this Hierarchical Sampling.)
+
+    >>> from nasformer.space import Choice, Struct
+    >>> operator = OneOf(conv=Struct(kernel=Choice(3, 5)), attention=Struct(heads=Choice(4, 8)))
+    >>> operator.smallest()
+    Arch(conv=Arch(kernel=3))
+    >>> operator.encode(operator.largest())
+    [1.0, -1.0, 1.0]
+    """
+
+    def __init__(self, /, **options: Node) -> None:
+        check_children("OneOf option", options)
+        if not options:
+            raise UserError("OneOf() has no options, expected at least one, such as OneOf(conv=Struct(...))")
+        self.options = options
+        self.names = tuple(options)
+        self.cardinality = sum(option.cardinality for option in options.values())
+        self.code_length = 1 + sum(option.code_length for option in options.values())
+
+    def __repr__(self) -> str:
+        return f"OneOf({', '.join(f'{name}={option!r}' for name, option in self.options.items())})"
+
+    def pick(self, rng: Dice) -> str:
+        """The name of a random option. Another distribution over the options needs to change only this.
+
+        It may ask `rng` for `randrange` alone: the smallest and the largest member come from loaded dice.
+        """
+        return self.names[rng.randrange(len(self.names))]
+
+    def sample(self, rng: Dice, given: Value = None) -> Arch:
+        name = self.pick(rng) if given is None else _name(given)
+        return Arch(**{name: self.options[name].sample(rng, None if given is None else given[name])})
+
+    def enumerate(self) -> Iterator[Arch]:
+        for name, option in self.options.items():
+            for value in option.enumerate():
+                yield Arch(**{name: value})
+
+    def validate(self, value: Value, path: str = "arch") -> Arch:
+        allowed = ", ".join(self.names)
+        if not isinstance(value, Mapping) or len(value) != 1:
+            raise UserError(f"{path} is {short(value)}, expected exactly one of the options: {allowed}")
+        name = _name(value)
+        if name not in self.options:
+            raise UserError(f"{path} has the unknown option {name!r}, allowed: {allowed}")
+        return Arch(**{name: self.options[name].validate(value[name], f"{path}.{name}")})
+
+    def encode(self, value: Value) -> list[float]:
+        code = [float(self.names.index(_name(value)))]
+        for name, option in self.options.items():
+            code += option.encode(value[name]) if name in value else [-1.0] * option.code_length
+        return code
+
+    def _decode(self, vector: Sequence[float]) -> Arch:
+        position = nearest_position(vector[0], len(self.names))
+        name, option = self.names[position], self.options[self.names[position]]
+        start = 1 + sum(self.options[other].code_length for other in self.names[:position])
+        return Arch(**{name: option._decode(vector[start : start + option.code_length])})
+
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
+        if rng.random() < mutation.width:
+            return self.sample(rng)
+        name = _name(value)
+        return Arch(**{name: self.options[name].mutate(value[name], rng, mutation)})
+
+    def cross(self, a: Value, b: Value, rng: Random) -> Arch:
+        return a if rng.random() < 0.5 else b
+
+    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Arch]:
+        current = _name(value)
+        for name, option in self.options.items():
+            inside = name == current
+            for step in option.neighbours(value[name], fresh) if inside else [option.sample(fresh)]:
+                yield Arch(**{name: step})
+
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        name = _name(value)
+        yield path, name
+        yield from self.options[name].picks(value[name], (*path, name))
+
+    def _corners(self) -> list[Arch]:
+        return [Arch(**{name: corner}) for name, option in self.options.items() for corner in option._corners()]
+
+
+def _name(value: Mapping[str, Value]) -> str:
+    return next(iter(value))

@@ -1,0 +1,80 @@
+"""The weightless layer through which all segments of one kind run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Size, Tensor, nn
+from torch.func import functional_call
+
+from nasformer.families.segment import Segment
+from nasformer.families.sharing import Rule, rule_for
+
+Run = Callable[[Tensor, Sequence[Tensor], Tensor | None], Tensor]
+
+
+class Part(NamedTuple):
+    """One weight of a layer: its name, its rule and its shape."""
+
+    name: str
+    rule: Rule
+    shape: Size
+
+
+class Skeleton:
+    """A layer without weights: called with the shared weights, it takes its slices of them and runs.
+
+    Slicing happens inside the call, so that a compiled skeleton fuses it with the casts that autocast asks for, and
+    its backward writes each full-size gradient once.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        rules: Mapping[str, Rule],
+        device: torch.device,
+        compile_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        layer = Segment("", *segment.kind).build().to(device)
+        self.parts = [Part(name, rule_for(name, rules), p.shape) for name, p in layer.named_parameters()]
+        self.names = [part.name for part in self.parts]
+        self.device, self.rates = device, dict[float, Tensor]()
+        self.stochastic = any(name == "drop_path.rate" for name, _ in layer.named_buffers())
+        weightless = without_weights(layer)
+        self.runs = {training: self.bind(weightless, training, compile_options) for training in (True, False)}
+
+    def __call__(self, x: Tensor, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
+        rate = self.rate(drop_path) if self.stochastic and training else None
+        return self.runs[training](x, weights, rate)
+
+    def rate(self, drop_path: float) -> Tensor:
+        if drop_path not in self.rates:
+            self.rates[drop_path] = torch.tensor(drop_path, device=self.device)
+        return self.rates[drop_path]
+
+    def bind(self, layer: nn.Module, training: bool, compile_options: Mapping[str, Any] | None) -> Run:
+        layer, parts = deepcopy(layer).train(training), self.parts
+
+        def run(x: Tensor, weights: Sequence[Tensor], rate: Tensor | None) -> Tensor:
+            tensors = {part.name: part.rule(weight, part.shape) for part, weight in zip(parts, weights, strict=True)}
+            if rate is not None:
+                tensors["drop_path.rate"] = rate
+            return functional_call(layer, tensors, (x,))
+
+        if compile_options is None:
+            return run
+        # The compiler keeps its graphs by code object and gives up after a few of them: one object per kind.
+        run.__code__ = run.__code__.replace()
+        return torch.compile(run, dynamic=False, **compile_options)
+
+
+def without_weights(layer: nn.Module) -> nn.Module:
+    """The layer with its parameters on the meta device; constants such as index tables stay."""
+    for module in layer.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+    return layer

@@ -1,0 +1,91 @@
+"""Checkpoints of a training: all that the rest of it depends on, in a folder that is whole or not there.
+
+Random numbers need no saving: every draw is a function of (seed, step).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.errors import UserError
+from nasformer.files import read_json, save_tensors, write_json
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one training; only the newest is kept.
+
+    Args:
+        folder: Where they live.
+        settings: What the training was started with; a checkpoint of other settings is refused.
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+
+    def save(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
+        draft, final = self.folder / f".step-{step}.tmp", self.folder / f"step-{step}"
+        shutil.rmtree(draft, ignore_errors=True)
+        for name, tensors in parts.items():
+            save_tensors(draft / f"{name}.safetensors", tensors)
+        write_json(draft / "settings.json", self.settings)
+        os.replace(draft, final)
+        for old in self.steps():
+            if old != step:
+                shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
+
+    def steps(self) -> list[int]:
+        found = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def load(self) -> tuple[int, dict[str, dict[str, Tensor]]]:
+        """The newest checkpoint's step and tensors; step 0 and nothing where there is none."""
+        from safetensors.torch import load_file
+
+        if not self.steps():
+            return 0, {}
+        step = self.steps()[-1]
+        folder = self.folder / f"step-{step}"
+        self.check(read_json(folder / "settings.json"))
+        return step, {path.stem: load_file(path) for path in folder.glob("*.safetensors")}
+
+    def check(self, found: dict[str, Any]) -> None:
+        for name, value in self.settings.items():
+            if found.get(name) != value:
+                raise UserError(
+                    f"{self.folder} was trained with {name} = {found.get(name)}, not {value}; "
+                    "go on with the old setting or use another --out folder"
+                )
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state, each tensor under the name of its weight."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[parameter]}:{key}": torch.as_tensor(value)
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    for label, tensor in tensors.items():
+        name, _, key = label.rpartition(":")
+        parameter = parameters[name]
+        # AdamW keeps its step count on the CPU unless it is fused
+        device = parameter.device if tensor.ndim or fused(optimizer) else torch.device("cpu")
+        optimizer.state[parameter][key] = tensor.to(device)
+
+
+def fused(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(optimizer.param_groups[0].get("fused"))

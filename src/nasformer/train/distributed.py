@@ -1,0 +1,51 @@
+"""Several processes that train one model: who am I, and the mean of the gradients that exist.
+
+All processes sample the same arch by construction, so they have the same gradients: only these are reduced, in one
+flat buffer, and no process waits for weights that the arch does not use.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others; started by torchrun, or alone."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def join_world(device: torch.device) -> World:
+    """Joins the processes that torchrun started; alone where it did not."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return World()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def reduce_gradients(model: nn.Module, world: World) -> None:
+    """Replaces every gradient by its mean over the processes."""
+    if world.size == 1:
+        return
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    flat /= world.size
+    for grad, mean in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(mean.view_as(grad))

@@ -1,0 +1,33 @@
+"""The training log: one JSON line per interval, the same after any number of kills."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nasformer.files import write_text
+
+
+class TrainLog:
+    """Appends lines; on resume, lines behind the checkpoint are dropped, since their steps come again."""
+
+    def __init__(self, path: Path | None, start_step: int) -> None:
+        self.path = path
+        if path is not None:
+            kept = [line for line in self.read(path) if line["step"] <= start_step]
+            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def append(self, line: dict[str, Any]) -> None:
+        if self.path is not None:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    @staticmethod
+    def read(path: Path) -> list[dict[str, Any]]:
+        """The whole lines of a log; a last one that a kill cut short does not count."""
+        if not path.exists():
+            return []
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        return [json.loads(line) for line in whole.splitlines()]

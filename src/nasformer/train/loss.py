@@ -1,0 +1,45 @@
+"""The loss: soft targets, and optionally what a teacher thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def soft_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy with soft targets; mixing and label smoothing are in the targets already."""
+    return F.cross_entropy(logits.float(), targets)
+
+
+def with_teacher(teacher: nn.Module, weight: float = 0.5, smoothing: float = 0.1) -> Loss:
+    """AutoFormer's optional distillation: the teacher's top class is a second, hard label on the same head."""
+    teacher.eval().requires_grad_(False)
+
+    def loss(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+        with torch.no_grad():
+            labels = teacher(images).argmax(-1)
+        taught = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+        return (1 - weight) * soft_cross_entropy(logits, images, targets) + weight * taught
+
+    return loss
+
+
+def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.device) -> nn.Module:
+    """A model folder of ours, or ``timm:NAME`` or ``timm:NAME:WEIGHTS``, whose weights are a local file.
+
+    Without a file timm's published weights are used, which timm may have to download.
+    """
+    if not source.startswith("timm:"):
+        from nasformer.export import load_model
+
+        return load_model(source).to(device)
+    import timm
+
+    _, name, *weights = source.split(":", 2)
+    where = {"checkpoint_path": weights[0]} if weights else {"pretrained": True}
+    return timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **where).to(device)

@@ -1,0 +1,62 @@
+"""Optimizers with weight decay where it belongs, and the two readings of "freeze the rest"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.recipe import Recipe
+from nasformer.space import Arch
+from nasformer.supernet import Supernet
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    groups = [
+        {"params": [p for name, p in model.named_parameters() if decays(name, p, model, recipe)]},
+        {"params": [p for name, p in model.named_parameters() if not decays(name, p, model, recipe)]},
+    ]
+    groups[0]["weight_decay"] = recipe.weight_decay  # type: ignore[assignment]
+    groups[1]["weight_decay"] = 0.0  # type: ignore[assignment]
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.peak_lr(), momentum=0.9, nesterov=True)
+    fused = next(model.parameters()).device.type == "cuda"
+    return torch.optim.AdamW(groups, lr=recipe.peak_lr(), fused=fused)
+
+
+def decays(name: str, parameter: Tensor, model: nn.Module, recipe: Recipe) -> bool:
+    ask: Any = getattr(model, "no_weight_decay", set)
+    excluded = ask()
+    return parameter.ndim > 1 and name not in excluded and not any(part in name for part in recipe.no_decay)
+
+
+class FrozenSlices:
+    """An optimizer step that leaves everything outside the sampled slices as it was, momentum included."""
+
+    def __init__(self, supernet: Supernet, optimizer: torch.optim.Optimizer) -> None:
+        self.supernet, self.optimizer = supernet, optimizer
+
+    @torch.no_grad()
+    def step(self, archs: Iterable[Arch]) -> None:
+        masks = self.masks(list(archs))
+        # State that this step creates needs no care: where the gradient is zero it starts at zero.
+        kept = [(mask, old, old.clone()) for weight, mask in masks.items() for old in self.tensors(weight)]
+        self.optimizer.step()
+        for mask, tensor, before in kept:
+            tensor.copy_(torch.where(mask, tensor, before))
+
+    def masks(self, archs: list[Arch]) -> dict[Tensor, Tensor]:
+        """For each weight that a sampled arch uses, where it uses it."""
+        weights = dict(self.supernet.weights.named_parameters())
+        with torch.enable_grad():
+            slices = [item for arch in archs for item in self.supernet.slices(arch).items()]
+            used = [weights[name] for name in dict(slices)]
+            # Rules are differentiable: the gradient of a sum over the slices marks their entries.
+            marks = torch.autograd.grad(torch.stack([part.sum() for _, part in slices]).sum(), used)
+        return {weight: mark != 0 for weight, mark in zip(used, marks, strict=True)}
+
+    def tensors(self, weight: Tensor) -> list[Tensor]:
+        state = self.optimizer.state.get(weight, {})
+        return [weight, *(t for t in state.values() if isinstance(t, Tensor) and t.shape == weight.shape)]

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from nasformer.data import AugmentConfig, Batches, BatchSource, load_data, normalise
+from nasformer.errors import UserError
+
+DATA = load_data("digits", holdout=5)
+AUGMENT = AugmentConfig(padding=1, hflip=0.0, randaugment="rand-m5-inc1", mixup=0.8, cutmix=1.0, erasing=0.2)
+
+
+def batches(**changes: Any) -> Batches:
+    settings: dict[str, Any] = {"data": DATA, "augment": AUGMENT, "batch_size": 48}
+    return Batches(**(settings | changes))
+
+
+def test_shapes() -> None:
+    source = batches()
+    x, targets = source.train(7)
+    assert x.shape == (48, 1, 8, 8)
+    assert targets.shape == (48, 10)
+    assert source.steps_per_epoch == len(DATA.train) // 48
+    assert (source.num_classes, source.in_chans, source.img_size) == (10, 1, 8)
+
+
+def test_a_run_that_goes_on_at_a_step_sees_the_same_batches() -> None:
+    source: BatchSource = batches()
+    whole = list(islice(source.train_batches(), 40))
+    resumed = list(islice(batches().train_batches(start_step=30), 10))
+    for (x, targets), (x_again, targets_again) in zip(whole[30:], resumed, strict=True):
+        assert torch.equal(x, x_again)
+        assert torch.equal(targets, targets_again)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_ranks_together_see_the_global_batch(repeats: int) -> None:
+    x, targets = batches(repeats=repeats).train(11)
+    parts = [batches(rank=rank, world=4, repeats=repeats).train(11) for rank in range(4)]
+    assert torch.equal(torch.cat([part for part, _ in parts]), x)
+    assert torch.equal(torch.cat([part for _, part in parts]), targets)
+
+
+def test_training_never_sees_the_hold_out() -> None:
+    plain = AugmentConfig(crop="none", hflip=0.0, smoothing=0.0)
+    source = Batches(DATA, plain, batch_size=len(DATA.train))
+    x, targets = source.train(0)
+    expected = normalise(DATA.train.images, DATA.mean, DATA.std)
+    order = [row.tobytes() for row in x.numpy()]
+    assert sorted(order) == sorted(row.tobytes() for row in expected.numpy())
+    label_of = {row.tobytes(): int(label) for row, label in zip(expected.numpy(), DATA.train.labels, strict=True)}
+    assert [label_of[row] for row in order] == targets.argmax(1).tolist()
+
+
+def test_seeds_differ() -> None:
+    assert not torch.equal(batches(seed=0).train(0)[0], batches(seed=1).train(0)[0])
+
+
+@pytest.mark.parametrize("split", ["train", "holdout", "test"])
+def test_evaluation_gives_everything_once_in_order(split: Any) -> None:
+    found = list(batches().evaluation(split, 100))
+    images = getattr(DATA, split)
+    assert torch.equal(torch.cat([x for x, _ in found]), normalise(images.images, DATA.mean, DATA.std))
+    assert torch.equal(torch.cat([labels for _, labels in found]), images.labels)
+    assert all(len(x) == 100 for x, _ in found[:-1])
+
+
+def test_a_batch_larger_than_the_set_becomes_the_set() -> None:
+    source = batches(batch_size=10_000, world=4)
+    assert source.batch_size == len(DATA.train) // 4 * 4
+    assert source.steps_per_epoch == 1
+    assert len(source.train(0)[0]) == source.batch_size // 4
+
+
+def test_errors() -> None:
+    with pytest.raises(UserError, match="batch size 50 cannot be split over 4 processes"):
+        batches(batch_size=50, world=4)
+    with pytest.raises(UserError, match="no split 'val'; give train, holdout or test"):
+        next(batches().evaluation("val", 10))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no images are held out; load the data with holdout="):
+        next(batches(data=load_data("digits", holdout=0)).evaluation("holdout", 10))

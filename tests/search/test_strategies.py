@@ -1,0 +1,151 @@
+"""What every strategy must do; a new one in STRATEGIES is covered without a word more."""
+
+from __future__ import annotations
+
+import ast
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+import nasformer.search
+from nasformer.errors import UserError
+from nasformer.search import (
+    STRATEGIES,
+    Budget,
+    Candidate,
+    Problem,
+    SearchResult,
+    complete_options,
+    find_strategy,
+)
+from nasformer.space import Arch, Choice, Struct
+
+from .toy import BUDGET, SPACE, accuracy, costs, run, small
+
+every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+TINY = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3))
+
+
+def archs(result: SearchResult) -> list[Arch]:
+    return [candidate.arch for candidate in result.candidates]
+
+
+@every_strategy
+def test_asks_for_as_much_as_it_says(name: str) -> None:
+    result = run(name)
+    strategy = STRATEGIES[name](Problem(SPACE, costs, BUDGET), **small(name))
+    assert len(result.candidates) == strategy.evaluations
+    assert result.note == ""
+
+
+@every_strategy
+def test_proposes_members_within_the_budget_and_none_twice(name: str) -> None:
+    tight = Budget(min_params=2_900_000, max_params=3_000_000, max_macs=590_000_000)
+    result = run(name, budget=tight)
+    assert all(SPACE.validate(arch) == arch for arch in archs(result))
+    assert all(tight.fits(costs(arch)) for arch in archs(result))
+    assert len(set(archs(result))) == len(result.candidates) > 1
+
+
+@every_strategy
+def test_the_seed_decides_everything(name: str) -> None:
+    random.seed(1)
+    once = run(name, seed=7)
+    random.seed(2)
+    state = random.getstate()
+    assert run(name, seed=7) == once
+    assert random.getstate() == state, "the global generator must be left alone"
+    assert archs(run(name, seed=8)) != archs(once)
+
+
+@every_strategy
+def test_ids_count_up_and_parents_are_older(name: str) -> None:
+    candidates = run(name).candidates
+    assert [candidate.id for candidate in candidates] == list(range(len(candidates)))
+    generations = [candidate.generation for candidate in candidates]
+    assert generations == sorted(generations)
+    for candidate in candidates:
+        assert candidate.origin in ("random", "mutation", "crossover", "seed")
+        assert all(candidates[parent].generation < candidate.generation for parent in candidate.parents)
+
+
+@every_strategy
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_never_breeds_or_wins(name: str, bad: float) -> None:
+    def evaluate(arch: Arch) -> dict[str, float]:
+        return {"accuracy": bad} if arch.embed_dim == 216 else accuracy(arch)
+
+    result = run(name, evaluate=evaluate)
+    broken = {one.id for one in result.candidates if one.arch.embed_dim == 216}
+    assert broken, "the case is empty"
+    assert not broken & {parent for one in result.candidates for parent in one.parents}
+    assert not broken & {result.best.id, *(one.id for one in result.front)}
+
+
+@every_strategy
+def test_nothing_but_nan_is_an_error_at_the_end(name: str) -> None:
+    seen: list[Candidate] = []
+    with pytest.raises(UserError, match="no candidate has a finite score"):
+        run(name, evaluate=lambda arch: {"accuracy": math.nan}, on_candidate=seen.append)
+    assert len(seen) == 48
+
+
+@every_strategy
+def test_an_exhausted_space_ends_the_search_early_and_says_so(name: str) -> None:
+    budget = Budget(max_params=6)
+    evaluate = lambda arch: {"accuracy": arch.width - arch.depth}  # noqa: E731
+    result = nasformer.search.search(
+        TINY, evaluate, lambda arch: {"params": arch.width * arch.depth}, strategy=name, budget=budget
+    )
+    expected = {arch for arch in TINY.enumerate() if arch.width * arch.depth <= 6}
+    assert set(archs(result)) == expected
+    assert len(result.candidates) == len(expected)
+    assert result.best.arch == Arch(width=4, depth=1)
+    assert result.note.startswith(f"stopped after {len(expected)} of 1000 candidates")
+    assert "params <= 6" in result.note
+
+
+@every_strategy
+def test_the_batch_may_be_judged_in_any_order(name: str) -> None:
+    def play(order: int) -> list[Arch]:
+        strategy = STRATEGIES[name](Problem(SPACE, costs, BUDGET, seed=3), **small(name))
+        while not strategy.done:
+            batch = strategy.ask()
+            scores = {proposal.arch: accuracy(proposal.arch) for proposal in batch[::order]}
+            strategy.tell([(proposal, {**costs(proposal.arch), **scores[proposal.arch]}) for proposal in batch])
+        return [candidate.arch for candidate in strategy.candidates]
+
+    assert play(1) == play(-1)
+
+
+@every_strategy
+def test_two_objectives_give_a_front(name: str) -> None:
+    result = run(name, objectives=("accuracy", "-params"))
+    points = {one.id: (one.scores["accuracy"], -one.scores["params"]) for one in result.candidates}
+    undominated = {
+        id
+        for id, (a, b) in points.items()
+        if not any(x >= a and y >= b and (x, y) != (a, b) for x, y in points.values())
+    }
+    assert {one.id for one in result.front} == undominated
+    assert [one.scores["params"] for one in result.front] == sorted(one.scores["params"] for one in result.front)
+    assert result.best.scores["accuracy"] == max(one.scores["accuracy"] for one in result.candidates)
+
+
+def test_unknown_names_are_met_with_a_suggestion() -> None:
+    with pytest.raises(UserError, match="unknown strategy 'randm', did you mean 'random'"):
+        find_strategy("randm")
+    with pytest.raises(UserError, match="unknown strategy 'xyz'; known: random, evolution"):
+        find_strategy("xyz")
+    with pytest.raises(UserError, match="no option 'populaton', did you mean 'population'"):
+        complete_options(STRATEGIES["evolution"], {"populaton": 3})
+
+
+@pytest.mark.parametrize("module", sorted(Path(nasformer.search.__file__).parent.glob("*.py")), ids=lambda p: p.stem)
+def test_search_needs_no_torch(module: Path) -> None:
+    for node in ast.walk(ast.parse(module.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not [name for name in names if name.split(".")[0] in ("torch", "numpy")]
