@@ -1,0 +1,42 @@
+"""Architectures costed per second in closed form, against building each model (on the meta device) and counting.
+
+python benchmarks/cost_speed.py --out cost.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+import nasformer
+from record import save_record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--space", default="autoformer-tiny")
+    parser.add_argument("--out", help="write the record here as JSON")
+    args = parser.parse_args()
+    space = nasformer.get_space(args.space)
+    archs = [space.sample(seed) for seed in range(5000)]
+
+    start = time.perf_counter()
+    closed = [space.cost(arch).params for arch in archs]
+    closed_rate = len(archs) / (time.perf_counter() - start)
+
+    start = time.perf_counter()
+    with torch.device("meta"):
+        built = [sum(p.numel() for p in space.build(arch).parameters()) for arch in archs[:10]]
+    built_rate = len(built) / (time.perf_counter() - start)
+    if built != closed[: len(built)]:
+        raise SystemExit("the closed form disagrees with the built models")
+
+    results = {"closed_form_per_second": closed_rate, "built_per_second": built_rate, "ratio": closed_rate / built_rate}
+    print("  ".join(f"{name} {value:,.1f}" for name, value in results.items()))
+    save_record("cost_speed", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()
