@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"the disk is full ({error.filename or 'while writing'}); free some space, then run the "
                 "same command again: it goes on from here"
             )
-        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
-            return complain(f"cannot write or read {error.filename}: {error.strerror}; choose another path")
-        raise
+        if error.filename is None:
+            raise
+        return complain(f"cannot write or read {error.filename}: {error.strerror}; choose another path")
 
 
 def complain(message: str, code: int = 2) -> int:
@@ -109,7 +109,7 @@ def parse(name: str, argv: list[str]) -> tuple[Any, bool]:
         return None, False
     except ArgumentError as error:
         raise UserError(f"{tidy(error)}; see nasformer {name} --help") from None
-    values = parser.instantiate_classes(found)
+    values = parser.instantiate(found)
     known = {item.name for item in fields(kind) if getattr(values, item.name, None) is not None}
     return kind(**{item: getattr(values, item) for item in known}), bool(values.json)
 
@@ -130,8 +130,10 @@ def underscored(argv: list[str]) -> list[str]:
 
 def tidy(error: Exception) -> str:
     """The parser's message, without its tree of types it tried."""
-    lines = [line.strip(" -") for line in str(error).splitlines() if line.strip()]
-    return ": ".join(lines[:2]) if lines else "wrong options"
+    text = re.sub(r"Does not.*Subtypes: \[(.*?)\]\n.*Given", r"Expected one of \1. Got", str(error), flags=re.DOTALL)
+    text = re.sub(r"<class '(\w+)'>", r"\1", re.sub(r'Parser key "([\w.]+)"', r"\1", text))
+    lines = [line.strip(" -") for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:2]) if lines else "wrong options"
 
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ def train(command: TrainCommand, as_json: bool) -> None:
 
 def search(command: SearchCommand, as_json: bool) -> None:
     with pipeline.open_run(command) as run:
+        if not run.world.main:
+            return
         supernet = run.load_supernet(command.supernet)
         if command.compile:
             supernet.compile()
@@ -100,7 +102,7 @@ def search(command: SearchCommand, as_json: bool) -> None:
 
 def run(command: RunCommand, as_json: bool) -> None:
     with pipeline.open_run(command) as run:
-        check_satisfiable(run.space.root, run.space.costs, command.budget().windows())
+        run.check_search(command.search, command.budget())
         run.train(command.train)
         if not run.world.main:
             return
@@ -120,7 +122,7 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
     space = chosen_space(command) if command.space else None
     supernet = pipeline.find_supernet(Path(command.run), space)
     arch = supernet.space.arch(command.arch) if command.arch else pipeline.winner(Path(command.run))
-    save_model(supernet.extract(arch), command.to, space=supernet.space.name)
+    save_model(pipeline.cut(supernet, arch), command.to, space=supernet.space.name)
     costs = supernet.space.costs(arch)
     if as_json:
         return print_json({"folder": command.to, "arch": arch.to_dict(), **costs})
@@ -164,5 +166,11 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             f"{row['test_accuracy']:.2%}",
         )
     Console().print(table)
+    health = summary["health"]
+    low, high = health["random_range"]
+    print(
+        f"supernet: smallest {health['smallest']:.2%}, largest {health['largest']:.2%}, "
+        f"20 random {low:.2%} to {high:.2%}, rank correlation with size {health['rank_correlation'] or 0:+.2f}"
+    )
     print(f"winner: {Arch.from_dict(summary['winner']['arch']).to_json()}")
     print(f"model: {folder / 'model'}   report: {folder / 'report.html'}")

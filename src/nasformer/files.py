@@ -39,14 +39,17 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file's content, or an error that names the file."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, or an error that names the file."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; is {path.parent} a folder that nasformer wrote?") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it or start in another folder") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged (holds no JSON object); restore it or start in another folder")
+    return content
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -12,41 +12,63 @@ RUN/plots/, RUN/report.html
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import timm
 import torch
 
 import nasformer
-from nasformer.config import DataConfig, EvaluateCommand, RunCommand, SearchCommand, SearchOptions, TrainCommand
+from nasformer.agreement import (
+    check_holdout,
+    check_options,
+    fingerprint,
+    fit_to_data,
+    image_options,
+    training_images,
+)
+from nasformer.config import (
+    BudgetConfig,
+    DataConfig,
+    EvaluateCommand,
+    RunCommand,
+    SearchCommand,
+    SearchOptions,
+    TrainCommand,
+)
 from nasformer.data import Batches, BatchSource, StreamingFolder, load_data
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import load_model, save_model
 from nasformer.families import Space, get_space, list_spaces
+from nasformer.families.backbone import Backbone
 from nasformer.files import locked, read_json, write_json
-from nasformer.recipe import Recipe
-from nasformer.search import Budget, SearchResult
-from nasformer.space import Arch, Window, sample_feasible
+from nasformer.recipe import AugmentConfig, Recipe
+from nasformer.search import Budget, Problem, SearchResult, complete_options, find_strategy, references
+from nasformer.space import Arch, check_satisfiable
 from nasformer.supernet import Supernet, load_supernet, save_supernet
+from nasformer.supernet.health import check_up
 from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog
 from nasformer.train.supernets import search_supernet, train_supernet
 
+UNTRAINED = Recipe(augment=AugmentConfig(crop="resized"))
+"""For commands that do not train: it augments nothing, and images can be streamed with no other crop."""
+
 
 class Run:
     """One run folder and the work in it."""
 
-    def __init__(self, folder: Path, config: DataConfig, space: Space, recipe: Recipe, world: World) -> None:
+    def __init__(
+        self, folder: Path, config: DataConfig, space: Space, recipe: Recipe, world: World, img_size: int | None
+    ) -> None:
         self.folder, self.config, self.recipe, self.world = folder, config, recipe, world
         self.device = choose_device(config.device)
-        self.batches = load_batches(config, recipe, world, self.device, space.options.get("img_size"))
+        self.batches = load_batches(config, recipe, world, self.device, img_size)
         self.space = fit_to_data(space, self.batches, config)
         self.supernet_folder = folder / "supernet"
 
@@ -54,7 +76,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """What every stage's result depends on."""
         options = {name: value for name, value in self.space.options.items() if not callable(value)}
-        return {"data": self.config.data, "holdout": self.config.holdout, "options": options}
+        return {"data": self.config.data, "holdout": self.config.holdout, "model_options": options}
 
     def train(self, recipe: Recipe) -> None:
         """The supernet, trained; a finished one is left as it is."""
@@ -68,14 +90,29 @@ class Run:
             settings=self.settings,
         )
         if self.world.main:
-            save_supernet(supernet, self.supernet_folder)
+            save_supernet(supernet, self.supernet_folder, trained_on=training_images(self.config))
         self.world.barrier()
 
     def last_loss(self) -> float:
         return TrainLog.read(self.folder / "train" / "log.jsonl")[-1]["loss"]
 
     def load_supernet(self, source: str | None = None) -> Supernet:
-        return load_supernet(source or self.supernet_folder, self.space).to(self.device)
+        """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""
+        path = Path(source or self.supernet_folder)
+        supernet = load_supernet(path, self.space).to(self.device)
+        check_holdout(self.config, path)
+        check_options(self.config, self.batches, supernet.space)
+        self.space = supernet.space
+        return supernet
+
+    def check_search(self, options: SearchOptions, budget: Budget) -> None:
+        """Raises now what the search would raise after a long training."""
+        check_satisfiable(self.space.root, self.space.costs, budget.windows())
+        problem = Problem(self.space.root, self.space.costs, budget, tuple(options.objectives), self.config.seed)
+        problem.point({"accuracy": 0.0, **self.space.costs(self.space.root.smallest())})
+        strategy = find_strategy(options.strategy)
+        strategy(problem, **complete_options(strategy, options.options()))
+        next(iter(self.batches.evaluation("holdout", 1)))
 
     def search(self, supernet: Supernet, options: SearchOptions, budget: Budget) -> SearchResult:
         return search_supernet(
@@ -87,18 +124,20 @@ class Run:
             objectives=tuple(options.objectives),
             seed=self.config.seed,
             journal=self.folder / "search" / "journal.jsonl",
-            settings=self.settings,
+            settings={**self.settings, "supernet": fingerprint(supernet)},
+            precision=self.recipe.precision,
         )
 
     def summarise(self, supernet: Supernet, result: SearchResult, budget: Budget) -> dict[str, Any]:
         """Tests the winner beside a random arch, the smallest and the largest in the budget; writes it all down."""
-        rivals = references(self.space, budget, self.config.seed)
+        rivals = references(self.space.root, self.space.costs, budget, self.config.seed)
         summary: dict[str, Any] = {
             "space": self.space.name,
             "data": self.config.data,
             "budget": str(budget),
             "winner": self.row("winner", supernet, result.best.arch),
             "references": [self.row(name, supernet, arch) for name, arch in rivals.items()],
+            "health": check_up(self.space, self.judge(supernet), self.config.seed),
             "front": [one.to_dict() for one in result.front],
             "note": result.note,
         }
@@ -111,6 +150,9 @@ class Run:
 
         write_report(self.folder)
         return summary
+
+    def judge(self, supernet: Supernet) -> Callable[[Arch], float]:
+        return lambda arch: evaluate(supernet, self.batches, "test", arch=arch)["accuracy"]
 
     def row(self, name: str, supernet: Supernet, arch: Arch) -> dict[str, Any]:
         precision = self.recipe.precision
@@ -128,20 +170,30 @@ def open_run(command: TrainCommand | SearchCommand | RunCommand) -> Iterator[Run
     folder = Path(command.out)
     world = join_world(choose_device(command.device))
     space = asked_space(command, folder)
-    recipe = getattr(command, "train", None) or Recipe()
+    recipe = getattr(command, "train", None) or UNTRAINED
     with locked(folder / ".lock", needed=world.main):
-        run = Run(folder, command, space, recipe, world)
+        # Images keep their size, unless another was asked for, now or when the supernet was trained.
+        img_size = command.img_size if command.space else space.options["img_size"]
+        run = Run(folder, command, space, recipe, world, img_size)
+        path = folder / "config.json"
+        before = read_json(path) if path.exists() else {}
         if world.main:
-            note_config(folder, command, run.space)
-        yield run
+            write_json(path, noted(before, command, run.space))
+        try:
+            yield run
+        except UserError:
+            if world.main and before:
+                write_json(path, before)  # a command that was refused leaves no trace
+            raise
 
 
 def asked_space(command: TrainCommand | SearchCommand | RunCommand, folder: Path) -> Space:
     """The space that was named, or the one that the folder's supernet has."""
     if command.space:
         return get_space(command.space, **command.model_options())
-    if (folder / "supernet").is_dir():
-        return load_supernet(folder / "supernet").space
+    supernet = Path(getattr(command, "supernet", None) or folder / "supernet")
+    if supernet.is_dir():
+        return load_supernet(supernet).space
     raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
 
 
@@ -166,54 +218,16 @@ def load_batches(
     return Batches(data, recipe.augment, recipe.batch_size, config.seed, **place)
 
 
-def fit_to_data(space: Space, batches: BatchSource, config: Any) -> Space:
-    """The space for these images: size, channels and classes are the data's."""
-    found = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
-    for name in ("in_chans", "num_classes"):
-        asked = getattr(config, name, None)
-        if asked is not None and asked != found[name]:
-            raise UserError(f"{config.data} has {name} {found[name]}, not {asked}; leave --{name} out")
-    return space.with_options(**found)
-
-
-def references(space: Space, budget: Budget, seed: int) -> dict[str, Arch]:
-    """What the winner must beat: a random arch, and the cheapest and the dearest within the budget."""
-    windows = budget.windows()
-    drawn = [sample_feasible(space.root, Random(f"{seed} reference {k}"), space.costs, windows) for k in range(200)]
-    return {
-        "random": drawn[0],
-        "smallest": extreme(space, windows, drawn, largest=False),
-        "largest": extreme(space, windows, drawn, largest=True),
-    }
-
-
-def extreme(space: Space, windows: list[Window], drawn: list[Arch], largest: bool) -> Arch:
-    """The cheapest or dearest arch in the budget that single steps reach from the ends and a sample of it."""
-    sign = -1 if largest else 1
-
-    def fits(arch: Arch) -> bool:
-        costs = space.costs(arch)
-        return all(window.excess(costs) == 0 for window in windows)
-
-    def price(arch: Arch) -> int:
-        return sign * space.cost(arch).params
-
-    ends = [space.root.largest(), space.root.smallest()]
-    best = min([arch for arch in ends if fits(arch)] + drawn, key=price)
-    while better := [arch for arch in space.root.neighbours(best) if fits(arch) and price(arch) < price(best)]:
-        best = min(better, key=price)
-    return best
-
-
-def note_config(folder: Path, command: Any, space: Space) -> None:
-    """Adds what a command was told to the folder's config.json."""
-    path = folder / "config.json"
-    config = read_json(path) if path.exists() else {}
-    asked = {name: value for name, value in asdict(command).items() if name not in ("out", "config")}
+def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
+    """The folder's config with what a command was told; what that leaves open stays as it was."""
+    told = {name: value for name, value in asdict(command).items() if name != "out"}
+    asked = {name: value for name, value in told.items() if value not in (None, {}) or name not in config}
     versions = {"nasformer": nasformer.__version__, "python": platform.python_version()}
     versions |= {"torch": torch.__version__, "timm": timm.__version__}
-    limits = {name: value for name, value in asked.items() if name.startswith(("min_", "max_")) and value is not None}
-    write_json(path, {**config, **asked, "space": space.name, "budget": limits, "versions": versions})
+    if isinstance(command, BudgetConfig):
+        limits = {name: value for name, value in told.items() if name.startswith(("min_", "max_"))}
+        asked |= limits | {"budget": {name: value for name, value in limits.items() if value is not None}}
+    return {**config, **asked, "space": space.name, "versions": versions}
 
 
 def find_supernet(path: Path, space: Space | None = None) -> Supernet:
@@ -224,17 +238,29 @@ def find_supernet(path: Path, space: Space | None = None) -> Supernet:
 def winner(folder: Path) -> Arch:
     if not (folder / "result.json").exists():
         raise UserError(f"{folder} has no search result yet; search it first, or name an architecture with --arch")
-    return Arch.from_dict(read_json(folder / "result.json")["winner"]["arch"])
+    found = read_json(folder / "result.json").get("winner")
+    if not isinstance(found, dict) or not isinstance(found.get("arch"), dict):
+        raise UserError(f"{folder / 'result.json'} is damaged (no winner); search again")
+    return Arch.from_dict(found["arch"])
+
+
+def cut(supernet: Supernet, arch: Arch) -> Backbone:
+    """The arch out of the supernet. A preset may be of another space and too large for it."""
+    try:
+        return supernet.extract(arch)
+    except (KeyError, RuntimeError):
+        raise UserError(f"the arch does not fit into a supernet of {supernet.space.name}: {arch.to_json()}") from None
 
 
 def evaluate_folder(command: EvaluateCommand) -> dict[str, float]:
     device, path = choose_device(command.device), Path(command.model)
     if command.arch or (path / "supernet").is_dir():
         supernet = find_supernet(path)
-        model = supernet.extract(supernet.space.arch(command.arch) if command.arch else winner(path))
+        model = cut(supernet, supernet.space.arch(command.arch) if command.arch else winner(path))
     else:
         model = load_model(path)
-    batches = load_batches(command, Recipe(), World(), device, model.options["img_size"])
-    if batches.num_classes != model.num_classes:
-        raise UserError(f"{path} knows {model.num_classes} classes, {command.data} has {batches.num_classes}")
+    batches = load_batches(command, UNTRAINED, World(), device, model.options["img_size"])
+    for name, value in image_options(batches).items():
+        if model.options[name] != value:
+            raise UserError(f"{path} is for {name} {model.options[name]}, but {command.data} has {value}")
     return evaluate(model.to(device), batches, command.split)

@@ -103,5 +103,17 @@ class Recipe:
     """Least time between two checkpoints."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
 
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "repeats"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; give 1 or more")
+        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is {getattr(self, name)}; give 0 or more")
+        if not 0 <= self.ema < 1:
+            raise UserError(f"ema is {self.ema}; give a decay from 0 (off) to just below 1, such as 0.999")
+        if not 0 <= self.teacher_weight <= 1:
+            raise UserError(f"teacher_weight is {self.teacher_weight}; give a number from 0 to 1")
+
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr

@@ -15,6 +15,7 @@ from nasformer.space import Arch
 
 SPACE = get_space("autoformer-micro")
 LIMIT = 150_000
+PLOTS = {"accuracy_vs_cost", "architecture", "bars", "search_progress", "training_curve"}
 
 
 def score(arch: Arch) -> dict[str, float]:
@@ -24,18 +25,13 @@ def score(arch: Arch) -> dict[str, float]:
 
 
 def model(name: str, arch: Arch) -> dict[str, Any]:
-    costs, accuracy = SPACE.costs(arch), score(arch)["accuracy"]
-    known = {"params": costs["params"], "macs": costs["macs"]}
-    return {
-        "name": name,
-        "arch": arch.to_dict(),
-        **known,
-        "holdout_accuracy": accuracy,
-        "test_accuracy": accuracy - 0.01,
-    }
+    """A line of the results."""
+    accuracy = score(arch)["accuracy"]
+    accuracies = {"holdout_accuracy": accuracy, "test_accuracy": accuracy - 0.01}
+    return {"name": name, "arch": arch.to_dict(), **SPACE.costs(arch), **accuracies}
 
 
-def log_lines(epochs: int = 30, per_epoch: int = 10) -> list[dict[str, float]]:
+def log_lines(epochs: int = 30, per_epoch: int = 10) -> list[dict[str, Any]]:
     """A loss that falls with noise, and a learning rate with warm-up and cosine."""
     noise, lines, last = random.Random(0), [], epochs * per_epoch
     for step in range(1, last + 1):
@@ -45,7 +41,7 @@ def log_lines(epochs: int = 30, per_epoch: int = 10) -> list[dict[str, float]]:
     return lines
 
 
-def write_log(run: Path, lines: list[dict[str, float]]) -> None:
+def write_log(run: Path, lines: list[dict[str, Any]]) -> None:
     write_text(run / "train" / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -54,22 +50,22 @@ def write_run(run: Path, **options: Any) -> list[Candidate]:
     chosen = {"population": 12, "generations": 5, "parents": 4, **options}
     journal, budget = run / "search" / "journal.jsonl", Budget(max_params=LIMIT)
     found = search(SPACE, score, SPACE.costs, options=chosen, budget=budget, journal=journal)
+    by_size = sorted(found.candidates, key=lambda candidate: candidate.scores["params"])
+    rivals = {"random": found.candidates[0], "smallest": by_size[0], "largest": by_size[-1]}
     config = {
         "space": SPACE.name,
         "data": "digits",
         "seed": 0,
-        "budget": {"max_params": LIMIT},
+        "budget": {"max_params": "150K"},
         "train": {"epochs": 30, "batch_size": 128, "lr": 0.001, "weight_decay": 0.05},
         "search": {"strategy": "evolution", **chosen},
         "versions": {"nasformer": "0.1.0", "torch": "2.11.0", "python": "3.12.3"},
     }
-    root = SPACE.root
-    references = {"random": found.candidates[0].arch, "smallest": root.smallest(), "largest": root.largest()}
     result = {
         "space": SPACE.name,
         "budget": str(budget),
         "winner": model("winner", found.best.arch),
-        "references": [model(name, arch) for name, arch in references.items()],
+        "references": [model(name, candidate.arch) for name, candidate in rivals.items()],
         "front": [candidate.to_dict() for candidate in found.front],
         "note": found.note,
     }
@@ -77,3 +73,8 @@ def write_run(run: Path, **options: Any) -> list[Candidate]:
     write_json(run / "result.json", result)
     write_log(run, log_lines())
     return found.candidates
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Changes top-level entries of a JSON file."""
+    write_json(path, {**json.loads(path.read_text()), **changes})

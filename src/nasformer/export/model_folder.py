@@ -35,8 +35,11 @@ def load_model(folder: str | Path) -> Backbone:
     families = {space.model.family: space.model for space in list_spaces().values()}
     if config.get("family") not in families:
         raise UserError(f"{folder / CONFIG} names the family {config.get('family')!r}; known: {', '.join(families)}")
-    options = {name: retuple(value) for name, value in config["options"].items()}
-    model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
+    try:
+        options = {name: retuple(value) for name, value in config["options"].items()}
+        model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / CONFIG} is damaged ({error}); extract the model again") from None
     state = read_state(folder / WEIGHTS)
     try:
         model.load_state_dict(state)

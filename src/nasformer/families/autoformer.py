@@ -48,6 +48,7 @@ class AutoFormer(Backbone):
     """
 
     family = "autoformer"
+    undecayed = frozenset({"patch_embed.pos_embed", "patch_embed.cls_token"})
     patch_embed: PatchEmbed
     blocks: nn.Sequential
     norm: nn.Module
@@ -112,6 +113,8 @@ class AutoFormer(Backbone):
         if "blocks" in values or not {"num_heads", "mlp_ratio"} <= set(values):
             return values
         heads, ratios = values["num_heads"], values["mlp_ratio"]
+        if not isinstance(heads, list | tuple) or not isinstance(ratios, list | tuple):
+            raise UserError("num_heads and mlp_ratio must be lists with one entry for each layer")
         depth = values.get("depth", len(heads))
         if not len(heads) == len(ratios) == depth:
             raise UserError(
@@ -137,10 +140,6 @@ class AutoFormer(Backbone):
         ]
 
     @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return {"patch_embed.pos_embed", "patch_embed.cls_token"}
-
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return {"stem": r"^patch_embed", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
 
@@ -156,7 +155,7 @@ class AutoFormer(Backbone):
         """The patch tokens after the chosen blocks (all, the last n, or a list), as maps or as tokens."""
         depth = len(self.blocks)
         chosen = range(depth)[-indices:] if isinstance(indices, int) else indices or range(depth)
-        wanted, maps = {index % depth for index in chosen}, []
+        wanted, maps = {range(depth)[index] for index in chosen}, []
         x = self.patch_embed(x)
         for index, block in enumerate(self.blocks):
             if stop_early and index > max(wanted):
@@ -177,7 +176,7 @@ class AutoFormer(Backbone):
     ) -> list[int]:
         """Drops the blocks behind the last one wanted, and the head."""
         depth = len(self.blocks)
-        chosen = list(range(depth))[-indices:] if isinstance(indices, int) else [i % depth for i in indices]
+        chosen = list(range(depth))[-indices:] if isinstance(indices, int) else [range(depth)[i] for i in indices]
         self.blocks = self.blocks[: max(chosen) + 1]
         last = [f"blocks.{i}" for i in range(max(chosen) + 1)]
         self.segment_names = ["patch_embed", *last, "norm", "head"]
@@ -201,7 +200,7 @@ class AutoFormer(Backbone):
 
 def patch_grid(img_size: int | tuple[int, int], patch_size: int) -> Grid:
     height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-    if height % patch_size or width % patch_size or min(height, width) < patch_size:
+    if patch_size < 1 or height % patch_size or width % patch_size or min(height, width) < patch_size:
         raise UserError(f"img_size {img_size} is not a multiple of patch_size {patch_size}; change one of them")
     return height // patch_size, width // patch_size
 

@@ -62,5 +62,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"no checkpoint at {path}; give a .safetensors or .pth file") from None
     except Exception as error:
-        raise UserError(f"{path} cannot be read as weights ({str(error).splitlines()[0]}); is it complete?") from error
-    return content.get("model", content)
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} cannot be read as weights ({reason}); is it complete?") from error
+    state = content.get("model", content) if isinstance(content, dict) else content
+    if not isinstance(state, dict):
+        raise UserError(f"{path} holds a {type(state).__name__}, expected weights by name, as state_dict() gives them")
+    return {name: weight for name, weight in state.items() if isinstance(weight, Tensor)}

@@ -23,6 +23,8 @@ class Backbone(nn.Module):
     """
 
     family: ClassVar[str]
+    undecayed: ClassVar[frozenset[str]] = frozenset()
+    """Names of weights that no weight decay should touch, beside biases and norms."""
     head: Any
 
     def __init__(self, arch: Arch, **options: Any) -> None:
@@ -75,6 +77,8 @@ class Backbone(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """A fresh head for another number of classes; 0 leaves the features."""
         self.options["num_classes"] = num_classes
+        if global_pool:
+            self.options["global_pool"] = global_pool
         self.head.reset(num_classes, global_pool)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -82,7 +86,7 @@ class Backbone(nn.Module):
 
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
-        return set()
+        return set(self.undecayed)
 
 
 def model_options(model: type[Backbone]) -> dict[str, Any]:

@@ -80,12 +80,12 @@ def read_arch(source: str | Path, space: Space) -> Any:
     text = str(source)
     if not text.lstrip().startswith("{"):
         path = Path(source)
-        if not path.is_file():
+        if len(text) > 4096 or not path.is_file():  # a longer text is no path, and asking about it an error
             known = ", ".join(space.presets) or "none"
             raise UserError(
-                f"arch {text!r} is neither a JSON file nor inline JSON nor a preset of {space.name} ({known})"
+                f"arch {text[:80]!r} is neither a JSON file nor inline JSON nor a preset of {space.name} ({known})"
             )
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8", errors="replace")
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nasformer.files import write_bytes, write_text
 from nasformer.report.contents import read_run
+from nasformer.report.html import page
 
 __all__ = ["write_report"]
 
@@ -15,9 +17,7 @@ def write_report(run: Path) -> Path:
     What the folder does not hold is left out, a damaged file raises a UserError. The same folder always gives
     the same bytes.
     """
-    from nasformer.files import write_bytes, write_text  # here and below: matplotlib takes a while to import
-    from nasformer.report.html import page
-    from nasformer.report.plots import FIGURES
+    from nasformer.report.plots import FIGURES  # not at the top: matplotlib takes a while to import
     from nasformer.report.style import png
 
     contents, pictures = read_run(Path(run)), {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from nasformer.errors import UserError
 from nasformer.files import read_json
 from nasformer.search import Candidate, parse_quantity, read_journal
 from nasformer.search.candidate import RESERVED, plain_scores
+from nasformer.train.log import TrainLog
 
 Limits = Mapping[str, tuple[float | None, float | None]]
 REPAIR = "restore it or start in another folder"
@@ -103,29 +103,32 @@ def _list(content: Mapping[str, Any], name: str, path: Path) -> list[Any]:
 
 
 def _training(path: Path) -> list[dict[str, float]]:
-    """The log by step. A resumed training repeats steps: what it wrote last counts."""
-    if not path.exists():
-        return []
-    whole = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline was torn by a crash
-    lines = [_log_line(line, f"{path}, line {number}") for number, line in enumerate(whole, 1)]
+    """The log by step. Should steps come twice, what was written last counts."""
+    try:
+        records = TrainLog.read(path)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); {REPAIR}") from None
+    lines = [_log_line(record, path) for record in records]
     return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
 
 
-def _log_line(raw: bytes, where: str) -> dict[str, float]:
+def _log_line(record: Any, path: Path) -> dict[str, float]:
     try:
-        record = json.loads(raw)
         line = plain_scores({name: record.get(name) for name in ("step", "epoch", "loss", "lr")})
     except (ValueError, TypeError, AttributeError):
         line = {"step": math.nan}
     if math.isnan(line["step"]):
-        raise UserError(f'{where} is damaged (expected {{"step", "epoch", "loss", "lr"}}); {REPAIR}')
+        raise UserError(f"{path} is damaged (step, epoch, loss and lr must be numbers: {record}); {REPAIR}")
     return line
 
 
 def _search(path: Path) -> tuple[dict[str, Any], list[Candidate]]:
     if not path.exists():
         return {}, []
-    settings, records = read_journal(path)
+    try:
+        settings, records = read_journal(path)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); {REPAIR}") from None
     return settings, [_candidate(record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
 
 

@@ -17,7 +17,7 @@ from nasformer.report.labels import costs_in_short
 from nasformer.report.style import FAINT, GREY, INK, PALETTE, RED, new_figure, plain
 from nasformer.space import Arch, corners
 
-ROW, LINE, GAP, PAD = 0.27, 0.24, 0.22, 0.22  # inches
+ROW, LINE, GAP, PAD, SPACING = 0.27, 0.24, 0.22, 0.22, 0.08  # inches
 SHORTEST = 0.3  # of a cell: the bar of the smallest value
 
 
@@ -38,7 +38,8 @@ def architectures(run: Run) -> Figure | None:
     members = _members(run)
     ends = {name: card for name in ("smallest", "largest") if (card := _end(run, name, members))}
     cards = [card for card in (ends.get("smallest"), winner, ends.get("largest")) if card]
-    return draw(cards, [dissect(member.to_dict()) for member in members])
+    known = members or [candidate.arch for candidate in run.candidates]
+    return draw(cards, [dissect(arch.to_dict()) for arch in known])
 
 
 def _members(run: Run) -> list[Arch]:
@@ -51,12 +52,13 @@ def _members(run: Run) -> list[Arch]:
 
 
 def _end(run: Run, name: str, members: Sequence[Arch]) -> Card | None:
-    for model in run.references(name):
-        return Card(model.name, costs_in_short(model.scores), dissect(model.arch))
-    if not members:
-        return None
-    member = members[0 if name == "smallest" else -1]
-    return Card(name, "", dissect(member.to_dict()))
+    """One end of the space; of an unknown space, the reference of that name, which is an end of the budget."""
+    if members:
+        arch = members[0 if name == "smallest" else -1].to_dict()
+        same = [model.scores for model in run.models if model.arch == arch]
+        return Card(f"{name} of the space", costs_in_short(same[0] if same else {}), dissect(arch))
+    rivals = [Card(m.name, costs_in_short(m.scores), dissect(m.arch)) for m in run.references(name)]
+    return rivals[0] if rivals else None
 
 
 def draw(cards: Sequence[Card], known: Sequence[Anatomy] = ()) -> Figure:
@@ -73,13 +75,13 @@ class _Sheet:
         self.scalars = list(dict.fromkeys(name for a in anatomies for name in a.scalars))
         self.stacks = list(dict.fromkeys(name for a in anatomies for name in a.stacks))
         self.columns = {name: _columns(anatomies, name) for name in self.stacks}
-        self.kinds = _kinds([*anatomies, *known])
+        self.kinds = _kinds([*known, *anatomies])
         self.label = 0.3 + 0.085 * min(12, max(map(len, self.kinds), default=0))
         fields = max(map(len, self.columns.values()), default=1)
         self.width = max(3.3, 2 * PAD + self.label + 0.85 * fields)
         self.plan, bottom = self._plan(anatomies)
-        legend = 0.45 if self.kinds else 0
-        size = (len(cards) * (self.width + GAP) + GAP, bottom + PAD + 2 * GAP + legend)
+        legend = 0.4 if self.kinds else 0
+        size = (len(cards) * (self.width + GAP) + GAP, bottom + PAD + GAP + legend)
         self.figure = new_figure(*size, layout=None)
         self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
         self.axes.set_axis_off()
@@ -133,7 +135,8 @@ class _Sheet:
             self._layer(x, top + 0.62 + row * ROW, row + 1, block, name)
 
     def _cell(self, stack: str) -> float:
-        return (self.width - 2 * PAD - self.label) / max(1, len(self.columns[stack]))
+        room = self.width - 2 * PAD - self.label + SPACING
+        return room / max(1, len(self.columns[stack]))
 
     def _layer(self, x: float, top: float, number: int, block: Block, stack: str) -> None:
         middle, cell = top + ROW / 2, self._cell(stack)
@@ -142,7 +145,7 @@ class _Sheet:
             left = x + self.label + column * cell
             if field in block.fields:
                 colour = self._colour(block.kind, column)
-                self._value(left, top, cell - 0.08, field, block.fields[field], colour)
+                self._value(left, top, cell - SPACING, field, block.fields[field], colour)
 
     def _colour(self, kind: str, column: int) -> str:
         """By the kind of a layer where there are kinds, else by field."""
@@ -175,7 +178,7 @@ def _columns(anatomies: Sequence[Anatomy], stack: str) -> list[str]:
 
 def _kinds(anatomies: Sequence[Anatomy]) -> list[str]:
     blocks = [block for a in anatomies for stack in a.stacks.values() for block in stack]
-    return sorted({block.kind for block in blocks if block.kind})
+    return list(dict.fromkeys(block.kind for block in blocks if block.kind))
 
 
 def _heading(field: str, cell: float) -> str:

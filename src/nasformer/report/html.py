@@ -11,6 +11,7 @@ from typing import Any
 
 from nasformer.report.contents import Model, Run
 from nasformer.report.labels import figure_of, is_share, label, window_in_words
+from nasformer.search import format_quantity
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --line: #dde3ea; --paper: #f5f7f9;
@@ -39,37 +40,43 @@ tr:last-child td { border-bottom: 0; }
 .winner td { font-weight: 700; color: var(--mark); }
 .pairs td { white-space: normal; overflow-wrap: anywhere; text-align: left; vertical-align: top; }
 .pairs td:first-child { color: var(--soft); width: 14rem; }
+details { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--soft); }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin: .6rem 0 0; }
 """
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
-FIGURES = {
-    "bars": ("Winner and references", "Accuracy on the test set, which the search never saw, and size."),
+CAPTIONS = {
+    "bars": ("Winner and references", "Accuracy on the test set, and size."),
     "accuracy_vs_cost": (
         "Accuracy against cost",
         "Each dot is a candidate with the score it had in the search; the stairs are the best score that each cost "
-        "buys. The marks are the models of the results table, at their hold-out accuracy.",
+        "buys. The marks are the models of the results table, at their held-out accuracy; a hollow one lies beyond "
+        "the edge.",
     ),
-    "search_progress": ("Progress of the search", "How the scores of the candidates rose as the search went on."),
+    "search_progress": ("Progress of the search", "Scores of the candidates as the search went on."),
     "architecture": (
         "The architecture",
         "Layer by layer, the input at the top. Numbers are exact; a bar runs from the smallest value in the space "
         "(short) to the largest (full).",
     ),
-    "training_curve": ("Training of the supernet", "Training loss and learning rate."),
+    "training_curve": ("Training", "Training loss and learning rate."),
 }
 
 
 def page(run: Run, pictures: Mapping[str, bytes]) -> str:
-    """The whole page; `pictures` are PNGs by the names in FIGURES."""
+    """The whole page; `pictures` are PNGs by the names in CAPTIONS."""
     title = " on ".join(str(run.config[name]) for name in ("space", "data") if run.config.get(name))
     title = f"nasformer: {title}" if title else "nasformer report"
     parts = [_heading(run, title), _tiles(run), _note(run.note), _results(run)]
-    parts += [_figure(name, pictures[name]) for name in FIGURES if name in pictures]
+    parts += [_figure(name, pictures[name]) for name in CAPTIONS if name in pictures]
     parts += [_winner(run), _front(run), *_settings(run.config)]
-    body = "\n".join(part for part in parts if part)
+    text = _document(title, "\n".join(part for part in parts if part))
+    return text.encode("utf-8", "replace").decode()  # JSON may hold half a character, a file may not
+
+
+def _document(title: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -92,21 +99,25 @@ def _tiles(run: Run) -> str:
     if run.winner:
         for name in ("test_accuracy", "holdout_accuracy", "params", "macs"):
             if not math.isnan(value := run.winner.scores.get(name, math.nan)):
-                tiles.append((figure_of(name, value), label(name)))
-        if gain := _gain(run):
-            tiles.append((gain, "test accuracy over random"))
+                tiles.append((figure_of(name, value) if is_share(name) else format_quantity(value), label(name)))
+        tiles += _gain(run)
     if run.candidates:
         tiles.append((f"{len(run.candidates):,}", "candidates judged"))
+        if lost := sum(math.isnan(c.scores.get(run.score, math.nan)) for c in run.candidates):
+            tiles.append((f"{lost:,}", "of them without a score, not in the plots"))
     cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles]
     return f'<div class="tiles">{"".join(cells)}</div>' if cells else ""
 
 
-def _gain(run: Run) -> str:
+def _gain(run: Run) -> list[tuple[str, str]]:
     """Points of test accuracy that the winner is above the mean of the random references."""
-    scores = [model.scores.get("test_accuracy", math.nan) for model in run.references("random")]
-    known = [score for score in scores if not math.isnan(score)]
-    mine = run.winner.scores.get("test_accuracy", math.nan) if run.winner else math.nan
-    return f"{100 * (mine - sum(known) / len(known)):+.1f} points" if known and not math.isnan(mine) else ""
+    scores = [model.scores.get("test_accuracy", math.nan) for model in [*run.models[:1], *run.references("random")]]
+    mine, *others = scores
+    known = [score for score in others if not math.isnan(score)]
+    if math.isnan(mine) or not known:
+        return []
+    rival = "the random reference" if len(known) == 1 else f"the mean of {len(known)} random references"
+    return [(f"{100 * (mine - sum(known) / len(known)):+.1f} points", f"test accuracy over {rival}")]
 
 
 def _note(note: str) -> str:
@@ -136,7 +147,7 @@ def _row(model: Model, names: Sequence[str]) -> str:
 
 
 def _figure(name: str, picture: bytes) -> str:
-    title, caption = (escape(text) for text in FIGURES[name])
+    title, caption = (escape(text) for text in CAPTIONS[name])
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return (
         f'<h2>{title}</h2>\n<figure class="card"><img src="{source}" alt="{title}. {caption}">'
@@ -155,7 +166,7 @@ def _front(run: Run) -> str:
 
 
 def _folded(title: str, content: str) -> str:
-    return f"<h2></h2>\n<details><summary>{escape(title)}</summary>{content}</details>"
+    return f'<details class="card"><summary>{escape(title)}</summary>{content}</details>'
 
 
 def _settings(config: Mapping[str, Any]) -> list[str]:
@@ -172,4 +183,6 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def _words(value: Any) -> str:
+    if value is None:
+        return "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -10,10 +10,10 @@ from nasformer.search import format_quantity
 NAMES = {
     "params": "parameters",
     "macs": "MACs",
-    "position_macs": "MACs of relative positions",
-    "position_macs_literal": "MACs of relative positions, as published",
-    "accuracy": "hold-out accuracy",
-    "holdout_accuracy": "hold-out accuracy",
+    "position_macs": "position MACs",
+    "position_macs_literal": "position MACs, literal",
+    "accuracy": "held-out accuracy",
+    "holdout_accuracy": "held-out accuracy",
     "test_accuracy": "test accuracy",
 }
 
@@ -36,7 +36,7 @@ def axis_label(name: str) -> str:
     """The name with its unit.
 
     >>> axis_label("accuracy"), axis_label("macs")
-    ('hold-out accuracy (%)', 'MACs (multiply-accumulates an image)')
+    ('held-out accuracy (%)', 'MACs (multiply-accumulates an image)')
     """
     if is_share(name):
         return f"{label(name)} (%)"

@@ -59,7 +59,9 @@ def search_progress(run: Run) -> Figure | None:
     _random_line(axes, run)
     dress(axes, unit, axis_label(run.score))
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=NICE))
-    legend_below(figure, [axes], columns=5)
+    if len(x) == 1:  # or the ticks would be fractions of a generation
+        axes.set_xlim(x[0] - 1, x[0] + 1)
+    legend_below(figure, [axes])
     return figure
 
 
@@ -123,7 +125,8 @@ def bars(run: Run) -> Figure | None:
         return None
     columns = ["test_accuracy"] + ["params"] * any(model.scores.get("params", 0) > 0 for model in shown)
     figure = new_figure(5.4 + 3.6 * (len(columns) - 1), 1.1 + 0.5 * len(shown))
-    panels = figure.subplots(1, len(columns), squeeze=False, sharey=True, width_ratios=(3, 2)[: len(columns)])[0]
+    grid = {"wspace": 0.08, "width_ratios": (3, 2)[: len(columns)]}
+    panels = figure.subplots(1, len(columns), squeeze=False, sharey=True, gridspec_kw=grid)[0]
     for panel, name in zip(panels, columns, strict=True):
         _bar_panel(panel, name, shown)
     panels[0].set_yticks(range(len(shown)), [plain(model.name, 30) for model in shown])

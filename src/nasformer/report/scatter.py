@@ -11,7 +11,19 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nasformer.report.contents import Run
 from nasformer.report.labels import axis_label, is_share, on_axis, window_in_words
-from nasformer.report.style import GREEN, GREY, INK, NICE, dress, legend_below, look_of, new_figure, plain
+from nasformer.report.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    NICE,
+    dress,
+    kind_of,
+    legend_below,
+    look_of,
+    new_figure,
+    plain,
+)
 from nasformer.search import Candidate, format_quantity
 
 Place = tuple[float, float]
@@ -33,65 +45,61 @@ def accuracy_vs_cost(run: Run) -> Figure | None:
         bar.set_label("generation", color=INK)
         bar.outline.set_visible(False)
         bar.ax.tick_params(colors=GREY, labelsize=9, length=0)
-    legend_below(figure, panels, columns=4)
+    legend_below(figure, panels)
     return figure
 
 
 def _cost_panel(axes: Any, run: Run, cost: str, judged: Sequence[Candidate]) -> None:
     points = [(c.scores.get(cost, math.nan), on_axis(run.score, c.scores[run.score])) for c in judged]
     x, y = zip(*points, strict=True)
-    axes.scatter(
-        x,
-        y,
-        c=[c.generation for c in judged],
-        cmap="viridis_r",
-        s=22,
-        alpha=0.8,
-        linewidths=0.3,
-        edgecolors="white",
-        zorder=3,
-        label="candidate",
-    )
+    generations = [c.generation for c in judged]
+    paint = {"c": generations, "cmap": "viridis_r"} if len(set(generations)) > 1 else {"color": BLUE}
+    edge = {"edgecolors": "white", "linewidths": 0.3}
+    axes.scatter(x, y, s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
     stairs = _stairs(points)
     axes.step(*zip(*stairs, strict=True), where="post", color=INK, lw=1.4, zorder=4, label="Pareto front")
     window = run.limits.get(cost, (None, None))
-    stage = _stage([*x, *(end for end in window if end is not None)]), _stage(y)
-    for model in reversed(run.models):  # the winner last, on top
-        place = model.scores.get(cost, math.nan), on_axis(run.score, run.score_of(model))
+    marks = [(m.scores.get(cost, math.nan), on_axis(run.score, run.score_of(m))) for m in run.models]
+    across, up = zip(*marks, strict=True) if marks else ((), ())
+    stage = _stage([*x, *(end for end in window if end is not None)], across), _stage(y, up)
+    for model, place in reversed(list(zip(run.models, marks, strict=True))):  # the winner last, on top
         _mark(axes, model.name, place, stage, run.score)
     if window != (None, None):
         _window(axes, cost, window, stage[0])
     axes.set(xlim=stage[0], ylim=stage[1])
     dress(axes, axis_label(cost), axis_label(run.score) if axes.get_subplotspec().is_first_col() else "")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value)))
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=NICE))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value, 4)))
 
 
-def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _stairs(points: Sequence[Place]) -> list[Place]:
     """The best score that each cost buys."""
-    stairs: list[tuple[float, float]] = []
+    stairs: list[Place] = []
     for x, y in sorted((point for point in points if math.isfinite(point[0])), key=lambda p: (p[0], -p[1])):
         if not stairs or y > stairs[-1][1]:
             stairs.append((x, y))
     return stairs
 
 
-def _stage(values: Sequence[float]) -> tuple[float, float]:
-    """The part of an axis to show: all candidates, with some room. A far reference must not squeeze them."""
+def _stage(values: Sequence[float], marks: Sequence[float]) -> Place:
+    """The part of an axis to show: all candidates and the marks near them. A far one must not squeeze the rest."""
     known = [value for value in values if math.isfinite(value)]
-    room = 0.09 * (max(known) - min(known)) or 0.05 * abs(known[0]) or 1.0
-    return min(known) - room, max(known) + room
+    near = 0.3 * (max(known) - min(known))
+    shown = known + [mark for mark in marks if min(known) - near <= mark <= max(known) + near]
+    room = 0.07 * (max(shown) - min(shown)) or 0.05 * abs(known[0]) or 1.0
+    return min(shown) - room, max(shown) + room
 
 
 def _mark(axes: Any, name: str, at: Place, stage: tuple[Place, Place], score: str) -> None:
-    """A model of the results; one that is off the stage stands hollow at its edge, with its numbers."""
+    """A model of the results; one that is off the stage stands hollow at its edge, its numbers in the legend."""
     if not all(map(math.isfinite, at)):
         return
     shape, colour = look_of(name)
-    x, y = (min(max(value, low), high) for value, (low, high) in zip(at, stage, strict=True))
+    x, y = (_clip(value, *ends) for value, ends in zip(at, stage, strict=True))
     away = (x, y) != at
+    kind, place = plain(kind_of(name), 30), f"{format_quantity(at[0])}, {at[1]:.3g}{' %' * is_share(score)}"
     axes.scatter(
-        [x],
-        [y],
+        *([x], [y]),
         marker=shape,
         s=320 if shape == "*" else 85,
         facecolors="white" if away else colour,
@@ -99,22 +107,14 @@ def _mark(axes: Any, name: str, at: Place, stage: tuple[Place, Place], score: st
         linewidths=1.8 if away else 1.2,
         zorder=6,
         clip_on=False,
-        label=plain(name, 30),
+        label=f"{kind}, off the plot: {place}" if away else kind,
     )
-    if away:
-        text = f"{plain(name, 30)}\n{format_quantity(at[0])}, {at[1]:.3g}{' %' * is_share(score)}"
-        right, up = x > sum(stage[0]) / 2, y > sum(stage[1]) / 2
-        axes.annotate(
-            text,
-            (x, y),
-            (-9 if right else 9, -7 if up else 7),
-            textcoords="offset points",
-            fontsize=8.5,
-            color=INK,
-            ha="right" if right else "left",
-            va="top" if up else "bottom",
-            zorder=7,
-        )
+
+
+def _clip(value: float, low: float, high: float) -> float:
+    """The value, or the edge that it lies beyond, a little inside so that the mark hides no label."""
+    inset = 0.025 * (high - low)
+    return value if low <= value <= high else min(max(value, low + inset), high - inset)
 
 
 def _window(axes: Any, cost: str, ends: tuple[float | None, float | None], stage: Place) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -36,25 +35,31 @@ def dress(axes: Any, x: str = "", y: str = "") -> None:
     axes.spines[["left", "bottom"]].set_color("#c3cad3")
 
 
+def kind_of(name: str) -> str:
+    """What sort of model it is, by its name.
+
+    >>> kind_of("random 2"), kind_of("ViT-S")
+    ('random', 'ViT-S')
+    """
+    return next((kind for kind in LOOKS if name.lower().startswith(kind)), name)
+
+
 def look_of(name: str) -> tuple[str, str]:
-    """Marker and colour of a model of the results, the same in all plots; `random 2` looks like `random`."""
-    known = [look for kind, look in LOOKS.items() if name.lower().startswith(kind)]
-    return known[0] if known else ("s", GREY)
+    """Marker and colour of a model of the results, the same in all plots."""
+    return LOOKS.get(kind_of(name), ("s", GREY))
 
 
-def legend_below(figure: Figure, panels: Iterable[Any], columns: int) -> None:
+def legend_below(figure: Figure, panels: Iterable[Any]) -> None:
     """A legend under the plots, where it can hide nothing; the winner first, equal entries once."""
     pairs = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {text: handle for handle, text in sorted(pairs, key=lambda pair: pair[1] != "winner")}
-    figure.legend(
-        unique.values(),
-        unique.keys(),
-        loc="outside lower center",
-        ncols=min(columns, max(1, len(unique))),
-        frameon=False,
-        fontsize=9,
-        labelcolor=INK,
-    )
+    style: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9, "labelcolor": INK}
+    for rows in range(1, len(unique) + 1):  # as few as the width allows
+        columns = -(-len(unique) // rows)
+        legend = figure.legend(list(unique.values()), list(unique), ncols=columns, **style)
+        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
+            return
+        legend.remove()
 
 
 def plain(text: str, width: int = 200) -> str:
@@ -63,7 +68,8 @@ def plain(text: str, width: int = 200) -> str:
     >>> plain("a $\\frac$ b")
     'a \\$\\frac\\$ b'
     """
-    return textwrap.shorten(text, width, placeholder=" …").replace("$", r"\$")
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return (shown if len(shown) <= width else shown[: width - 1] + "…").replace("$", r"\$")
 
 
 def png(figure: Figure) -> bytes:

@@ -9,6 +9,7 @@ from nasformer.search.journal import Journal, read_journal
 from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
 from nasformer.search.problem import Problem
 from nasformer.search.random_search import RandomSearch
+from nasformer.search.references import references
 from nasformer.search.registry import STRATEGIES, complete_options, find_strategy
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategy import Strategy
@@ -32,5 +33,6 @@ __all__ = [
     "pareto_front",
     "parse_quantity",
     "read_journal",
+    "references",
     "search",
 ]

@@ -38,7 +38,8 @@ class Skeleton:
         device: torch.device,
         compile_options: Mapping[str, Any] | None = None,
     ) -> None:
-        layer = Segment("", *segment.kind).build().to(device)
+        with torch.random.fork_rng(devices=[]):  # weights are drawn in vain, and drop path must not notice
+            layer = Segment("", *segment.kind).build().to(device)
         self.parts = [Part(name, rule_for(name, rules), p.shape) for name, p in layer.named_parameters()]
         self.names = [part.name for part in self.parts]
         self.device, self.rates = device, dict[float, Tensor]()

@@ -19,9 +19,10 @@ from nasformer.supernet.supernet import Supernet
 WEIGHTS, CONFIG = "supernet.safetensors", "supernet.json"
 
 
-def save_supernet(supernet: Supernet, folder: Path) -> None:
+def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
+    """Writes the weights and their space, with any facts about them, such as what they were trained on."""
     save_tensors(folder / WEIGHTS, supernet.weights.state_dict())
-    write_json(folder / CONFIG, {"space": supernet.space.name, "options": dict(supernet.space.options)})
+    write_json(folder / CONFIG, {"space": supernet.space.name, "options": dict(supernet.space.options), **facts})
 
 
 def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
@@ -35,6 +36,8 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     if not path.is_dir():
         return load_file(path, expected)
     config = read_json(path / CONFIG)
+    if not isinstance(config.get("space"), str) or not isinstance(config.get("options"), dict):
+        raise UserError(f"{path / CONFIG} is damaged (no space and options); restore it or train again")
     found = get_space(config["space"], **{key: retuple(value) for key, value in config["options"].items()})
     if expected is not None and expected.name != found.name:
         raise UserError(
@@ -46,6 +49,8 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
 
 
 def load_file(path: Path, expected: Space | None) -> Supernet:
+    if not path.exists():
+        raise UserError(f"no supernet at {path}; train one first, or name a folder or a file of weights")
     if expected is None:
         raise UserError(f"{path} does not say which space it belongs to; name it with --space")
     state = read_state(path)

@@ -18,6 +18,9 @@ from nasformer.families.space import Space
 from nasformer.space import Arch, corners
 from nasformer.supernet.skeleton import Skeleton
 
+# Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
+COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False}
+
 
 class Supernet(nn.Module):
     """The weights of a whole space.
@@ -71,19 +74,21 @@ class Supernet(nn.Module):
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
         """The arch as an ordinary model with its own copy of the weights."""
-        model = self.space.build(arch).to(self.device)
+        model = self.space.build(arch).to(next(self.parameters()))  # its device and dtype
         model.load_state_dict(self.slices(arch))
         return model.train(self.training)
 
     def compile(self, **options: Any) -> None:  # type: ignore[override]
-        """Compiles one graph per kind of segment (12 for AutoFormer-T), not one per arch."""
-        self.compile_options = options
+        """Compiles one graph per kind of segment (12 for AutoFormer-T), not one per arch.
+
+        Options are those of torch.compile.
+        """
+        self.compile_options = options or {"options": COMPILE_OPTIONS}
         self.skeletons.clear()
 
     def no_weight_decay(self) -> set[str]:
         """Names of the shared weights that no weight decay should touch."""
-        names = self.space.build(self.space.root.smallest()).no_weight_decay()
-        return {f"weights.{name}" for name in names}
+        return {f"weights.{name}" for name in self.space.model.undecayed}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Supernet:
         self.skeletons.clear()  # their constants live where the weights lived

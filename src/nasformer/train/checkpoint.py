@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
+from nasformer.families.autoformer_official import read_state
 from nasformer.files import read_json, save_tensors, write_json
 
 
@@ -38,9 +40,9 @@ class Checkpoints:
             save_tensors(draft / f"{name}.safetensors", tensors)
         write_json(draft / "settings.json", self.settings)
         os.replace(draft, final)
-        for old in self.steps():
-            if old != step:
-                shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
+        for old in self.folder.iterdir():  # also what a kill left half written
+            if old != final:
+                shutil.rmtree(old, ignore_errors=True)
 
     def steps(self) -> list[int]:
         found = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
@@ -48,22 +50,29 @@ class Checkpoints:
 
     def load(self) -> tuple[int, dict[str, dict[str, Tensor]]]:
         """The newest checkpoint's step and tensors; step 0 and nothing where there is none."""
-        from safetensors.torch import load_file
-
         if not self.steps():
             return 0, {}
         step = self.steps()[-1]
         folder = self.folder / f"step-{step}"
         self.check(read_json(folder / "settings.json"))
-        return step, {path.stem: load_file(path) for path in folder.glob("*.safetensors")}
+        return step, {path.stem: read_state(path) for path in folder.glob("*.safetensors")}
 
     def check(self, found: dict[str, Any]) -> None:
-        for name, value in self.settings.items():
-            if found.get(name) != value:
+        before, now = flat(found), flat(self.settings)
+        for name, value in now.items():
+            if before.get(name) != value:
                 raise UserError(
-                    f"{self.folder} was trained with {name} = {found.get(name)}, not {value}; "
+                    f"{self.folder} was trained with {name} = {before.get(name)}, not {value}; "
                     "go on with the old setting or use another --out folder"
                 )
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names, so that a message can name the one that differs."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nasformer.errors import UserError
 from nasformer.files import write_text
 
 
@@ -30,4 +31,7 @@ class TrainLog:
             return []
         text = path.read_text(encoding="utf-8")
         whole = text[: text.rfind("\n") + 1]
-        return [json.loads(line) for line in whole.splitlines()]
+        try:
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); restore it or start in another folder") from None

@@ -89,7 +89,8 @@ class Trainer:
                 report(done, f"loss {mean:.3f}")
         if self.average:
             self.average.copy_to(self.model)
-        return mean
+        # A training that was finished before has its last loss in the log.
+        return TrainLog.read(self.log_path)[-1]["loss"] if self.log_path and start == self.total else mean
 
     def step(self, step: int, x: Tensor, targets: Tensor) -> Tensor:
         """One update of the weights; returns the loss without waiting for it."""

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nasformer.errors import UserError
+
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -34,12 +36,23 @@ def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.dev
 
     Without a file timm's published weights are used, which timm may have to download.
     """
-    if not source.startswith("timm:"):
-        from nasformer.export import load_model
+    if source.startswith("timm:"):
+        return load_timm(source, num_classes, in_chans).to(device)
+    from nasformer.export import load_model
 
-        return load_model(source).to(device)
+    model = load_model(source)
+    if (model.num_classes, model.options["in_chans"]) != (num_classes, in_chans):
+        raise UserError(f"teacher {source} is for other classes or channels; give one trained on the same data")
+    return model.to(device)
+
+
+def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
     import timm
 
     _, name, *weights = source.split(":", 2)
     where = {"checkpoint_path": weights[0]} if weights else {"pretrained": True}
-    return timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **where).to(device)
+    try:
+        return timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **where)
+    except Exception as error:  # an unknown name, no such file, other shapes, no network: timm raises a dozen kinds
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot load the teacher {source} ({reason}); check its name and weights") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -14,22 +15,19 @@ from nasformer.supernet import Supernet
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    weights: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    ask: Any = getattr(model, "no_weight_decay", set)
+    spared = (*ask(), *recipe.no_decay)
+    for name, weight in model.named_parameters():
+        weights[weight.ndim > 1 and not any(part in name for part in spared)].append(weight)
     groups = [
-        {"params": [p for name, p in model.named_parameters() if decays(name, p, model, recipe)]},
-        {"params": [p for name, p in model.named_parameters() if not decays(name, p, model, recipe)]},
+        {"params": weights[True], "weight_decay": recipe.weight_decay},
+        {"params": weights[False], "weight_decay": 0.0},
     ]
-    groups[0]["weight_decay"] = recipe.weight_decay  # type: ignore[assignment]
-    groups[1]["weight_decay"] = 0.0  # type: ignore[assignment]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.peak_lr(), momentum=0.9, nesterov=True)
     fused = next(model.parameters()).device.type == "cuda"
     return torch.optim.AdamW(groups, lr=recipe.peak_lr(), fused=fused)
-
-
-def decays(name: str, parameter: Tensor, model: nn.Module, recipe: Recipe) -> bool:
-    ask: Any = getattr(model, "no_weight_decay", set)
-    excluded = ask()
-    return parameter.ndim > 1 and name not in excluded and not any(part in name for part in recipe.no_decay)
 
 
 class FrozenSlices:
@@ -41,11 +39,12 @@ class FrozenSlices:
     @torch.no_grad()
     def step(self, archs: Iterable[Arch]) -> None:
         masks = self.masks(list(archs))
-        # State that this step creates needs no care: where the gradient is zero it starts at zero.
-        kept = [(mask, old, old.clone()) for weight, mask in masks.items() for old in self.tensors(weight)]
+        before = {weight: [tensor.clone() for tensor in self.tensors(weight)] for weight in masks}
         self.optimizer.step()
-        for mask, tensor, before in kept:
-            tensor.copy_(torch.where(mask, tensor, before))
+        for weight, mask in masks.items():
+            # Momentum that this step creates was zero; SGD's would hold the decay of the whole tensor.
+            for tensor, old in zip_longest(self.tensors(weight), before[weight], fillvalue=torch.zeros_like(weight)):
+                tensor.copy_(torch.where(mask, tensor, old))
 
     def masks(self, archs: list[Arch]) -> dict[Tensor, Tensor]:
         """For each weight that a sampled arch uses, where it uses it."""

@@ -1,0 +1,26 @@
+"""A finished run that tests share, since it takes some seconds to make."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder; tests read it only."""
+    import runs
+    import tiny  # noqa: F401 - one thread, as for all small tensors
+    from nasformer.cli import main
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main(runs.words("run", folder)) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return shutil.copytree(finished, tmp_path / "run")

@@ -1,0 +1,78 @@
+"""Spaces of every family, made small enough for tests, and the golden files to check against."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nasformer.families import Space, list_spaces
+from nasformer.families.backbone import model_options
+from nasformer.space import Arch
+
+M = TypeVar("M", bound=nn.Module)
+
+GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
+
+# What is small depends on how a family cuts the image; a family that 64 pixels do not suit has its line here.
+SMALL: dict[str, dict[str, Any]] = {"autoformer": {"img_size": 32, "patch_size": 8}}
+
+
+def small_space(space: Space, **changes: Any) -> Space:
+    """The same archs on few pixels and 10 classes."""
+    options = {"num_classes": 10, **SMALL.get(space.model.family, {"img_size": 64}), **changes}
+    known = model_options(space.model)
+    return space.with_options(**{name: value for name, value in options.items() if name in known})
+
+
+def image_size(space: Space) -> tuple[int, int]:
+    size = (model_options(space.model) | dict(space.options))["img_size"]
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def images(space: Space, batch: int = 2, seed: int = 0) -> Tensor:
+    channels = (model_options(space.model) | dict(space.options)).get("in_chans", 3)
+    return torch.randn(batch, channels, *image_size(space), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def randomise(module: M, seed: int = 0) -> M:
+    """Moves every weight off its initial value: with biases of 0 and scales of 1, a wrong slice goes unseen."""
+    generator = torch.Generator().manual_seed(seed)
+    for weight in module.parameters():
+        weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.05)
+    return module
+
+
+def some_archs(space: Space, count: int = 1) -> dict[str, Arch]:
+    """The smallest, the largest and random members, by label."""
+    extremes = {"smallest": space.root.smallest(), "largest": space.root.largest()}
+    return extremes | {f"random{seed}": space.sample(seed) for seed in range(count)}
+
+
+def golden(name: str) -> Any:
+    """The content of a golden JSON file; skips the test where there is none."""
+    return json.loads(golden_path(name).read_text())
+
+
+def golden_path(name: str) -> Path:
+    path = GOLDEN / name
+    if not path.is_file():
+        pytest.skip(f"needs ../shared/golden/{name}, which is not part of the repository")
+    return path
+
+
+SPACES = {name: small_space(space) for name, space in list_spaces().items()}
+each_space = pytest.mark.parametrize("space", [pytest.param(space, id=name) for name, space in SPACES.items()])
+each_arch = pytest.mark.parametrize(
+    ("space", "arch"),
+    [
+        pytest.param(space, arch, id=f"{name}-{label}")
+        for name, space in SPACES.items()
+        for label, arch in some_archs(space).items()
+    ],
+)

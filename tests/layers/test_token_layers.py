@@ -1,0 +1,44 @@
+"""The plain layers around attention: MLP, patch embedding and head."""
+
+import pytest
+import torch
+
+from nasformer.layers.head import TokenHead
+from nasformer.layers.mlp import Mlp
+from nasformer.layers.patch_embed import PatchEmbed
+
+
+@pytest.mark.parametrize("extra", [1, 4, 7])
+def test_padded_mlp_equals_plain(extra: int) -> None:
+    torch.manual_seed(0)
+    layer, x = Mlp(12, 42), torch.randn(2, 5, 12)
+    torch.testing.assert_close(layer.forward_padded(x, extra), layer(x), rtol=1e-6, atol=1e-6)
+    weights = list(layer.parameters())
+    padded = torch.autograd.grad(layer.forward_padded(x, extra).square().sum(), weights)
+    plain = torch.autograd.grad(layer(x).square().sum(), weights)
+    for ours, expected in zip(padded, plain, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("grid", [(3, 3), (2, 4)])
+def test_patches_equal_a_convolution(grid: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    layer, x = PatchEmbed(grid, 4, 3, 12), torch.randn(2, 3, grid[0] * 4, grid[1] * 4)
+    expected = layer.proj(x).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(layer.embed(x), expected, rtol=1e-5, atol=1e-6)
+    tokens = layer(x)
+    torch.testing.assert_close(tokens[:, :1], (layer.cls_token + layer.pos_embed[:, :1]).expand(2, -1, -1))
+    torch.testing.assert_close(tokens[:, 1:], expected + layer.pos_embed[:, 1:], rtol=1e-5, atol=1e-6)
+
+
+def test_head_pools_patches_or_takes_the_class_token() -> None:
+    x = torch.randn(2, 5, 12)
+    torch.testing.assert_close(TokenHead(12, 3, "avg")(x, pre_logits=True), x[:, 1:].mean(1))
+    assert torch.equal(TokenHead(12, 3, "token")(x, pre_logits=True), x[:, 0])
+
+
+def test_new_classifier_stays_on_the_device() -> None:
+    head = TokenHead(12, 3).to("meta")
+    head.reset(5)
+    assert head.fc.weight.device.type == "meta"
+    assert head.fc.weight.shape == (5, 12)

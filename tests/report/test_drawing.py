@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from nasformer.files import write_json
+from nasformer.report.anatomy import Anatomy, Block, dissect, ranges
+from nasformer.report.contents import read_run
+from nasformer.report.drawing import SHORTEST, Card, architectures, draw
+from nasformer.report.style import BLUE, FAINT, GREEN, ORANGE
+from nasformer.space import Choice, OneOf, Repeat, Struct
+
+from .fake import SPACE, model
+
+OPERATOR = OneOf(conv=Struct(kernel=Choice(3, 5, 7)), local=Struct(window=Choice(7, 14)), none=Struct())
+STAGE = Struct(dim=Choice(32, 64), blocks=Repeat(OPERATOR, depth=Choice(1, 2, 3)))
+STAGES = Struct(size=Choice(192, 224), act=Choice("gelu", "relu"), first=STAGE, second=STAGE)
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def bars(figure: Figure) -> list[tuple[str, float]]:
+    """Colour and width of every bar; the grey tracks behind them are left out."""
+    found = [patch for patch in figure.axes[0].patches if type(patch) is Rectangle]
+    coloured = [(to_hex(patch.get_facecolor()), float(patch.get_width())) for patch in found]
+    return [(colour, width) for colour, width in coloured if colour != FAINT]
+
+
+def card(arch: dict[str, Any], title: str = "winner") -> Card:
+    return Card(title, "", dissect(arch))
+
+
+def test_nested_structs_are_named_by_their_path() -> None:
+    arch = {"stem": {"conv": {"kernel": 3}}, "pool": {"none": {}}, "stage1": {"dim": 32, "blocks": [{"heads": 2}]}}
+    assert dissect(arch) == Anatomy(
+        {"stem.conv.kernel": 3, "pool.none": "", "stage1.dim": 32}, {"stage1.blocks": [Block("", {"heads": 2})]}
+    )
+
+
+def test_a_list_of_stages_becomes_a_stack_each() -> None:
+    arch = {"stages": [{"dim": 8, "blocks": [{"heads": 1}]}, {"dim": 16, "blocks": [{"heads": 2}, {"heads": 4}]}]}
+    anatomy = dissect(arch)
+    assert anatomy.scalars == {"stages 1.dim": 8, "stages 2.dim": 16}
+    assert [len(stack) for stack in anatomy.stacks.values()] == [1, 2]
+
+
+def test_a_list_of_values_is_a_stack_of_one_field() -> None:
+    assert dissect({"num_heads": [3, 4]}).stacks == {
+        "num_heads": [Block("", {"num_heads": 3}), Block("", {"num_heads": 4})]
+    }
+
+
+def test_a_pick_inside_a_block_gives_its_kind() -> None:
+    (block,) = dissect({"blocks": [{"op": {"conv": {"kernel": 3}}, "mlp": {"ratio": 4, "act": "relu"}}]}).stacks[
+        "blocks"
+    ]
+    assert block == Block("conv", {"op.kernel": 3, "mlp.ratio": 4, "mlp.act": "relu"})
+
+
+def test_ranges_are_of_numbers_alone() -> None:
+    arch = {"blocks": [{"heads": 2, "act": "gelu", "bias": True}, {"heads": 6, "act": "relu", "bias": False}]}
+    assert ranges([dissect(arch)]) == {"heads": (2, 6)}
+
+
+def test_the_width_of_a_bar_is_the_place_in_the_range() -> None:
+    space = dissect({"blocks": [{"heads": 2}, {"heads": 6}]})
+    figure = draw([card({"blocks": [{"heads": 2}, {"heads": 4}, {"heads": 6}]})], [space])
+    widths = [width for _, width in bars(figure)]
+    full = widths[-1]
+    assert [width / full for width in widths] == pytest.approx([SHORTEST, (1 + SHORTEST) / 2, 1])
+
+
+def test_fields_have_colours_where_layers_have_no_kind() -> None:
+    figure = draw([card({"embed_dim": 192, "blocks": [{"num_heads": 3, "mlp_ratio": 3.5}] * 2})])
+    assert [colour for colour, _ in bars(figure)] == [BLUE, ORANGE] * 2
+    assert {"embed_dim", "192", "num_heads", "3.5", "2 layers"} <= set(words(figure))
+
+
+def test_kinds_have_colours_a_legend_and_their_name_on_each_layer() -> None:
+    blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}, {"conv": {"kernel": 5}}, {"none": {}}]
+    figure = draw([card({"blocks": blocks})])
+    assert [colour for colour, _ in bars(figure)] == [BLUE, ORANGE, BLUE, BLUE, ORANGE, GREEN]
+    assert {"1 conv", "2 local", "3 conv", "4 none", "conv", "local", "none"} <= set(words(figure))
+
+
+def test_any_arch_of_stages_and_operators_can_be_drawn() -> None:
+    for seed in range(5):
+        archs = [STAGES.smallest(), STAGES.sample(Random(seed)), STAGES.largest()]
+        figure = draw([card(arch.to_dict(), str(k)) for k, arch in enumerate(archs)])
+        blocks = [block for arch in archs for block in (*arch.first.blocks, *arch.second.blocks)]
+        layers = [word for word in words(figure) if re.fullmatch(r"\d (conv|local|none)", word)]
+        assert len(layers) == len(blocks)
+
+
+@pytest.mark.parametrize("arch", [{"dim": 3}, {"blocks": []}, {"blocks": [{}]}, {"a": None, "b": [True, "x", 1e-9]}])
+def test_odd_archs_do_not_hurt(arch: dict[str, Any]) -> None:
+    draw([card(arch)]).canvas.draw()
+
+
+def write_result(folder: Path, space: str, *references: dict[str, Any]) -> None:
+    write_json(folder / "config.json", {"space": space})
+    winner = model("winner", SPACE.root.sample(Random(1)))
+    write_json(folder / "result.json", {"winner": winner, "references": list(references)})
+
+
+def test_the_winner_stands_between_the_ends_of_its_space(tmp_path: Path) -> None:
+    write_result(tmp_path, SPACE.name, model("smallest", SPACE.root.sample(Random(2))))
+    figure = architectures(read_run(tmp_path))
+    assert figure is not None
+    titles = [text for text in figure.axes[0].texts if text.get_fontsize() == 13]
+    assert [t.get_text() for t in titles] == ["smallest of the space", "winner", "largest of the space"]
+    assert sorted(t.get_position()[0] for t in titles) == [t.get_position()[0] for t in titles]
+    assert {"32", "64", "3 layers", "6 layers"} <= set(words(figure))
+
+
+def test_the_references_stand_in_for_an_unknown_space(tmp_path: Path) -> None:
+    write_result(tmp_path, "evolved", model("largest", SPACE.root.largest()))
+    figure = architectures(read_run(tmp_path))
+    assert figure is not None
+    assert [t.get_text() for t in figure.axes[0].texts if t.get_fontsize() == 13] == ["winner", "largest"]

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from nasformer.errors import UserError
+from nasformer.report import write_report
+
+from .fake import PLOTS, edit, log_lines, write_log, write_run
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """What a page holds: tags, attributes and text."""
+
+    VOID = frozenset({"meta", "img"})
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "digits"
+    write_run(run)
+    return run
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return copytree(made, tmp_path / "digits")
+
+
+def plots(run: Path) -> set[str]:
+    return {path.stem for path in (run / "plots").glob("*")}
+
+
+def rewrite_journal(run: Path, change: Any) -> None:
+    """Applies `change` to every candidate of the journal."""
+    path = run / "search" / "journal.jsonl"
+    header, *lines = path.read_text().splitlines()
+    records = [json.dumps(change(json.loads(line))) for line in lines]
+    path.write_text("\n".join([header, *records, ""]))
+
+
+def test_a_whole_run_has_all_plots_as_sound_pngs(run: Path) -> None:
+    assert write_report(run) == run / "report.html"
+    assert plots(run) == PLOTS
+    for path in (run / "plots").iterdir():
+        with Image.open(io.BytesIO(path.read_bytes())) as picture:
+            assert picture.format == "PNG"
+            picture.load()
+            assert min(picture.size) > 200
+            assert len(picture.convert("L").getcolors() or []) > 20, f"{path.name} shows next to nothing"
+
+
+def test_the_page_is_whole_and_needs_nothing_else(run: Path) -> None:
+    page = Page(write_report(run))
+    text = (run / "report.html").read_text()
+    assert "http://" not in text
+    assert "https://" not in text
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    sources = [value for name, value in page.attributes if name in ("src", "href")]
+    assert len(sources) == len(PLOTS)
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+
+
+def test_the_page_says_who_won_and_how_it_was_made(run: Path) -> None:
+    result = json.loads((run / "result.json").read_text())
+    text = Page(write_report(run)).text
+    for row in [result["winner"], *result["references"]]:
+        assert row["name"] in text
+        assert f"{row['params']:,}" in text
+        assert f"{100 * row['test_accuracy']:.1f} %" in text
+    for words in ("autoformer-micro on digits", "params <= 150K", "weight_decay", "0.05", "torch", "2.11.0"):
+        assert words in text
+    gain = 100 * (result["winner"]["test_accuracy"] - result["references"][0]["test_accuracy"])
+    assert f"{gain:+.1f} points" in text
+
+
+def test_hostile_text_stays_text(run: Path) -> None:
+    evil = f"{HOSTILE} \"'><img src=x onerror=alert(1)> $\\frac{{1}} \x00 \ud800"
+    edit(run / "config.json", data=evil, classes=[evil], train={evil: evil}, **{evil: {"a": evil}})
+    references = json.loads((run / "result.json").read_text())["references"]
+    changed = [{**references[0], "name": evil}, *references[1:]]
+    edit(run / "result.json", note=evil, references=changed, budget=evil)
+    page = Page(write_report(run))
+    assert "script" not in page.tags
+    assert page.tags.count("img") == len(PLOTS) == len(plots(run))
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert page.text.count(HOSTILE) >= 8
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    def contents(folder: Path) -> dict[str, bytes]:
+        write_report(folder)
+        found = [folder / "report.html", *(folder / "plots").iterdir()]
+        return {path.name: path.read_bytes() for path in found}
+
+    other = copytree(run, tmp_path / "elsewhere" / "digits")
+    with ThreadPoolExecutor(2) as pool:  # at once, too
+        first, second = pool.map(contents, (run, other))
+    assert first == second == contents(run)
+
+
+@pytest.mark.parametrize(
+    ("missing", "lost"),
+    [
+        ("train/log.jsonl", {"training_curve"}),
+        ("search/journal.jsonl", {"accuracy_vs_cost", "search_progress"}),
+        ("result.json", {"architecture", "bars"}),
+    ],
+)
+def test_what_is_missing_is_left_out(run: Path, missing: str, lost: set[str]) -> None:
+    write_report(run)
+    (run / missing).unlink()
+    assert Page(write_report(run)).tags.count("img") == len(PLOTS) - len(lost)
+    assert plots(run) == PLOTS - lost, "a plot of the run as it was before must not stay"
+
+
+def test_a_config_alone_makes_a_page(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert "img" not in Page(write_report(tmp_path)).tags
+    assert plots(tmp_path) == set()
+
+
+def test_candidates_without_a_score_are_counted_not_drawn(run: Path) -> None:
+    rewrite_journal(run, lambda record: {**record, "accuracy": None} if record["id"] % 3 == 0 else record)
+    page = Page(write_report(run))
+    assert plots(run) == PLOTS
+    assert "of them without a score" in page.text
+
+
+def test_scores_that_are_all_nan_leave_the_plots_out(run: Path) -> None:
+    rewrite_journal(run, lambda record: {**record, "accuracy": math.nan})
+    winner = {**json.loads((run / "result.json").read_text())["winner"], "test_accuracy": None}
+    edit(run / "result.json", winner=winner, references=[])
+    write_log(run, [{**line, "loss": math.nan} for line in log_lines()])
+    page = Page(write_report(run))
+    assert plots(run) == {"architecture"}
+    assert "–" in page.text
+
+
+def test_a_few_nan_losses_do_not_hurt(run: Path) -> None:
+    write_log(run, [{**line, "loss": None, "lr": None} if line["step"] < 30 else line for line in log_lines()])
+    write_report(run)
+    assert plots(run) == PLOTS
+
+
+def test_one_candidate_and_one_log_line(tmp_path: Path) -> None:
+    assert len(write_run(tmp_path, population=1, generations=1, parents=1)) == 1
+    write_log(tmp_path, log_lines(1, 1))
+    write_report(tmp_path)
+    assert plots(tmp_path) == PLOTS
+
+
+def test_a_search_by_another_score(run: Path) -> None:
+    path = run / "search" / "journal.jsonl"
+    path.write_text(path.read_text().replace('"accuracy"', '"dss"'))
+    write_report(run)
+    assert plots(run) == PLOTS
+
+
+def test_a_torn_last_line_is_forgiven(run: Path) -> None:
+    for name in ("train/log.jsonl", "search/journal.jsonl"):
+        with open(run / name, "a") as file:
+            file.write('{"step": 301, "ep')
+    write_report(run)
+    assert plots(run) == PLOTS
+
+
+DAMAGE = {
+    "config.json": ["{", "[1, 2]", '{"budget": "small"}', '{"budget": {"max_params": "many"}}'],
+    "result.json": [
+        '{"winner": ',
+        "3",
+        '{"winner": "me"}',
+        '{"winner": {"arch": [1]}}',
+        '{"winner": {"params": "many"}}',
+        '{"winner": {"test_accuracy": "high"}}',
+        '{"winner": {"params": 1}, "references": {"a": 1}}',
+        '{"winner": {"params": 1}, "references": [4]}',
+        '{"front": [null]}',
+    ],
+    "train/log.jsonl": ["nonsense\n{}\n", "[1]\n", '{"loss": 1}\n', '{"step": 1, "loss": "low"}\n'],
+    "search/journal.jsonl": [
+        "",
+        "{}\n",
+        '{"journal":1,"settings":7}\n',
+        '{"journal":1,"settings":{}}\n{"id":0}\n',
+        '{"journal":1,"settings":{}}\n{"id":0,"generation":0,"origin":"random","parents":[],"arch":{},"params":"x"}\n',
+        '{"journal":1,"settings":{}}\n{"id":0,"generation":null,"origin":"random","parents":[],"arch":{}}\n',
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, text) for name, texts in DAMAGE.items() for text in texts])
+def test_damage_is_told_in_one_line(run: Path, name: str, content: str) -> None:
+    (run / name).write_text(content)
+    with pytest.raises(UserError) as caught:
+        write_report(run)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config\.json is missing"):
+        write_report(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_global_state_of_matplotlib_is_left_alone(run: Path) -> None:
+    from matplotlib import pyplot
+
+    before = dict(pyplot.rcParams)
+    write_report(run)
+    assert dict(pyplot.rcParams) == before
+    assert pyplot.get_fignums() == []

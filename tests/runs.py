@@ -1,0 +1,45 @@
+"""Run folders for tests: a small run as a command line, what a folder holds, and what a refusal says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nasformer.cli import main
+
+SETTINGS: dict[str, Any] = {
+    "space": "autoformer-micro",
+    "patch_size": 4,
+    "holdout": 0.2,
+    "max_params": "120K",
+    "model": {"drop_path_rate": 0.0},
+    "train": {"epochs": 2, "batch_size": 128, "lr": 3e-3, "augment": {"crop": "none", "hflip": 0.0}},
+    "search": {"population": 4, "generations": 2},
+}
+
+
+TAKES = {"run": set(SETTINGS), "train": set(SETTINGS) - {"max_params", "search"}, "search": set(SETTINGS) - {"train"}}
+
+
+def words(command: str, folder: Path, **changes: Any) -> list[str]:
+    """The command line of a command in a run folder, with its settings in a file; JSON is YAML."""
+    path = folder.parent / f"{command}.yaml"
+    settings = SETTINGS | changes
+    path.write_text(json.dumps({name: settings[name] for name in settings if name in TAKES[command] | set(changes)}))
+    return [command, "--config", str(path), "--out", str(folder)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(capsys: Any, argv: list[str]) -> str:
+    """What a command that cannot be done says, on one line."""
+    capsys.readouterr()
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nasformer: ")
+    assert err.count("\n") == 1
+    return err

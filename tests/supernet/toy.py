@@ -1,0 +1,56 @@
+"""A small AutoFormer space, and a family with alternatives, which AutoFormer's spaces do not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from families.small import randomise
+from nasformer.families import Space
+from nasformer.families.autoformer import AutoFormer, declare
+from nasformer.families.backbone import Backbone
+from nasformer.families.segment import Segment
+from nasformer.layers.head import TokenHead
+from nasformer.layers.mlp import Mlp
+from nasformer.layers.norm import LayerNorm
+from nasformer.layers.patch_embed import PatchEmbed
+from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
+from nasformer.supernet import Supernet
+
+
+def toy_space(**options: Any) -> Space:
+    root = declare((32, 40, 48), (1, 2, 3), (2.0, 3.0), (2, 3, 4))
+    small = {"img_size": 16, "patch_size": 4, "num_classes": 10, "head_dim": 8, "super_depth": 4}
+    return Space("toy", AutoFormer, root, {**small, **options})
+
+
+def toy_supernet(**options: Any) -> Supernet:
+    """Every weight is random, biases and scales included."""
+    return randomise(Supernet(toy_space(**options))).eval()
+
+
+class Alternatives(Backbone):
+    """Each block is a norm or an MLP, which share no weights, or a wide MLP, which shares those of the other."""
+
+    family = "alternatives"
+
+    @classmethod
+    def plan(cls, arch: Arch, *, img_size: int = 8, num_classes: int = 10) -> list[Segment]:
+        dim, patch = arch.embed_dim, img_size // 2
+        blocks = []
+        for index, block in enumerate(arch.blocks):
+            ((kind, choices),) = block.items()
+            if kind == "norm":
+                blocks.append(Segment.of(f"blocks.{index}.norm", LayerNorm, embed_dim=dim))
+            else:
+                blocks.append(Segment.of(f"blocks.{index}.mlp", Mlp, embed_dim=dim, hidden_dim=choices.hidden_dim))
+        return [
+            Segment.of("patch_embed", PatchEmbed, grid=(2, 2), patch_size=patch, in_chans=3, embed_dim=dim),
+            *blocks,
+            Segment.of("head", TokenHead, embed_dim=dim, num_classes=num_classes),
+        ]
+
+
+def alternatives_space() -> Space:
+    block = OneOf(norm=Struct(), mlp=Struct(hidden_dim=Choice(4, 6)), wide=Struct(hidden_dim=Choice(8, 10)))
+    root = Struct(embed_dim=Choice(8, 12), blocks=Repeat(block, depth=Choice(1, 2)))
+    return Space("alternatives", Alternatives, root)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nasformer.recipe import Recipe
+from nasformer.train.schedule import learning_rate
+
+RECIPE = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.1, min_lr=0.2)
+
+
+def rates(recipe: Recipe = RECIPE, steps_per_epoch: int = 5) -> list[float]:
+    return [learning_rate(step, steps_per_epoch, recipe) for step in range(recipe.epochs * steps_per_epoch)]
+
+
+def test_warm_up_is_a_line_from_warmup_lr_to_the_peak() -> None:
+    assert rates()[:11] == pytest.approx([0.1 + 0.9 * step / 10 for step in range(11)])
+
+
+def test_then_a_cosine_from_the_peak_to_the_minimum() -> None:
+    expected = [0.2 + 0.8 * (1 + math.cos(math.pi * k / 40)) / 2 for k in range(40)]
+    assert rates()[10:] == pytest.approx(expected)
+    assert learning_rate(50, 5, RECIPE) == pytest.approx(0.2)
+    assert learning_rate(999, 5, RECIPE) == pytest.approx(0.2)
+
+
+def test_without_warm_up_it_starts_at_the_peak() -> None:
+    assert learning_rate(0, 5, Recipe(warmup_epochs=0, lr=0.3)) == 0.3
+
+
+def test_a_warm_up_longer_than_the_training_ends_on_the_way_up() -> None:
+    found = rates(Recipe(epochs=2, warmup_epochs=4, lr=1.0, warmup_lr=0.0))
+    assert found == pytest.approx([step / 20 for step in range(10)])
+
+
+def test_the_rate_is_scaled_to_the_batch() -> None:
+    assert Recipe(lr=5e-4, lr_batch=512, batch_size=1024).peak_lr() == pytest.approx(1e-3)
+    assert Recipe(lr=5e-4, batch_size=1024).peak_lr() == 5e-4
+    assert learning_rate(0, 5, Recipe(warmup_epochs=0, lr=1.0, lr_batch=64, batch_size=32)) == 0.5
