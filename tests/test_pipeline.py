@@ -192,3 +192,15 @@ def test_images_that_are_streamed(tmp_path: Path, capsys: Any) -> None:
     assert main(argv) == 0
     result, found = read_json(run / "result.json"), json.loads(capsys.readouterr().out)
     assert found["accuracy"] == result["winner"]["test_accuracy"]
+
+
+def test_the_normalisation_travels_with_the_weights(finished: Path) -> None:
+    trained = read_json(finished / "model" / "config.json")
+    assert trained["mean"] == read_json(finished / "supernet" / "supernet.json")["mean"]
+    batches = Batches(tiny.DATA, tiny.PLAIN, 8)
+    batches.mean, batches.std = (0.9,), (0.1,)  # as other images might have it
+    strange = next(batches.evaluation("test", 8))[0]
+    for folder in (finished, finished / "supernet", finished / "model"):
+        pipeline.normalise_as(batches, folder)
+        assert list(batches.mean) == trained["mean"]
+        assert not torch.equal(next(batches.evaluation("test", 8))[0], strange)

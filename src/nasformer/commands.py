@@ -122,7 +122,8 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
     space = chosen_space(command) if command.space else None
     supernet = pipeline.find_supernet(Path(command.run), space)
     arch = supernet.space.arch(command.arch) if command.arch else pipeline.winner(Path(command.run))
-    save_model(pipeline.cut(supernet, arch), command.to, space=supernet.space.name)
+    facts = pipeline.normalisation_of(Path(command.run))
+    save_model(pipeline.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
         return print_json({"folder": command.to, "arch": arch.to_dict(), **costs})

@@ -43,6 +43,7 @@ from nasformer.data import Batches, BatchSource, StreamingFolder, load_data
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import load_model, save_model
+from nasformer.export.model_folder import CONFIG as MODEL_CONFIG
 from nasformer.families import Space, get_space, list_spaces
 from nasformer.families.backbone import Backbone
 from nasformer.files import locked, read_json, write_json
@@ -51,6 +52,7 @@ from nasformer.search import Budget, Problem, SearchResult, complete_options, fi
 from nasformer.space import Arch, check_satisfiable
 from nasformer.supernet import Supernet, load_supernet, save_supernet
 from nasformer.supernet.health import check_up
+from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog
@@ -90,8 +92,13 @@ class Run:
             settings=self.settings,
         )
         if self.world.main:
-            save_supernet(supernet, self.supernet_folder, trained_on=training_images(self.config))
+            facts = {"trained_on": training_images(self.config), **self.normalisation}
+            save_supernet(supernet, self.supernet_folder, **facts)
         self.world.barrier()
+
+    @property
+    def normalisation(self) -> dict[str, Any]:
+        return {"mean": list(self.batches.mean), "std": list(self.batches.std)}
 
     def last_loss(self) -> float:
         return TrainLog.read(self.folder / "train" / "log.jsonl")[-1]["loss"]
@@ -102,6 +109,7 @@ class Run:
         supernet = load_supernet(path, self.space).to(self.device)
         check_holdout(self.config, path)
         check_options(self.config, self.batches, supernet.space)
+        normalise_as(self.batches, path)
         self.space = supernet.space
         return supernet
 
@@ -142,9 +150,8 @@ class Run:
             "note": result.note,
         }
         model = supernet.extract(result.best.arch).eval()
-        save_model(
-            model, self.folder / "model", space=self.space.name, test_accuracy=summary["winner"]["test_accuracy"]
-        )
+        facts = {"space": self.space.name, "test_accuracy": summary["winner"]["test_accuracy"], **self.normalisation}
+        save_model(model, self.folder / "model", **facts)
         write_json(self.folder / "result.json", summary)
         from nasformer.report import write_report
 
@@ -218,6 +225,19 @@ def load_batches(
     return Batches(data, recipe.augment, recipe.batch_size, config.seed, **place)
 
 
+def normalisation_of(folder: Path) -> dict[str, Any]:
+    """The mean and deviation with which the weights of a run, supernet or model folder were trained."""
+    places = (folder / "supernet" / SUPERNET_CONFIG, folder / SUPERNET_CONFIG, folder / MODEL_CONFIG)
+    found = next((read_json(place) for place in places if place.exists()), {})
+    return {name: found[name] for name in ("mean", "std") if name in found}
+
+
+def normalise_as(batches: BatchSource, folder: Path) -> None:
+    """Images as the weights saw them in training, whatever mean and deviation this data has."""
+    for name, values in normalisation_of(folder).items():
+        setattr(batches, name, tuple(values))
+
+
 def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
     """The folder's config with what a command was told; what that leaves open stays as it was."""
     told = {name: value for name, value in asdict(command).items() if name != "out"}
@@ -260,6 +280,7 @@ def evaluate_folder(command: EvaluateCommand) -> dict[str, float]:
     else:
         model = load_model(path)
     batches = load_batches(command, UNTRAINED, World(), device, model.options["img_size"])
+    normalise_as(batches, path)
     for name, value in image_options(batches).items():
         if model.options[name] != value:
             raise UserError(f"{path} is for {name} {model.options[name]}, but {command.data} has {value}")

@@ -286,3 +286,17 @@ def test_other_input_size(img_size: int | tuple[int, int]) -> None:
     fresh.load_state_dict({**state, "patch_embed.pos_embed": resampled})
     assert torch.equal(model(images(space)), fresh(images(space)))
     assert model.options["img_size"] == img_size
+
+
+@pytest.mark.parametrize(("name", "value"), [("global_pool", "max"), ("qkv_bias_sharing", "typo")])
+def test_options_outside_their_choices_are_refused(name: str, value: str) -> None:
+    space = get_space("autoformer-micro", **{name: value})
+    with pytest.raises(UserError, match=f"{name} is '{value}', allowed: "):
+        space.plan(space.root.smallest())
+
+
+@pytest.mark.parametrize("shape", [(19, 16), (8, 32)])
+def test_images_of_another_size_are_refused(shape: tuple[int, int]) -> None:
+    space = get_space("autoformer-micro", img_size=16, patch_size=4)
+    with pytest.raises(UserError, match="the model is for 16 x 16"):
+        space.build(space.root.smallest())(torch.randn(1, 3, *shape))

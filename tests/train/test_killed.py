@@ -16,8 +16,8 @@ patch_size: 4
 holdout: 0.2
 max_params: 150K
 model: {drop_path_rate: 0.2}
-train: {epochs: 4, batch_size: 64, ema: 0.9, log_epochs: 0.2, checkpoint_seconds: 0, augment: {mixup: 0.5}}
-search: {population: 10, generations: 3, parents: 4}
+train: {epochs: EPOCHS, batch_size: 64, ema: 0.9, log_epochs: 0.2, checkpoint_seconds: 0, augment: {mixup: 0.5}}
+search: {population: 10, generations: GENERATIONS, parents: 4}
 """
 
 
@@ -27,29 +27,42 @@ def ended(run: Path) -> dict[str, bytes]:
     return {str(name): (run / name).read_bytes() for name in files if not name.name.startswith(".")}
 
 
-def lines(path: Path) -> int:
+def trained(run: Path) -> int:
+    """The step of the newest checkpoint."""
+    found = (run / "train" / "checkpoints").glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
+
+
+def judged(run: Path) -> int:
+    """Lines of the journal, its header among them."""
+    path = run / "search" / "journal.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def after(run: Path, stage: str) -> Callable[[], bool]:
-    """When a stage has something to lose: a checkpoint, or candidates judged."""
+def moving(run: Path, stage: str) -> Callable[[], bool]:
+    """When a process that starts now has got ahead in a stage, so that a kill takes something from it."""
+    steps, lines = trained(run), judged(run)
     if stage == "train":
-        return lambda: any((run / "train" / "checkpoints").glob("step-*"))
-    return lambda: stage == "start" or lines(run / "search" / "journal.jsonl") > 2
+        return lambda: trained(run) > steps
+    if stage == "search":
+        return lambda: judged(run) > lines + 1
+    return lambda: True
 
 
-def disturb(folder: Path, stages: list[str], seed: int) -> None:
-    """Kills a run in each of the stages, lets it finish, and compares it with an undisturbed one."""
-    (folder / "config.yaml").write_text(CONFIG)
-    command = kill.nasformer("run", "--config", folder / "config.yaml", "--out")
+def disturb(folder: Path, stages: list[str], seed: int, epochs: int, generations: int) -> None:
+    """Kills a run once for each stage named, lets it finish, and compares it with an undisturbed one."""
+    config = folder / "config.yaml"
+    config.write_text(CONFIG.replace("EPOCHS", str(epochs)).replace("GENERATIONS", str(generations)))
+    command = kill.nasformer("run", "--config", config, "--out")
     whole, run = folder / "whole" / "run", folder / "parts" / "run"  # of one name, which the report shows
-    typical, rng, landed = kill.finish([*command, str(whole)]), random.Random(seed), 0
+    typical, rng = kill.finish([*command, str(whole)]), random.Random(seed)
     for stage in stages:
-        # Training and search take about a tenth of a run each: importing torch and drawing the report take the rest.
-        delay = typical * (rng.random() if stage == "start" else rng.uniform(0, 0.1))
-        landed += kill.kill([*command, str(run)], after(run, stage), delay)
+        # Anywhere in a run; or while a stage is under way, which lasts a fraction of the run.
+        delay = typical * (rng.random() if stage == "anywhere" else rng.uniform(0, 0.03))
+        landed = kill.kill([*command, str(run)], moving(run, stage), delay)
+        print(f"killed {landed}, meant for {stage}: at step {trained(run)}, journal of {judged(run)} lines")
+        assert landed or stage == "anywhere"
     kill.finish([*command, str(run)])
-    assert landed >= len(stages) - stages.count("start")
     expected, found = ended(whole), ended(run)
     assert {"train/log.jsonl", "search/journal.jsonl", "result.json", "supernet/supernet.safetensors"} <= set(expected)
     assert found.keys() == expected.keys()
@@ -57,9 +70,10 @@ def disturb(folder: Path, stages: list[str], seed: int) -> None:
 
 
 def test_a_run_killed_twice_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    disturb(tmp_path, ["train", "search"], seed=0)
+    disturb(tmp_path, ["train", "search"], seed=0, epochs=3, generations=3)
 
 
 @pytest.mark.slow
 def test_a_run_killed_ten_times_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    disturb(tmp_path, ["start", "train", "train", "train", "start", "train", "search", "search", "start", "search"], 1)
+    stages = ["train"] * 5 + ["search"] * 4 + ["anywhere"]
+    disturb(tmp_path, stages, seed=1, epochs=10, generations=16)

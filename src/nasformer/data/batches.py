@@ -30,6 +30,10 @@ class BatchSource(Protocol):
     @property
     def img_size(self) -> int: ...
 
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    """How images are normalised. A trained model wants them as in its training: set these before evaluation."""
+
     @property
     def steps_per_epoch(self) -> int: ...
 
@@ -63,7 +67,7 @@ class Batches:
         device: torch.device | str = "cpu",
         repeats: int = 1,
     ) -> None:
-        self.data = data
+        self.data, self.mean, self.std = data, data.mean, data.std
         self.batch_size = clamp_batch(len(data.train), batch_size, world)
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
         self.device = torch.device(device)
@@ -98,7 +102,7 @@ class Batches:
     def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
         images = self._split(split)
         for x, labels in zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True):
-            yield normalise(x, self.data.mean, self.data.std), labels
+            yield normalise(x, self.mean, self.std), labels
 
     def _split(self, split: Split) -> ImageSet:
         """A part of the data, moved to the device on first use."""

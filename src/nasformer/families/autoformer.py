@@ -79,6 +79,8 @@ class AutoFormer(Backbone):
             drop_path_rate: The rate of the last block of the deepest net; it grows linearly from 0.
             super_depth: Depth of the deepest net of the space. A shallower one uses the first of its rates.
         """
+        check_option("global_pool", global_pool, ("avg", "token"))
+        check_option("qkv_bias_sharing", qkv_bias_sharing, ("by_head", "contiguous"))
         grid, dim = patch_grid(img_size, patch_size), arch.embed_dim
         last = max((super_depth or len(arch.blocks)) - 1, 1)
         stem = Segment.of("patch_embed", PatchEmbed, grid=grid, patch_size=patch_size, in_chans=in_chans, embed_dim=dim)
@@ -196,6 +198,11 @@ class AutoFormer(Backbone):
             if isinstance(attention, RelativeAttention):
                 attention.set_grid(grid)
         self.options["img_size"] = img_size
+
+
+def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
 
 
 def patch_grid(img_size: int | tuple[int, int], patch_size: int) -> Grid:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nasformer.errors import UserError
 from nasformer.layers.cost import Cost
 
 
@@ -29,6 +30,11 @@ class PatchEmbed(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """The convolution with stride = kernel, as the matrix product that it is: several times faster on a GPU."""
         size = self.proj.kernel_size[0]
+        height, width = (side * size for side in self.grid)
+        if tuple(x.shape[-2:]) != (height, width):
+            raise UserError(
+                f"images are {x.shape[-2]} x {x.shape[-1]}, the model is for {height} x {width}; resize them"
+            )
         patches = x.unfold(2, size, size).unfold(3, size, size)  # batch, channels, rows, columns, size, size
         patches = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)

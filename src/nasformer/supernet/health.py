@@ -28,13 +28,14 @@ def check_up(space: Space, accuracy: Callable[[Arch], float], seed: int = 0, cou
 
 
 def verdict(smallest: dict[str, Any], largest: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
-    found = [row["accuracy"] for row in others]
-    correlation = spearmanr([row["params"] for row in others], found).statistic
+    sizes, found = [row["params"] for row in others], [row["accuracy"] for row in others]
+    varied = len(set(found)) > 1 and len(set(sizes)) > 1  # of constants there is no correlation
+    correlation = float(spearmanr(sizes, found).statistic) if varied else None
     return {
         "smallest": smallest["accuracy"],
         "largest": largest["accuracy"],
         "random_mean": sum(found) / len(found),
         "random_range": [min(found), max(found)],
-        "rank_correlation": float(correlation) if correlation == correlation else None,
-        "healthy": largest["accuracy"] >= smallest["accuracy"] and not correlation < 0,
+        "rank_correlation": correlation,
+        "healthy": largest["accuracy"] >= smallest["accuracy"] and (correlation or 0) >= 0,
     }
