@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tiny
-from nasformer import pipeline
+from nasformer import folders, pipeline
 from nasformer.cli import main
 from nasformer.config import RunCommand
 from nasformer.data import Batches
@@ -201,6 +201,6 @@ def test_the_normalisation_travels_with_the_weights(finished: Path) -> None:
     batches.mean, batches.std = (0.9,), (0.1,)  # as other images might have it
     strange = next(batches.evaluation("test", 8))[0]
     for folder in (finished, finished / "supernet", finished / "model"):
-        pipeline.normalise_as(batches, folder)
+        folders.normalise_as(batches, folder)
         assert list(batches.mean) == trained["mean"]
         assert not torch.equal(next(batches.evaluation("test", 8))[0], strange)

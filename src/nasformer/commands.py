@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from nasformer import pipeline
+from nasformer import folders, pipeline
 from nasformer.config import (
     CostCommand,
     EvaluateCommand,
@@ -120,10 +120,10 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
     if not command.run or not command.to:
         raise UserError("say what to extract from and where to: nasformer extract RUN --to FOLDER")
     space = chosen_space(command) if command.space else None
-    supernet = pipeline.find_supernet(Path(command.run), space)
-    arch = supernet.space.arch(command.arch) if command.arch else pipeline.winner(Path(command.run))
-    facts = pipeline.normalisation_of(Path(command.run))
-    save_model(pipeline.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
+    supernet = folders.find_supernet(Path(command.run), space)
+    arch = supernet.space.arch(command.arch) if command.arch else folders.winner(Path(command.run))
+    facts = folders.normalisation_of(Path(command.run))
+    save_model(folders.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
         return print_json({"folder": command.to, "arch": arch.to_dict(), **costs})
@@ -134,7 +134,7 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
 def evaluate(command: EvaluateCommand, as_json: bool) -> None:
     if not command.model:
         raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
-    scores = pipeline.evaluate_folder(command)
+    scores = folders.evaluate_folder(command)
     if as_json:
         return print_json(scores)
     print(f"{command.split}: top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}")

@@ -27,39 +27,31 @@ from nasformer.agreement import (
     check_options,
     fingerprint,
     fit_to_data,
-    image_options,
     training_images,
 )
 from nasformer.config import (
     BudgetConfig,
     DataConfig,
-    EvaluateCommand,
     RunCommand,
     SearchCommand,
     SearchOptions,
     TrainCommand,
 )
-from nasformer.data import Batches, BatchSource, StreamingFolder, load_data
 from nasformer.device import choose_device
 from nasformer.errors import UserError
-from nasformer.export import load_model, save_model
-from nasformer.export.model_folder import CONFIG as MODEL_CONFIG
+from nasformer.export import save_model
 from nasformer.families import Space, get_space, list_spaces
-from nasformer.families.backbone import Backbone
 from nasformer.files import locked, read_json, write_json
-from nasformer.recipe import AugmentConfig, Recipe
+from nasformer.folders import UNTRAINED, load_batches, normalise_as
+from nasformer.recipe import Recipe
 from nasformer.search import Budget, Problem, SearchResult, complete_options, find_strategy, references
 from nasformer.space import Arch, check_satisfiable
 from nasformer.supernet import Supernet, load_supernet, save_supernet
 from nasformer.supernet.health import check_up
-from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog
 from nasformer.train.supernets import search_supernet, train_supernet
-
-UNTRAINED = Recipe(augment=AugmentConfig(crop="resized"))
-"""For commands that do not train: it augments nothing, and images can be streamed with no other crop."""
 
 
 class Run:
@@ -204,40 +196,6 @@ def asked_space(command: TrainCommand | SearchCommand | RunCommand, folder: Path
     raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
 
 
-def load_batches(
-    config: DataConfig, recipe: Recipe, world: World, device: torch.device, img_size: int | None
-) -> BatchSource:
-    """The data on this process's device; img_size None keeps the images as large as they are."""
-    place: dict[str, Any] = {"rank": world.rank, "world": world.size, "device": device, "repeats": recipe.repeats}
-    holdout = int(config.holdout) if config.holdout > 1 else config.holdout
-    if config.stream:
-        return StreamingFolder(
-            config.data,
-            recipe.augment,
-            recipe.batch_size,
-            config.seed,
-            **place,
-            img_size=img_size or 224,
-            holdout=holdout,
-            workers=config.workers,
-        )
-    data = load_data(config.data, holdout=holdout, seed=config.seed, img_size=img_size)
-    return Batches(data, recipe.augment, recipe.batch_size, config.seed, **place)
-
-
-def normalisation_of(folder: Path) -> dict[str, Any]:
-    """The mean and deviation with which the weights of a run, supernet or model folder were trained."""
-    places = (folder / "supernet" / SUPERNET_CONFIG, folder / SUPERNET_CONFIG, folder / MODEL_CONFIG)
-    found = next((read_json(place) for place in places if place.exists()), {})
-    return {name: found[name] for name in ("mean", "std") if name in found}
-
-
-def normalise_as(batches: BatchSource, folder: Path) -> None:
-    """Images as the weights saw them in training, whatever mean and deviation this data has."""
-    for name, values in normalisation_of(folder).items():
-        setattr(batches, name, tuple(values))
-
-
 def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
     """The folder's config with what a command was told; what that leaves open stays as it was."""
     told = {name: value for name, value in asdict(command).items() if name != "out"}
@@ -248,40 +206,3 @@ def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
         limits = {name: value for name, value in told.items() if name.startswith(("min_", "max_"))}
         asked |= limits | {"budget": {name: value for name, value in limits.items() if value is not None}}
     return {**config, **asked, "space": space.name, "versions": versions}
-
-
-def find_supernet(path: Path, space: Space | None = None) -> Supernet:
-    """The supernet of a run folder, of a supernet folder, or in a file of weights."""
-    return load_supernet(path / "supernet" if (path / "supernet").is_dir() else path, space)
-
-
-def winner(folder: Path) -> Arch:
-    if not (folder / "result.json").exists():
-        raise UserError(f"{folder} has no search result yet; search it first, or name an architecture with --arch")
-    found = read_json(folder / "result.json").get("winner")
-    if not isinstance(found, dict) or not isinstance(found.get("arch"), dict):
-        raise UserError(f"{folder / 'result.json'} is damaged (no winner); search again")
-    return Arch.from_dict(found["arch"])
-
-
-def cut(supernet: Supernet, arch: Arch) -> Backbone:
-    """The arch out of the supernet. A preset may be of another space and too large for it."""
-    try:
-        return supernet.extract(arch)
-    except (KeyError, RuntimeError):
-        raise UserError(f"the arch does not fit into a supernet of {supernet.space.name}: {arch.to_json()}") from None
-
-
-def evaluate_folder(command: EvaluateCommand) -> dict[str, float]:
-    device, path = choose_device(command.device), Path(command.model)
-    if command.arch or (path / "supernet").is_dir():
-        supernet = find_supernet(path)
-        model = cut(supernet, supernet.space.arch(command.arch) if command.arch else winner(path))
-    else:
-        model = load_model(path)
-    batches = load_batches(command, UNTRAINED, World(), device, model.options["img_size"])
-    normalise_as(batches, path)
-    for name, value in image_options(batches).items():
-        if model.options[name] != value:
-            raise UserError(f"{path} is for {name} {model.options[name]}, but {command.data} has {value}")
-    return evaluate(model.to(device), batches, command.split)
