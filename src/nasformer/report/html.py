@@ -129,8 +129,11 @@ def _results(run: Run) -> str:
 
 
 def _table(models: Sequence[Model]) -> str:
-    """Models by rows, their scores by columns: costs first, shares last."""
-    found = dict.fromkeys(name for model in models for name in model.scores)
+    """Models by rows, their scores by columns: costs first, shares last.
+
+    What relative positions cost is left to result.json: accuracy must stay in sight on a narrow page.
+    """
+    found = dict.fromkeys(name for model in models for name in model.scores if not name.startswith("position_"))
     names = sorted(found, key=is_share)  # stable: otherwise in the order of the file
     head = "".join(f"<th>{escape(label(name))}</th>" for name in names)
     rows = [_row(model, names) for model in models]
