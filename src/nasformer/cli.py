@@ -85,7 +85,24 @@ def overview() -> str:
 
 def parse(name: str, argv: list[str]) -> tuple[Any, bool]:
     """The command's options, or None where help was printed; and whether JSON is wanted."""
-    from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+    from jsonargparse import ArgumentError
+
+    parser = make_parser(name)
+    try:
+        found = parser.parse_args(underscored(argv))
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(f"wrong options; see nasformer {name} --help") from None
+        return None, False
+    except ArgumentError as error:
+        raise UserError(f"{tidy(error)}; see nasformer {name} --help") from None
+    values, kind = parser.instantiate(found), COMMANDS[name][0]
+    known = {item.name for item in fields(kind) if getattr(values, item.name, None) is not None}
+    return kind(**{item: getattr(values, item) for item in known}), bool(values.json)
+
+
+def make_parser(name: str) -> Any:
+    from jsonargparse import ArgumentParser, set_parsing_settings
 
     set_parsing_settings(docstring_parse_attribute_docstrings=True)  # the strings below our fields are their help
 
@@ -101,17 +118,7 @@ def parse(name: str, argv: list[str]) -> tuple[Any, bool]:
     if positional:
         parser.add_argument(positional, nargs="?", default=None, help=f"the {positional}")
     parser.add_class_arguments(kind, skip={positional} if positional else set())
-    try:
-        found = parser.parse_args(underscored(argv))
-    except SystemExit as stop:
-        if stop.code:
-            raise UserError(f"wrong options; see nasformer {name} --help") from None
-        return None, False
-    except ArgumentError as error:
-        raise UserError(f"{tidy(error)}; see nasformer {name} --help") from None
-    values = parser.instantiate(found)
-    known = {item.name for item in fields(kind) if getattr(values, item.name, None) is not None}
-    return kind(**{item: getattr(values, item) for item in known}), bool(values.json)
+    return parser
 
 
 def underscored(argv: list[str]) -> list[str]:
