@@ -17,9 +17,8 @@ def test_the_first_screen_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert code
     small = code[1].replace("epochs=60", "epochs=1")
-    small = small.replace(
-        "supernet, data, budget=", "supernet, data, options={'population': 4, 'generations': 2}, budget="
-    )
+    few = "options={'population': 4, 'generations': 2}"
+    small = small.replace("supernet, data, budget=", f"supernet, data, {few}, budget=")
     assert few in small
     assert len(code[1].splitlines()) <= 18
     exec(compile(small, "README.md", "exec"), {})
