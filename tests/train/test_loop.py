@@ -149,6 +149,25 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(tmp_path: 
     assert all(torch.isfinite(tensor).all() for part in parts.values() for tensor in part.values())
 
 
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    def sly(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+        return (logits * 0).sqrt().sum()  # zero, with a gradient that is no number
+
+    recipe = tiny.recipe(log_epochs=0.001)  # a checkpoint after each step
+    trainer = Trainer(
+        tiny.supernet(),
+        tiny.Watched(recipe),
+        recipe,
+        sampler=lambda step: [tiny.LARGEST],
+        loss=sly,
+        folder=tmp_path,
+        quiet=True,
+    )
+    with pytest.raises(UserError, match="the weights' norm is not finite at step"):
+        trainer.run()
+    assert not list(tmp_path.glob("checkpoints/step-*"))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

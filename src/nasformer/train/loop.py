@@ -131,13 +131,15 @@ class Trainer:
         if self.world.size > 1:
             dist.all_reduce(mean)
             mean /= self.world.size
-        value = mean.item()
-        if not math.isfinite(value):
+        self.check_finite(mean, "loss", step)
+        return mean.item()
+
+    def check_finite(self, value: Tensor, what: str, step: int) -> None:
+        if not value.isfinite():
             raise UserError(
-                f"the loss is not finite at step {step}; the last checkpoint is kept: lower --train.lr, raise "
+                f"the {what} is not finite at step {step}; the last checkpoint is kept: lower --train.lr, raise "
                 "--train.warmup_epochs or set --train.clip_grad, in another --out folder"
             )
-        return value
 
     def line(self, done: int, loss: float) -> dict[str, Any]:
         per_epoch = self.batches.steps_per_epoch
@@ -147,6 +149,8 @@ class Trainer:
     def save(self, step: int) -> None:
         if self.checkpoints is None or not self.world.main:
             return
+        # A finite loss may have had a gradient that is not; such weights must not replace good ones.
+        self.check_finite(torch.stack(torch._foreach_norm(list(self.model.parameters()))).sum(), "weights' norm", step)
         parts: dict[str, dict[str, Tensor]] = {"weights": dict(self.model.named_parameters())}
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizer)
         if self.average:
