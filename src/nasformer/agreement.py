@@ -13,6 +13,7 @@ from nasformer.families import Space
 from nasformer.families.backbone import model_options
 from nasformer.files import read_json
 from nasformer.supernet import Supernet
+from nasformer.supernet.storage import CONFIG
 
 
 def image_options(batches: BatchSource) -> dict[str, int]:
@@ -46,7 +47,7 @@ def training_images(config: DataConfig) -> dict[str, Any]:
 
 def check_holdout(config: DataConfig, supernet: Path) -> None:
     """Another share or seed would hold out other images, some of which the supernet was trained on."""
-    before = read_json(supernet / "supernet.json").get("trained_on", {}) if supernet.is_dir() else {}
+    before = read_json(supernet / CONFIG).get("trained_on", {}) if supernet.is_dir() else {}
     if before and before["data"] == config.data and before != training_images(config):
         raise UserError(
             f"{supernet} was trained with --holdout {before['holdout']} --seed {before['seed']}; "

@@ -169,9 +169,10 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     Console().print(table)
     health = summary["health"]
     low, high = health["random_range"]
+    drawn, correlation = len(health["subnets"]) - 2, health["rank_correlation"] or 0
     print(
         f"supernet: smallest {health['smallest']:.2%}, largest {health['largest']:.2%}, "
-        f"20 random {low:.2%} to {high:.2%}, rank correlation with size {health['rank_correlation'] or 0:+.2f}"
+        f"{drawn} random {low:.2%} to {high:.2%}, rank correlation with size {correlation:+.2f}"
     )
     print(f"winner: {Arch.from_dict(summary['winner']['arch']).to_json()}")
     print(f"model: {folder / 'model'}   report: {folder / 'report.html'}")

@@ -59,6 +59,31 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_bytes(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file or of a PyTorch checkpoint, without running code from it."""
+    import argparse
+    import pathlib
+
+    import torch
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        # The published files carry their command line beside the weights: plain values, safe to read.
+        with torch.serialization.safe_globals([argparse.Namespace, pathlib.PosixPath]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise UserError(f"no checkpoint at {path}; give a .safetensors or .pth file") from None
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} cannot be read as weights ({reason}); is it complete?") from error
+    state = content.get("model", content) if isinstance(content, dict) else content
+    if not isinstance(state, dict):
+        raise UserError(f"{path} holds a {type(state).__name__}, expected weights by name, as state_dict() gives them")
+    return {name: weight for name, weight in state.items() if isinstance(weight, torch.Tensor)}
+
+
 @contextlib.contextmanager
 def locked(path: Path, needed: bool = True) -> Iterator[None]:
     """Holds a lock file as long as the process lives; even a kill lets go of it."""

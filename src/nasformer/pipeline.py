@@ -12,9 +12,10 @@ RUN/plots/, RUN/report.html
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from nasformer.config import (
     SearchOptions,
     TrainCommand,
 )
+from nasformer.data import Split
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import save_model
@@ -69,7 +71,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """What every stage's result depends on."""
-        options = {name: value for name, value in self.space.options.items() if not callable(value)}
+        options = dict(self.space.options)
         return {"data": self.config.data, "holdout": self.config.holdout, "model_options": options}
 
     def train(self, recipe: Recipe) -> None:
@@ -137,7 +139,7 @@ class Run:
             "budget": str(budget),
             "winner": self.row("winner", supernet, result.best.arch),
             "references": [self.row(name, supernet, arch) for name, arch in rivals.items()],
-            "health": check_up(self.space, self.judge(supernet), self.config.seed),
+            "health": check_up(self.space, partial(self.accuracy, supernet), self.config.seed),
             "front": [one.to_dict() for one in result.front],
             "note": result.note,
         }
@@ -150,15 +152,17 @@ class Run:
         write_report(self.folder)
         return summary
 
-    def judge(self, supernet: Supernet) -> Callable[[Arch], float]:
-        return lambda arch: evaluate(supernet, self.batches, "test", arch=arch)["accuracy"]
+    def accuracy(self, supernet: Supernet, arch: Arch, split: Split = "test") -> float:
+        return evaluate(supernet, self.batches, split, arch=arch, precision=self.recipe.precision)["accuracy"]
 
     def row(self, name: str, supernet: Supernet, arch: Arch) -> dict[str, Any]:
-        precision = self.recipe.precision
-        held_out = evaluate(supernet, self.batches, "holdout", arch=arch, precision=precision)
-        test = evaluate(supernet, self.batches, "test", arch=arch, precision=precision)
-        accuracies = {"holdout_accuracy": held_out["accuracy"], "test_accuracy": test["accuracy"]}
-        return {"name": name, "arch": arch.to_dict(), **self.space.costs(arch), **accuracies}
+        return {
+            "name": name,
+            "arch": arch.to_dict(),
+            **self.space.costs(arch),
+            "holdout_accuracy": self.accuracy(supernet, arch, "holdout"),
+            "test_accuracy": self.accuracy(supernet, arch, "test"),
+        }
 
 
 @contextmanager

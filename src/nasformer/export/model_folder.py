@@ -8,9 +8,8 @@ from typing import Any
 import nasformer
 from nasformer.errors import UserError
 from nasformer.families import list_spaces
-from nasformer.families.autoformer_official import read_state
 from nasformer.families.backbone import Backbone
-from nasformer.files import read_json, save_tensors, write_json
+from nasformer.files import read_json, read_tensors, save_tensors, write_json
 from nasformer.space import Arch
 from nasformer.supernet.storage import retuple
 
@@ -40,7 +39,7 @@ def load_model(folder: str | Path) -> Backbone:
         model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} is damaged ({error}); extract the model again") from None
-    state = read_state(folder / WEIGHTS)
+    state = read_tensors(folder / WEIGHTS)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

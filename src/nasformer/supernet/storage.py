@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space
-from nasformer.families.autoformer_official import from_official, is_official, read_state
+from nasformer.families.autoformer_official import from_official, is_official
 from nasformer.families.sharing import rule_for
-from nasformer.files import read_json, save_tensors, write_json
+from nasformer.files import read_json, read_tensors, save_tensors, write_json
 from nasformer.supernet.supernet import Supernet
 
 WEIGHTS, CONFIG = "supernet.safetensors", "supernet.json"
@@ -44,7 +44,7 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
             f"{path} holds a supernet of {found.name}, not of {expected.name}; ask for --space {found.name}"
         )
     supernet = Supernet(found)
-    fill(supernet, read_state(path / WEIGHTS), path)
+    fill(supernet, read_tensors(path / WEIGHTS), path)
     return supernet
 
 
@@ -53,7 +53,7 @@ def load_file(path: Path, expected: Space | None) -> Supernet:
         raise UserError(f"no supernet at {path}; train one first, or name a folder or a file of weights")
     if expected is None:
         raise UserError(f"{path} does not say which space it belongs to; name it with --space")
-    state = read_state(path)
+    state = read_tensors(path)
     if is_official(state):
         expected, state = expected.with_options(qkv_bias_sharing="contiguous"), from_official(state)
     supernet = Supernet(expected)

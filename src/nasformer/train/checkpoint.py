@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.families.autoformer_official import read_state
-from nasformer.files import read_json, save_tensors, write_json
+from nasformer.files import read_json, read_tensors, save_tensors, write_json
 
 
 @dataclass
@@ -55,7 +54,7 @@ class Checkpoints:
         step = self.steps()[-1]
         folder = self.folder / f"step-{step}"
         self.check(read_json(folder / "settings.json"))
-        return step, {path.stem: read_state(path) for path in folder.glob("*.safetensors")}
+        return step, {path.stem: read_tensors(path) for path in folder.glob("*.safetensors")}
 
     def check(self, found: dict[str, Any]) -> None:
         before, now = flat(found), flat(self.settings)

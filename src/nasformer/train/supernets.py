@@ -71,7 +71,7 @@ def search_supernet(
     quiet: bool = False,
 ) -> SearchResult:
     """Searches the space by accuracy with inherited weights on the held-out images, never the test set."""
-    batches = as_batches(data, Recipe(precision="auto"), seed, World(), supernet)
+    batches = as_batches(data, Recipe(), seed, World(), supernet)
     count, best = 0, 0.0
     with progress("search", planned(strategy, options), quiet) as report:
 
