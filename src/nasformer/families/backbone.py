@@ -19,7 +19,8 @@ class Backbone(nn.Module):
     """A plain, static network: the segments of a plan, one after the other; the last one is the head.
 
     A family subclasses it and says `plan` (the network of an arch), `sharing` (how a supernet's weights are sliced)
-    and `columns` (how papers print its archs). Options of the model are the keyword arguments of `plan`.
+    and `columns` (how papers print its archs). Options of the model are the keyword arguments of `plan`; `layer_of` is
+    for those who have the layers already.
     """
 
     family: ClassVar[str]
@@ -27,13 +28,13 @@ class Backbone(nn.Module):
     """Names of weights that no weight decay should touch, beside biases and norms."""
     head: Any
 
-    def __init__(self, arch: Arch, **options: Any) -> None:
+    def __init__(self, arch: Arch, *, layer_of: Callable[[Segment], nn.Module] = Segment.build, **options: Any) -> None:
         super().__init__()
         self.arch, self.options = arch, model_options(type(self)) | options
         segments = self.plan(arch, **options)
         self.segment_names = [segment.name for segment in segments]
         for segment in segments:
-            attach(self, segment.name, segment.build())
+            attach(self, segment.name, layer_of(segment))
         self.grad_checkpointing = False
 
     plan: ClassVar[Callable[..., list[Segment]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         odd = -self.fc1.out_features % 8
-        if odd and x.is_cuda:
+        if odd and x.is_cuda and torch.is_autocast_enabled("cuda"):
             return self.forward_padded(x, odd)
         return self.fc2(self.act(self.fc1(x)))
 

@@ -74,9 +74,13 @@ class Supernet(nn.Module):
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
         """The arch as an ordinary model with its own copy of the weights."""
-        model = self.space.build(arch).to(next(self.parameters()))  # its device and dtype
-        model.load_state_dict(self.slices(arch))
-        return model.train(self.training)
+        shared = dict(self.weights.named_parameters())
+
+        def filled(segment: Segment) -> nn.Module:
+            skeleton = self.skeleton(segment)
+            return skeleton.fill([shared[f"{segment.name}.{name}"] for name in skeleton.names], segment.drop_path)
+
+        return self.space.model(arch, layer_of=filled, **self.space.options).train(self.training)
 
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compiles one graph per kind of segment (12 for AutoFormer-T), not one per arch.
