@@ -13,6 +13,7 @@ _HOMES = {
     "Budget": "search",
     "AugmentConfig": "recipe",
     "Recipe": "recipe",
+    "Scorer": "proxies.scoring",
     "Space": "families",
     "Supernet": "supernet",
     "evaluate": "train",
@@ -23,7 +24,10 @@ _HOMES = {
     "load_supernet": "supernet",
     "save_model": "export",
     "save_supernet": "supernet",
+    "score_model": "proxies.scoring",
     "search_supernet": "train",
+    "search_training_free": "proxies.search",
+    "train_model": "train",
     "train_supernet": "train",
 }
 

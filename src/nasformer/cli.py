@@ -1,6 +1,6 @@
 """The command line: `nasformer COMMAND --help` says what each command takes.
 
-A command is a dataclass of options (`config.py`) and a function (`commands.py`). Options may be written with dashes
+A command is a dataclass of options (`config.py`) and a function (`commands/`). Options may be written with dashes
 or underscores, and come from a YAML file (``--config FILE.yaml``), which options given beside it override.
 """
 
@@ -21,8 +21,12 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "spaces": (configs.SpacesCommand, "name"),
     "cost": (configs.CostCommand, None),
     "sample": (configs.SampleCommand, None),
+    "proxies": (configs.ProxiesCommand, "name"),
+    "score": (configs.ScoreCommand, None),
+    "rank": (configs.RankCommand, None),
     "train": (configs.TrainCommand, None),
     "search": (configs.SearchCommand, None),
+    "retrain": (configs.RetrainCommand, "run"),
     "extract": (configs.ExtractCommand, "run"),
     "evaluate": (configs.EvaluateCommand, "model"),
     "run": (configs.RunCommand, None),

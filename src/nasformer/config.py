@@ -42,7 +42,7 @@ class DataConfig:
     data: str = "digits"
     """digits, an .npz file of arrays, or a folder of images"""
     holdout: float = 0.1
-    """share of the training images set aside for the search and never trained on; above 1: images per class"""
+    """share of the training images set aside for the search and never trained on; above 1: images per class; 0: none"""
     stream: bool = False
     """read an image folder from disk while training, for sets too large for memory"""
     workers: int = 4
@@ -86,15 +86,32 @@ class SearchOptions:
     """the best so far, from which a generation descends"""
     mutation: str = "code"
     """AutoFormer's mutation probabilities: as in its published code, or as in its paper"""
-    evaluations: int = 1000
-    """candidates of a random search"""
-    objectives: list[str] = field(default_factory=lambda: ["accuracy"])
-    """what to raise or, with a leading minus, to lower: accuracy alone, or accuracy and -params for a front"""
+    evaluations: int | None = None
+    """candidates of a random search; None: 1000, or with a proxy 8000 as TF-TAS has it"""
+    objectives: list[str] = field(default_factory=list)
+    """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
+    with proxies the ranks by all of them together"""
 
-    def options(self) -> dict[str, Any]:
-        """The options of the chosen strategy."""
+    def options(self, evaluations: int = 1000) -> dict[str, Any]:
+        """The options of the chosen strategy; so many evaluations where the user left them open."""
         names = {"random": ["evaluations"], "evolution": ["population", "generations", "parents", "mutation"]}
-        return {name: getattr(self, name) for name in names.get(self.strategy, [])}
+        given = {name: getattr(self, name) for name in names.get(self.strategy, [])}
+        return given | ({"evaluations": evaluations} if given.get("evaluations", 0) is None else {})
+
+
+@dataclass
+class ProbeConfig:
+    """What proxies are shown, and how often."""
+
+    proxy: str = ""
+    """training-free scores, such as dss or dss,naswot; see `nasformer proxies`"""
+    repeats: int = 1
+    """seeds to average over, each with other weights and another batch"""
+    probe_size: int = 64
+    """images of the batch that is shown"""
+
+    def probing(self) -> dict[str, int]:
+        return {"repeats": self.repeats, "batch_size": self.probe_size}
 
 
 @dataclass
@@ -132,11 +149,13 @@ class TrainCommand(DataConfig, SpaceConfig):
 
 
 @dataclass
-class SearchCommand(BudgetConfig, DataConfig, SpaceConfig):
-    """Search a trained supernet under a budget. Killed, the same command goes on."""
+class SearchCommand(ProbeConfig, BudgetConfig, DataConfig, SpaceConfig):
+    """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
+    data: str = ""
+    """digits (the default), an .npz file or a folder of images; proxies are shown noise where no data is named"""
     out: str = ""
-    """the run folder; its supernet is searched unless --supernet names another"""
+    """the run folder; its supernet is searched unless --supernet names another. With --proxy it may be left out"""
     supernet: str | None = None
     """another supernet: a folder, or a file of weights (also AutoFormer's published ones)"""
     compile: bool = False
@@ -152,6 +171,19 @@ class RunCommand(BudgetConfig, DataConfig, SpaceConfig):
     """the run folder"""
     train: Recipe = field(default_factory=Recipe)
     search: SearchOptions = field(default_factory=SearchOptions)
+
+
+@dataclass
+class RetrainCommand(DataConfig, SpaceConfig):
+    """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
+
+    run: str | None = None
+    """the run folder of a search, whose winner, space and model options are taken"""
+    arch: str | None = None
+    """JSON file, inline JSON or preset; None: the winner of the run's search"""
+    out: str = ""
+    """the new run folder"""
+    train: Recipe = field(default_factory=Recipe)
 
 
 @dataclass
@@ -176,3 +208,45 @@ class EvaluateCommand(DataConfig):
     """the architecture, if MODEL is a run folder"""
     split: Literal["test", "holdout", "train"] = "test"
     """which images"""
+
+
+@dataclass
+class ProxiesCommand:
+    """List the training-free proxies, or describe one."""
+
+    name: str | None = None
+    """the proxy to describe"""
+
+
+@dataclass
+class ScoreCommand(ProbeConfig, SpaceConfig):
+    """Score an untrained architecture by training-free proxies."""
+
+    arch: str = ""
+    """a JSON file, inline JSON or a preset's name"""
+    data: str = ""
+    """images for the proxies that want a labelled batch; none: noise with random labels"""
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+
+@dataclass
+class RankCommand(ProbeConfig):
+    """How well do proxies rank trained nets, and do they know more than the parameter count?"""
+
+    table: str = ""
+    """JSON with a space, archs and their accuracies, see docs/proxies.md"""
+    target: str = ""
+    """the column of accuracies to compare with"""
+    bands: int = 5
+    """groups of equal size, by parameters, within which nets are compared as well"""
+    resamples: int = 1000
+    """bootstrap resamples for the intervals"""
+    data: str = ""
+    """images for the proxies that want a labelled batch; none: noise with random labels"""
+    out: str = ""
+    """a folder for ranking.json and ranking.png"""
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""

@@ -33,6 +33,7 @@ from nasformer.agreement import (
 from nasformer.config import (
     BudgetConfig,
     DataConfig,
+    RetrainCommand,
     RunCommand,
     SearchCommand,
     SearchOptions,
@@ -43,6 +44,7 @@ from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import save_model
 from nasformer.families import Space, get_space, list_spaces
+from nasformer.families.backbone import Backbone
 from nasformer.files import locked, read_json, write_json
 from nasformer.folders import UNTRAINED, load_batches, normalise_as
 from nasformer.recipe import Recipe
@@ -110,7 +112,7 @@ class Run:
     def check_search(self, options: SearchOptions, budget: Budget) -> None:
         """Raises now what the search would raise after a long training."""
         check_satisfiable(self.space.root, self.space.costs, budget.windows())
-        problem = Problem(self.space.root, self.space.costs, budget, tuple(options.objectives), self.config.seed)
+        problem = Problem(self.space.root, self.space.costs, budget, objectives_of(options), self.config.seed)
         problem.point({"accuracy": 0.0, **self.space.costs(self.space.root.smallest())})
         strategy = find_strategy(options.strategy)
         strategy(problem, **complete_options(strategy, options.options()))
@@ -123,7 +125,7 @@ class Run:
             budget=budget,
             strategy=options.strategy,
             options=options.options(),
-            objectives=tuple(options.objectives),
+            objectives=objectives_of(options),
             seed=self.config.seed,
             journal=self.folder / "search" / "journal.jsonl",
             settings={**self.settings, "supernet": fingerprint(supernet)},
@@ -143,14 +145,17 @@ class Run:
             "front": [one.to_dict() for one in result.front],
             "note": result.note,
         }
-        model = supernet.extract(result.best.arch).eval()
+        self.publish(supernet.extract(result.best.arch).eval(), summary)
+        return summary
+
+    def publish(self, model: Backbone, summary: dict[str, Any]) -> None:
+        """Writes the winning model, the result and the report."""
         facts = {"space": self.space.name, "test_accuracy": summary["winner"]["test_accuracy"], **self.normalisation}
         save_model(model, self.folder / "model", **facts)
         write_json(self.folder / "result.json", summary)
         from nasformer.report import write_report
 
         write_report(self.folder)
-        return summary
 
     def accuracy(self, supernet: Supernet, arch: Arch, split: Split = "test") -> float:
         return evaluate(supernet, self.batches, split, arch=arch, precision=self.recipe.precision)["accuracy"]
@@ -165,8 +170,12 @@ class Run:
         }
 
 
+def objectives_of(options: SearchOptions) -> tuple[str, ...]:
+    return tuple(options.objectives) or ("accuracy",)
+
+
 @contextmanager
-def open_run(command: TrainCommand | SearchCommand | RunCommand) -> Iterator[Run]:
+def open_run(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand) -> Iterator[Run]:
     """The run folder of a command, which no other process may use meanwhile."""
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
@@ -190,7 +199,7 @@ def open_run(command: TrainCommand | SearchCommand | RunCommand) -> Iterator[Run
             raise
 
 
-def asked_space(command: TrainCommand | SearchCommand | RunCommand, folder: Path) -> Space:
+def asked_space(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand, folder: Path) -> Space:
     """The space that was named, or the one that the folder's supernet has."""
     if command.space:
         return get_space(command.space, **command.model_options())

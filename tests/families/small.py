@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,20 +13,28 @@ from torch import Tensor, nn
 
 from nasformer.families import Space, list_spaces
 from nasformer.families.backbone import model_options
-from nasformer.space import Arch
+from nasformer.families.pit import declare as declare_pit
+from nasformer.space import Arch, Struct
 
 M = TypeVar("M", bound=nn.Module)
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
 # What is small depends on how a family cuts the image; a family that 64 pixels do not suit has its line here.
-SMALL: dict[str, dict[str, Any]] = {"autoformer": {"img_size": 32, "patch_size": 8}}
+SMALL: dict[str, dict[str, Any]] = {
+    "autoformer": {"img_size": 32, "patch_size": 8},
+    "pit": {"img_size": 17, "patch_size": 3, "stride": 2},  # 8 x 8 patches that overlap, then 4 x 4, then 2 x 2
+}
+
+# A quarter of the base dimension, all else the same: the largest net of that space has 258 M parameters.
+NARROW: dict[str, Struct] = {"pit-small": declare_pit((9, 12, 15, 18), (3, 6, 12))}
 
 
 def small_space(space: Space, **changes: Any) -> Space:
-    """The same archs on few pixels and 10 classes."""
+    """The same archs, or narrower ones, on few pixels and 10 classes."""
     options = {"num_classes": 10, **SMALL.get(space.model.family, {"img_size": 64}), **changes}
     known = model_options(space.model)
+    space = replace(space, root=NARROW.get(space.name, space.root))
     return space.with_options(**{name: value for name, value in options.items() if name in known})
 
 

@@ -191,11 +191,15 @@ def test_no_weight_decay_names_weights(model: Backbone) -> None:
     assert model.no_weight_decay() <= {name for name, _ in model.named_parameters()}
 
 
-def test_group_matcher_orders_layers_from_stem_to_head(model: Backbone) -> None:
-    groups = group_parameters(model, model.group_matcher())
+@pytest.mark.parametrize("coarse", [False, True])
+def test_group_matcher_orders_layers_from_stem_to_head(model: Backbone, coarse: bool) -> None:
+    groups = group_parameters(model, model.group_matcher(coarse))
     names = [name for group in groups.values() for name in group]
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())
-    assert len(groups) == len(model.feature_info) + 2  # stem and head besides
+    units = [info["module"] for info in model.feature_info]  # the stages, or blocks where there are no stages
+    if not coarse:
+        units = [name for name in model.segment_names if "blocks." in name]
+    assert len(groups) == len(units) + 2  # stem and head besides
     head = {name for name, _ in model.named_parameters() if name.startswith("head.")}
     assert head
     assert set(groups[max(groups)]) == head
@@ -259,9 +263,10 @@ def test_stop_early_spares_the_rest(model: Backbone, x: Tensor) -> None:
 def test_pruned_model_gives_the_same_intermediates(model: Backbone, x: Tensor) -> None:
     maps = model.forward_intermediates(x, intermediates_only=True)
     infos, full = model.feature_info, numel(model)
-    last = model.get_submodule(infos[-1]["module"])
+    start, end = (model.segment_names.index(info["module"]) for info in infos[-2:])
+    dropped = sum(numel(model.get_submodule(name)) for name in model.segment_names[start + 1 : end + 1])
     assert model.prune_intermediate_layers([0, -2], prune_head=False) == [0, len(maps) - 2]
-    assert numel(model) == full - numel(last)
+    assert numel(model) == full - dropped > 0
     assert model.feature_info == infos[:-1]
     assert same(model.forward_intermediates(x, [0, len(maps) - 2], intermediates_only=True), [maps[0], maps[-2]])
     assert model(x).shape == (len(x), model.num_classes)

@@ -53,6 +53,21 @@ def test_a_list_of_stages_becomes_a_stack_each() -> None:
     assert [len(stack) for stack in anatomy.stacks.values()] == [1, 2]
 
 
+def test_numbered_fields_are_stages() -> None:
+    arch = {"dim": 8, "depth": {"stage1": 2, "stage2": 4}, "heads": {"stage1": 1, "stage2": 3}}
+    anatomy = dissect(arch)
+    assert anatomy.scalars == {"dim": 8}
+    assert anatomy.stacks == {"stage": [Block("", {"depth": 2, "heads": 1}), Block("", {"depth": 4, "heads": 3})]}
+    assert {"dim", "stage", "depth", "heads", "6 layers"} <= set(words(draw([card(arch)])))
+    uneven = {"depth": {"s1": 2, "s2": 4, "s3": 6}, "heads": {"s1": 1, "s2": 3}, "conv1": {"kernel": 3, "dim": 4}}
+    assert [block.fields for block in dissect(uneven).stacks["s"]] == [
+        {"depth": 2, "heads": 1},
+        {"depth": 4, "heads": 3},
+        {"depth": 6},
+    ]
+    assert dissect(uneven).scalars == {"conv1.kernel": 3, "conv1.dim": 4}
+
+
 def test_a_list_of_values_is_a_stack_of_one_field() -> None:
     assert dissect({"num_heads": [3, 4]}).stacks == {
         "num_heads": [Block("", {"num_heads": 3}), Block("", {"num_heads": 4})]

@@ -226,7 +226,7 @@ def test_mistakes_of_the_caller_show_at_the_first_candidate() -> None:
         run("random", objectives=("acuracy",))
     with pytest.raises(UserError, match="at least one objective"):
         run("random", objectives=())
-    with pytest.raises(ValueError, match="both give 'params'"):
+    with pytest.raises(ValueError, match="disagree on 'params'"):
         run("random", evaluate=lambda arch: {"params": 1, "accuracy": 1})
     with pytest.raises(ValueError, match="cannot be named 'id'"):
         run("random", evaluate=lambda arch: {"id": 1, "accuracy": 1})

@@ -1,4 +1,4 @@
-"""Two processes that torchrun starts train the supernet that one process trains."""
+"""Two processes that torchrun starts train what one process trains."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -39,17 +40,37 @@ def losses(run: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run / "train" / "log.jsonl").read_text().splitlines()]
 
 
-def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
+def in_two_processes(command: list[str]) -> Any:
+    """What a command prints as JSON, which one process only must do."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, "-m", "nasformer.cli", *words(tmp_path), str(tmp_path / "two"), "--json"]
-    done = subprocess.run(command, env=kill.ENVIRONMENT, capture_output=True, text=True, timeout=kill.PATIENCE)
+    words = [*launch, "-m", "nasformer.cli", *command, "--json"]
+    done = subprocess.run(words, env=kill.ENVIRONMENT, capture_output=True, text=True, timeout=kill.PATIENCE)
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)  # printed by one process only
+    return json.loads(done.stdout)
+
+
+def assert_close(one: Path, two: Path) -> None:
+    expected, found = load_file(one), load_file(two)
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
+    summary = in_two_processes([*words(tmp_path), str(tmp_path / "two")])
     assert main([*words(tmp_path), str(tmp_path / "one")]) == 0
-    one, two = (load_file(tmp_path / name / "supernet" / "supernet.safetensors") for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, rtol=1e-5, atol=1e-6, msg=name)
+    assert_close(*(tmp_path / name / "supernet" / "supernet.safetensors" for name in ("one", "two")))
     torch.testing.assert_close(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=0)
     assert len(losses(tmp_path / "two")) == 5
     assert summary["winner"]["arch"] == json.loads((tmp_path / "two" / "result.json").read_text())["winner"]["arch"]
+
+
+def test_two_processes_retrain_the_model_that_one_does(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG.partition("search:")[0])
+    arch = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
+    command = ["retrain", "--config", str(tmp_path / "config.yaml"), "--arch", arch, "--holdout", "0", "--out"]
+    summary = in_two_processes([*command, str(tmp_path / "two")])
+    assert main([*command, str(tmp_path / "one")]) == 0
+    assert_close(*(tmp_path / name / "model" / "model.safetensors" for name in ("one", "two")))
+    torch.testing.assert_close(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=0)
+    assert summary == json.loads((tmp_path / "two" / "result.json").read_text())

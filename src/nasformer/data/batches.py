@@ -30,6 +30,10 @@ class BatchSource(Protocol):
     @property
     def img_size(self) -> int: ...
 
+    @property
+    def held_out(self) -> int:
+        """How many images are held out of training."""
+
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """How images are normalised. A trained model wants them as in its training: set these before evaluation."""
@@ -87,6 +91,10 @@ class Batches:
         return self.data.img_size
 
     @property
+    def held_out(self) -> int:
+        return len(self.data.holdout)
+
+    @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(len(self.data.train), self.batch_size)
 
@@ -107,7 +115,7 @@ class Batches:
     def _split(self, split: Split) -> ImageSet:
         """A part of the data, moved to the device on first use."""
         if split not in self._on_device:
-            images: ImageSet = getattr(self.data, check_split(split, len(self.data.holdout)))
+            images: ImageSet = getattr(self.data, check_split(split, self.held_out))
             self._on_device[split] = images.to(self.device)
         return self._on_device[split]
 

@@ -80,6 +80,10 @@ class StreamingFolder:
         return len(self.classes)
 
     @property
+    def held_out(self) -> int:
+        return len(self._files["holdout"])
+
+    @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(len(self._files["train"]), self.batch_size)
 
@@ -92,7 +96,7 @@ class StreamingFolder:
 
     def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
         """A whole split once, in a fixed order, on every rank; files that cannot be read are left out."""
-        files = self._files[check_split(split, len(self._files["holdout"]))]
+        files = self._files[check_split(split, self.held_out)]
         keys = [[(index, 0) for index in part.tolist()] for part in torch.arange(len(files)).split(batch_size)]
         return self._load(_Items(files, self._eval_transform()), keys, _drop_unread)
 

@@ -21,24 +21,21 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from timm.layers import resample_abs_pos_embed
-from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.families.backbone import Backbone
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, grouped_prefix, prefix
 from nasformer.families.space import Space
+from nasformer.families.tokens import TokenBackbone, check_option, patch_grid
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
 from nasformer.layers.patch_embed import PatchEmbed
-from nasformer.layers.relative_attention import Grid, RelativeAttention
 from nasformer.layers.transformer_block import TransformerBlock
 from nasformer.space import Arch, Choice, Repeat, Struct
 
 
-class AutoFormer(Backbone):
+class AutoFormer(TokenBackbone):
     """The static AutoFormer network of an arch.
 
     >>> arch = Arch.from_dict({"embed_dim": 64, "blocks": [{"num_heads": 1, "mlp_ratio": 4.0}] * 2})
@@ -48,10 +45,7 @@ class AutoFormer(Backbone):
     """
 
     family = "autoformer"
-    undecayed = frozenset({"patch_embed.pos_embed", "patch_embed.cls_token"})
     patch_embed: PatchEmbed
-    blocks: nn.Sequential
-    norm: nn.Module
 
     @classmethod
     def plan(
@@ -127,12 +121,6 @@ class AutoFormer(Backbone):
         return {**rest, "blocks": blocks}
 
     @property
-    def num_features(self) -> int:
-        return self.arch.embed_dim
-
-    embed_dim = head_hidden_size = num_features
-
-    @property
     def feature_info(self) -> list[dict[str, Any]]:
         patch = self.options["patch_size"]
         return [
@@ -144,72 +132,6 @@ class AutoFormer(Backbone):
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return {"stem": r"^patch_embed", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The patch tokens after the chosen blocks (all, the last n, or a list), as maps or as tokens."""
-        depth = len(self.blocks)
-        chosen = range(depth)[-indices:] if isinstance(indices, int) else indices or range(depth)
-        wanted, maps = {range(depth)[index] for index in chosen}, []
-        x = self.patch_embed(x)
-        for index, block in enumerate(self.blocks):
-            if stop_early and index > max(wanted):
-                break
-            x = block(x)
-            if index in wanted:
-                maps.append(self.as_map(self.norm(x) if norm else x, output_fmt))
-        return maps if intermediates_only else (self.norm(x), maps)
-
-    def as_map(self, tokens: Tensor, output_fmt: str) -> Tensor:
-        patches = tokens[:, 1:]
-        if output_fmt == "NLC":
-            return patches
-        return patches.transpose(1, 2).unflatten(2, self.patch_embed.grid)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drops the blocks behind the last one wanted, and the head."""
-        depth = len(self.blocks)
-        chosen = list(range(depth))[-indices:] if isinstance(indices, int) else [range(depth)[i] for i in indices]
-        self.blocks = self.blocks[: max(chosen) + 1]
-        last = [f"blocks.{i}" for i in range(max(chosen) + 1)]
-        self.segment_names = ["patch_embed", *last, "norm", "head"]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0)
-        return chosen
-
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Goes on at another image size: absolute positions are resampled, relative ones go by distance."""
-        grid = patch_grid(img_size, self.options["patch_size"])
-        stem = self.patch_embed
-        resampled = resample_abs_pos_embed(stem.pos_embed.data, list(grid), list(stem.grid), num_prefix_tokens=1)
-        stem.pos_embed, stem.grid = nn.Parameter(resampled), grid
-        for attention in self.modules():
-            if isinstance(attention, RelativeAttention):
-                attention.set_grid(grid)
-        self.options["img_size"] = img_size
-
-
-def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
-
-
-def patch_grid(img_size: int | tuple[int, int], patch_size: int) -> Grid:
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
-    if patch_size < 1 or height % patch_size or width % patch_size or min(height, width) < patch_size:
-        raise UserError(f"img_size {img_size} is not a multiple of patch_size {patch_size}; change one of them")
-    return height // patch_size, width // patch_size
 
 
 def declare(

@@ -6,11 +6,12 @@ largest member. The bias was trained under contiguous slicing, so the space take
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from nasformer.families.renaming import rename
 
 NAMES = (
     (r"^patch_embed_super\.", "patch_embed."),
@@ -30,13 +31,7 @@ def is_official(state: Mapping[str, Tensor]) -> bool:
 
 def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights under our names, with the rows of q, k and v each together."""
-    return {our_name(name): deinterleave(name, weight) for name, weight in state.items()}
-
-
-def our_name(name: str) -> str:
-    for pattern, replacement in NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return {rename(name, NAMES): deinterleave(name, weight) for name, weight in state.items()}
 
 
 def deinterleave(name: str, weight: Tensor) -> Tensor:

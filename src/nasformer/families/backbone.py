@@ -104,3 +104,12 @@ def attach(root: nn.Module, name: str, module: nn.Module) -> None:
             root.add_module(part, nn.Sequential())
         root = getattr(root, part)
     root.add_module(last, module)
+
+
+def detach(root: nn.Module, name: str) -> None:
+    """Takes the module at a dotted name away, and containers that are empty then."""
+    path, _, last = name.rpartition(".")
+    container = root.get_submodule(path)
+    delattr(container, last)
+    if path and not any(container.children()):
+        detach(root, path)

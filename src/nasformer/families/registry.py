@@ -9,7 +9,7 @@ from typing import Any
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 
-FAMILIES = ("autoformer",)
+FAMILIES = ("autoformer", "pit")
 _SPACES: dict[str, Space] = {}
 
 
@@ -20,10 +20,11 @@ def register(space: Space) -> None:
 
 
 def list_spaces() -> dict[str, Space]:
-    """Every space there is, by name."""
+    """Every space there is, by name; in the order of the families, whichever was imported first."""
     for family in FAMILIES:
         import_module(f"nasformer.families.{family}")
-    return dict(_SPACES)
+    place = {family: number for number, family in enumerate(FAMILIES)}
+    return dict(sorted(_SPACES.items(), key=lambda item: place.get(item[1].model.family, len(place))))
 
 
 def get_space(name: str, **options: Any) -> Space:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
@@ -22,6 +23,11 @@ class PatchEmbed(nn.Module):
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
+    def set_grid(self, grid: tuple[int, int]) -> None:
+        """Another image size: the positions are resampled, that of the class token stays."""
+        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=1)
+        self.pos_embed, self.grid = nn.Parameter(positions), grid
+
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.embed(x)
         cls_token = self.cls_token.expand(len(x), -1, -1).to(tokens.dtype)
@@ -30,11 +36,7 @@ class PatchEmbed(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """The convolution with stride = kernel, as the matrix product that it is: several times faster on a GPU."""
         size = self.proj.kernel_size[0]
-        height, width = (side * size for side in self.grid)
-        if tuple(x.shape[-2:]) != (height, width):
-            raise UserError(
-                f"images are {x.shape[-2]} x {x.shape[-1]}, the model is for {height} x {width}; resize them"
-            )
+        check_size(x, *(side * size for side in self.grid))
         patches = x.unfold(2, size, size).unfold(3, size, size)  # batch, channels, rows, columns, size, size
         patches = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
@@ -44,3 +46,10 @@ class PatchEmbed(nn.Module):
         patches, inputs = grid[0] * grid[1], in_chans * patch_size**2
         weights = (inputs + 1) * embed_dim
         return Cost(weights + (patches + 2) * embed_dim, patches * inputs * embed_dim)
+
+
+def check_size(images: Tensor, height: int, width: int) -> None:
+    if tuple(images.shape[-2:]) != (height, width):
+        raise UserError(
+            f"images are {images.shape[-2]} x {images.shape[-1]}, the model is for {height} x {width}; resize them"
+        )

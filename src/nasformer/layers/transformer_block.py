@@ -25,11 +25,12 @@ class TransformerBlock(nn.Module):
         max_distance: int | None = 14,
         qkv_bias: bool = True,
         stochastic_depth: bool = True,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dim)
+        self.norm1 = nn.LayerNorm(embed_dim, norm_eps)
         self.attn = RelativeAttention(embed_dim, num_heads, head_dim, grid, max_distance, qkv_bias)
-        self.norm2 = nn.LayerNorm(embed_dim)
+        self.norm2 = nn.LayerNorm(embed_dim, norm_eps)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
         for linear in (m for m in self.modules() if isinstance(m, nn.Linear)):
@@ -37,12 +38,16 @@ class TransformerBlock(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
+    def set_grid(self, grid: Grid) -> None:
+        self.attn.set_grid(grid)
+
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     @staticmethod
     def cost(embed_dim: int, num_heads: int, head_dim: int, hidden_dim: int, grid: Grid, **options: Any) -> Cost:
-        options.pop("stochastic_depth", None)
+        for free in ("stochastic_depth", "norm_eps"):
+            options.pop(free, None)
         attention = RelativeAttention.cost(embed_dim, num_heads, head_dim, grid, **options)
         return attention + Mlp.cost(grid[0] * grid[1] + 1, embed_dim, hidden_dim) + norm_cost(embed_dim) * 2

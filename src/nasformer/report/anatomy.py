@@ -19,7 +19,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What stands outside lists by its path, and each list as a stack of blocks by its path."""
+    """What stands outside lists by its path, and each list as a stack of blocks by its path.
+
+    Numbered fields, such as the stage1, stage2 ... of depth and of num_heads, are a stack too: a block for each stage.
+    """
 
     scalars: dict[str, Scalar] = field(default_factory=dict)
     stacks: dict[str, list[Block]] = field(default_factory=dict)
@@ -64,7 +67,10 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def _walk(value: Any, path: str, anatomy: Anatomy) -> None:
-    if isinstance(value, Mapping) and value:
+    if unit := _numbered(value):
+        parent, dot, name = path.rpartition(".")
+        _add_column(anatomy.stacks.setdefault(f"{parent}{dot}{unit}", []), name, value.values())
+    elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
             _walk(inner, f"{path}.{name}" if path else name, anatomy)
     elif isinstance(value, Mapping):  # an option without choices: its name says it all
@@ -76,6 +82,22 @@ def _walk(value: Any, path: str, anatomy: Anatomy) -> None:
             _walk(item, f"{path} {number}", anatomy)
     else:
         anatomy.stacks[path] = [_block(item, path.rpartition(".")[2]) for item in value]
+
+
+def _numbered(value: Any) -> str:
+    """What the fields number: "stage" for the values of stage1, stage2 ...; else nothing."""
+    if not isinstance(value, Mapping) or len(value) < 2:
+        return ""
+    unit = str(next(iter(value))).removesuffix("1")
+    simple = not any(isinstance(inner, Mapping) or _is_list(inner) for inner in value.values())
+    return unit if simple and list(value) == [f"{unit}{number}" for number in range(1, len(value) + 1)] else ""
+
+
+def _add_column(stack: list[Block], name: str, values: Iterable[Scalar]) -> None:
+    for row, value in enumerate(values):
+        if row == len(stack):
+            stack.append(Block("", {}))
+        stack[row] = Block("", {**stack[row].fields, name: value})
 
 
 def _block(item: Any, name: str) -> Block:

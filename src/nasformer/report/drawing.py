@@ -124,7 +124,8 @@ class _Sheet:
         self._text(x + self.width - 2 * PAD, y, _short(value), size=9.5, weight="bold", ha="right")
 
     def _stack(self, x: float, top: float, name: str, stack: Sequence[Block]) -> None:
-        layers = f"{len(stack)} layer{'s' * (len(stack) != 1)}"
+        count = sum(_layers(block) for block in stack)
+        layers = f"{count} layer{'s' * (count != 1)}"
         self.axes.plot([x, x + self.width - 2 * PAD], [top, top], color="#cfd6de", lw=0.8)
         self._text(x, top + 0.2, name, size=9.5, color=GREY)
         self._text(x + self.width - 2 * PAD, top + 0.2, layers, size=9.5, weight="bold", ha="right")
@@ -169,6 +170,12 @@ class _Sheet:
 
     def _text(self, x: float, y: float, text: str, *, size: float, color: str = INK, **style: Any) -> None:
         self.axes.text(x, y, plain(text, 60), va="center", fontsize=size, color=color, **style)
+
+
+def _layers(block: Block) -> int:
+    """A block is a layer, unless it is a stage of so many."""
+    depth = block.fields.get("depth", 1)
+    return depth if isinstance(depth, int) else 1
 
 
 def _columns(anatomies: Sequence[Anatomy], stack: str) -> list[str]:

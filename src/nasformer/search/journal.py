@@ -42,13 +42,13 @@ class Journal:
         if not lines:
             self.append(header)
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Puts one line on the disk. If that fails the part already written is taken back."""
-        line = (_dumps(record) + "\n").encode()
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Puts lines on the disk, together. If that fails the part already written is taken back."""
+        lines = "".join(_dumps(record) + "\n" for record in records).encode()
         end = os.fstat(self._file.fileno()).st_size
         try:
-            while line:  # one write, unless the disk takes just a part of it
-                line = line[self._file.write(line) :]
+            while lines:  # one write, unless the disk takes just a part of it
+                lines = lines[self._file.write(lines) :]
             if self.fsync:
                 os.fsync(self._file.fileno())
         except OSError:

@@ -48,7 +48,12 @@ def pareto_front(points: Sequence[Point]) -> list[int]:
     >>> pareto_front([(1, 3), (0, 0), (3, 1), (1, 3)])
     [0, 2, 3]
     """
-    return [index for index, rank in enumerate(non_dominated_rank(points)) if rank == 0]
+    front: list[int] = []
+    # best first, so a point can be dominated only by points already found
+    for index in sorted(range(len(points)), key=lambda i: tuple(points[i]), reverse=True):
+        if not any(dominates(points[other], points[index]) for other in front):
+            front.append(index)
+    return sorted(front)
 
 
 def crowding_distance(points: Sequence[Point]) -> list[float]:

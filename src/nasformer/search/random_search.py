@@ -7,7 +7,7 @@ from nasformer.search.candidate import Proposal
 from nasformer.search.problem import Problem
 from nasformer.search.strategy import Strategy
 
-BATCH = 50
+BATCH = 256  # asked for at a time: enough for evaluations that judge many together
 
 
 class RandomSearch(Strategy):

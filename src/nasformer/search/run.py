@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from nasformer.errors import UserError
+from nasformer.progress import progress
 from nasformer.search.budget import Budget
 from nasformer.search.candidate import Candidate, Proposal, plain_scores
 from nasformer.search.journal import Journal
-from nasformer.search.problem import Problem
+from nasformer.search.problem import Order, Problem
 from nasformer.search.registry import complete_options, find_strategy
 from nasformer.search.strategy import Strategy
 from nasformer.space import Arch, Node, check_satisfiable
 from nasformer.space.feasible import Costs
 
-Evaluate = Callable[[Arch], Mapping[str, float]]
+Scores = Mapping[str, float]
+Evaluate = Callable[[Arch], Scores]
+
+
+@runtime_checkable
+class EvaluateMany(Protocol):
+    """An evaluation that judges several architectures faster together than one by one."""
+
+    def many(self, archs: Sequence[Arch]) -> list[Scores]: ...
 
 
 class HasRoot(Protocol):
@@ -48,10 +58,12 @@ def search(
     options: Mapping[str, Any] | None = None,
     budget: Budget = Budget(),  # noqa: B008 - frozen
     objectives: tuple[str, ...] = ("accuracy",),
+    order: Order = "pareto",
     seed: int = 0,
     journal: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     on_candidate: Callable[[Candidate], None] | None = None,
+    quiet: bool = True,
 ) -> SearchResult:
     """Looks for the best architecture within the budget.
 
@@ -59,12 +71,15 @@ def search(
     with the same journal and winner as if nothing had happened (as long as `evaluate` is deterministic).
 
     Args:
-        evaluate: Judges an architecture; gives scores by name, the objectives among them.
+        evaluate: Judges an architecture; gives scores by name, the objectives among them. One that has a method
+            `many` gets all that a strategy asks for at a time, such as a generation.
         costs: The costs of an architecture by name; cheap, called for many more than are judged.
         strategy: A name in STRATEGIES, or a Strategy class; `options` are its keyword arguments.
         objectives: Scores or costs to raise, or with a leading minus to lower.
+        order: What several objectives mean together: "pareto" or "ranks" (see `Problem`).
         settings: What else the scores depend on (checkpoint, data ...); a journal with others is refused.
         on_candidate: Called after each candidate, also for those read back from the journal.
+        quiet: Shows no progress.
 
     >>> from nasformer.space import Choice, Struct
     >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3, 4))
@@ -77,7 +92,7 @@ def search(
     'stopped after 7 of 1000 candidates, found no other architecture within the budget (5 <= params <= 12)'
     """
     node = space if isinstance(space, Node) else space.root
-    problem = Problem(node, lru_cache(maxsize=2**16)(costs), budget, tuple(objectives), seed)
+    problem = Problem(node, lru_cache(maxsize=2**16)(costs), budget, tuple(objectives), seed, order)
     check_satisfiable(node, problem.costs, budget.windows())
     kind = find_strategy(strategy) if isinstance(strategy, str) else strategy
     name = strategy if isinstance(strategy, str) else strategy.__name__
@@ -86,24 +101,34 @@ def search(
     header = {"strategy": name, "options": chosen, **_settings(problem), **(settings or {})}
     with Journal(journal, header) if journal else nullcontext() as book:
         clerk = _Clerk(problem, evaluate, book)
-        while not player.done:
-            results = []
-            for proposal in player.ask():
-                candidate = clerk.judge(proposal)
-                results.append((proposal, candidate.scores))
-                if on_candidate:
-                    on_candidate(candidate)
-            player.tell(results)
+        with progress("search", player.evaluations, quiet) as report:
+            best = -math.inf
+            while not player.done:
+                results = []
+                for proposal, candidate in clerk.judge(player.ask()):
+                    results.append((proposal, candidate.scores))
+                    best = max(best, _first_objective(problem, candidate))
+                    report(candidate.id + 1, f"best {problem.objectives[0]} {best:.4g}")
+                    if on_candidate:
+                        on_candidate(candidate)
+                player.tell(results)
         clerk.check_all_used()
     judged = player.candidates
     return SearchResult(judged, problem.winner(judged), problem.front(judged), player.note)
 
 
+def _first_objective(problem: Problem, candidate: Candidate) -> float:
+    value = problem.point(candidate.scores)[0]
+    return value if math.isfinite(value) else -math.inf
+
+
 def _settings(problem: Problem) -> dict[str, Any]:
     limits = {name: value for name, value in asdict(problem.budget).items() if value is not None}
+    order = {"order": problem.order} if problem.order != "pareto" else {}
     return {
         "seed": problem.seed,
         "objectives": problem.objectives,
+        **order,
         "budget": limits,
         "space_size": problem.node.cardinality,
     }
@@ -117,29 +142,45 @@ class _Clerk:
         self.recorded: Iterator[dict[str, Any]] = iter(journal.records if journal else ())
         self.count = 0
 
-    def judge(self, proposal: Proposal) -> Candidate:
-        record = next(self.recorded, None)
-        if record is not None:
-            candidate = self._recall(proposal, record)
+    def judge(self, proposals: Sequence[Proposal]) -> Iterator[tuple[Proposal, Candidate]]:
+        """The candidates in order; what is in the journal is read, the rest is made."""
+        recorded = [record for _, record in zip(proposals, self.recorded, strict=False)]
+        recalled = [self._recall(*pair) for pair in enumerate(zip(proposals, recorded, strict=False), self.count)]
+        yield from zip(proposals, recalled, strict=False)
+        missing = proposals[len(recalled) :]
+        self.count += len(recalled)
+        if missing and isinstance(self.evaluate, EvaluateMany):
+            # All of them again, so that the scores do not depend on where a search was killed.
+            scores = self.evaluate.many([proposal.arch for proposal in proposals])[len(recalled) :]
+            yield from self._write(missing, scores)
         else:
-            candidate = Candidate.judged(self.count, proposal, self._scores(proposal.arch))
-            if self.journal:
-                self.journal.append(candidate.to_dict())
-        self.count += 1
-        return candidate
+            for proposal in missing:
+                yield from self._write([proposal], [self.evaluate(proposal.arch)])
 
-    def _scores(self, arch: Arch) -> dict[str, float]:
-        costs, scores = self.problem.costs(arch), self.evaluate(arch)
-        if clash := costs.keys() & scores.keys():
-            raise ValueError(f"the evaluation and the costs both give {min(clash)!r}; rename one of the two")
+    def _write(self, proposals: Sequence[Proposal], scores: Sequence[Scores]) -> Iterator[tuple[Proposal, Candidate]]:
+        """Candidates that were just judged, put into the journal together."""
+        pairs = enumerate(zip(proposals, scores, strict=True), self.count)
+        candidates = [
+            Candidate.judged(id, proposal, self._scores(proposal.arch, found)) for id, (proposal, found) in pairs
+        ]
+        if self.journal:
+            self.journal.append(*(candidate.to_dict() for candidate in candidates))
+        self.count += len(candidates)
+        yield from zip(proposals, candidates, strict=True)
+
+    def _scores(self, arch: Arch, scores: Scores) -> dict[str, float]:
+        costs = self.problem.costs(arch)
+        if clash := [name for name in costs.keys() & scores.keys() if costs[name] != scores[name]]:
+            raise ValueError(f"the evaluation and the costs disagree on {min(clash)!r}; rename one of the two")
         merged = plain_scores({**costs, **scores})
         self.problem.point(merged)  # a misspelt objective shows at the first candidate, not after the last
         return merged
 
-    def _recall(self, proposal: Proposal, record: Mapping[str, Any]) -> Candidate:
-        expected = Candidate.judged(self.count, proposal, {}).to_dict()
+    def _recall(self, id: int, pair: tuple[Proposal, Mapping[str, Any]]) -> Candidate:
+        proposal, record = pair
+        expected = Candidate.judged(id, proposal, {}).to_dict()
         if any(record.get(name) != value for name, value in expected.items()):
-            raise self._stray(self.count)
+            raise self._stray(id)
         return Candidate.from_dict(record)
 
     def check_all_used(self) -> None:

@@ -151,7 +151,7 @@ class Trainer:
             return
         # A finite loss may have had a gradient that is not; such weights must not replace good ones.
         self.check_finite(torch.stack(torch._foreach_norm(list(self.model.parameters()))).sum(), "weights' norm", step)
-        parts: dict[str, dict[str, Tensor]] = {"weights": dict(self.model.named_parameters())}
+        parts: dict[str, dict[str, Tensor]] = {"weights": self.model.state_dict()}
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizer)
         if self.average:
             parts["average"] = self.average.tensors
@@ -162,8 +162,7 @@ class Trainer:
         """Goes back to the newest checkpoint; returns the step it is at."""
         step, parts = self.checkpoints.load() if self.checkpoints else (0, {})
         if parts:
-            for name, weight in self.model.named_parameters():
-                weight.copy_(parts["weights"][name])
+            self.model.load_state_dict(parts["weights"])
             restore_optimizer(self.model, self.optimizer, parts["optimizer"])
         if self.average and "average" in parts:
             self.average.restore(parts["average"])

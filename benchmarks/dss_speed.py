@@ -1,0 +1,81 @@
+"""Time per candidate of the DSS indicator, many archs side by side, against one by one as its paper describes it.
+
+python benchmarks/dss_speed.py --device cuda --count 2048 --baseline-count 20 --out dss.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import nasformer
+from nasformer.proxies.dss import dss_many
+from nasformer.proxies.linears import is_attention, is_mlp
+from nasformer.proxies.lockstep import Lockstep
+from nasformer.proxies.probe import noise_probe
+from record import save_record
+
+
+def literal_dss(model: nn.Module, ones: torch.Tensor) -> float:
+    """The formula as printed: a backward pass, then a singular value decomposition for each norm."""
+    model(ones).sum().backward()
+    total = 0.0
+    for name, module in model.named_modules():
+        if is_attention(name, module):
+            norms = [torch.linalg.matrix_norm(m, "nuc") for m in (module.weight.grad, module.weight.detach())]
+            total += (norms[0] * norms[1]).item()
+        elif is_mlp(name, module):
+            total += (module.weight.grad * module.weight.detach()).abs().sum().item()
+    return total
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    start = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--space", default="autoformer-tiny")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--count", type=int, default=16, help="candidates, side by side")
+    parser.add_argument("--baseline-count", type=int, default=4, help="candidates, one by one")
+    parser.add_argument("--out", help="write the record here as JSON")
+    args = parser.parse_args()
+    space = nasformer.get_space(args.space)
+    supernet = nasformer.Supernet(space).to(args.device).eval()
+    probe = noise_probe((3, 224, 224), 1000, batch_size=1, device=args.device)
+    archs = [space.sample(seed) for seed in range(args.count)]
+    lockstep, fast, literal = Lockstep(supernet), list[float](), list[float]()
+
+    first = seconds(lambda: dss_many(lockstep, archs[: args.count // 8], probe), args.device)
+    many = seconds(lambda: fast.extend(dss_many(lockstep, archs, probe)), args.device) / args.count
+
+    def one_by_one() -> None:
+        for arch in archs[: args.baseline_count]:
+            model = space.build(arch).to(args.device).eval()  # the weights of the supernet, to compare the scores
+            model.load_state_dict(supernet.slices(arch))
+            literal.append(literal_dss(model, probe.ones()))
+
+    baseline = seconds(one_by_one, args.device) / args.baseline_count
+    error = max(abs(a / b - 1) for a, b in zip(fast, literal, strict=False))
+    results = {
+        "milliseconds_per_candidate": 1000 * many,
+        "literal_milliseconds_per_candidate": 1000 * baseline,
+        "speedup": baseline / many,
+        "first_call_seconds": first,
+        "largest_relative_difference": error,
+    }
+    print("  ".join(f"{name} {value:,.4g}" for name, value in results.items()))
+    save_record("dss_speed", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""What the commands do, a function for each; heavy imports are fine here."""
+
+from nasformer.commands.models import evaluate, extract, retrain
+from nasformer.commands.proxies import proxies, rank, score
+from nasformer.commands.spaces import cost, sample, spaces
+from nasformer.commands.supernets import run, search, train
+
+__all__ = [
+    "cost",
+    "evaluate",
+    "extract",
+    "proxies",
+    "rank",
+    "retrain",
+    "run",
+    "sample",
+    "score",
+    "search",
+    "spaces",
+    "train",
+]

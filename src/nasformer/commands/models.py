@@ -1,0 +1,57 @@
+"""The commands for one model: retrain, extract and evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nasformer import folders, pipeline, retraining
+from nasformer.commands.common import chosen_space, print_json
+from nasformer.config import EvaluateCommand, ExtractCommand, RetrainCommand
+from nasformer.errors import UserError
+from nasformer.search import format_quantity
+
+
+def retrain(command: RetrainCommand, as_json: bool) -> None:
+    command = retraining.settled(command)
+    if not command.arch:
+        raise UserError("say what to retrain: nasformer retrain RUN, or --space SPACE --arch ARCH")
+    arch = chosen_space(command).arch(command.arch)
+    with pipeline.open_run(command) as run:
+        summary = retraining.retrain(run, arch, command.train)
+    if run.world.main:
+        print_json(summary) if as_json else print_retrained(summary["winner"], run.folder)
+
+
+def print_retrained(found: dict[str, Any], folder: Path) -> None:
+    costs = f"{format_quantity(found['params'])} parameters, {format_quantity(found['macs'])} MACs"
+    held_out = f", held-out {found['holdout_accuracy']:.2%}" if "holdout_accuracy" in found else ""
+    print(f"retrained: {costs}, test {found['test_accuracy']:.2%}{held_out}")
+    print(f"model: {folder / 'model'}   report: {folder / 'report.html'}")
+
+
+def extract(command: ExtractCommand, as_json: bool) -> None:
+    from nasformer.export import save_model
+
+    if not command.run or not command.to:
+        raise UserError("say what to extract from and where to: nasformer extract RUN --to FOLDER")
+    space = chosen_space(command) if command.space else None
+    supernet = folders.find_supernet(Path(command.run), space)
+    arch = supernet.space.arch(command.arch) if command.arch else folders.winner(Path(command.run))
+    facts = folders.normalisation_of(Path(command.run))
+    save_model(folders.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
+    costs = supernet.space.costs(arch)
+    if as_json:
+        return print_json({"folder": command.to, "arch": arch.to_dict(), **costs})
+    print(f"{command.to}: {format_quantity(costs['params'])} parameters, {format_quantity(costs['macs'])} MACs")
+    return None
+
+
+def evaluate(command: EvaluateCommand, as_json: bool) -> None:
+    if not command.model:
+        raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
+    scores = folders.evaluate_folder(command)
+    if as_json:
+        return print_json(scores)
+    print(f"{command.split}: top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}")
+    return None

@@ -1,0 +1,196 @@
+"""PiT: rethinking spatial dimensions of vision transformers (Heo et al., ICCV 2021, arXiv 2103.16302), as searched by
+TF-TAS (Zhou et al., CVPR 2022).
+
+A vision transformer in three stages; between them a depthwise convolution halves the map and widens it. The width of a
+stage is base_dim * heads, so head dimension is base_dim. Base dimension and MLP ratio are chosen for the whole net,
+depth and heads for each stage. Patches overlap and have absolute positions; the class token, which the head reads, has
+none.
+
+Where paper and published code disagree, or are silent, our choices:
+- Size: each space has 4 * 27 * 10 * 4 = 4,320 archs, since pooling is depthwise and the heads of a stage must be a
+  multiple of those before: 10 of 27 triples. TF-TAS's supplement speaks of 3.4e6 archs in all. The closest reading
+  is base dimension and MLP ratio by stage (3 * 4**3 * 27 * 10 * 4**3 = 3.3e6), but its text says that both are the same
+  in every stage, and so are they in its nets.
+- Presets: TF-TAS's files where its supplement differs. There the net S has other depths and ratio
+  (``tf-tas-pit-s-supplement``), and XS has lost one of its three head numbers.
+- Weights at start: linear layers truncated normal 0.02, biases 0; convolutions as torch has them. TF-TAS's code draws
+  convolutions from N(0, 1), an oddity that drowns the positions (0.02) and that we do not repeat.
+- Stochastic depth grows linearly to the last block of the net at hand, as in timm; TF-TAS's code stops one step short.
+- Sharing (the papers have no supernet): by prefix; q, k and v each. A pooling filter belongs to the channel that it
+  makes, as do all the weights of the next stage that read this channel; which channel it is made from depends on the
+  ratio of heads: channel c comes from c // ratio. Likewise a row of q, k or v keeps its place, and the base dimension
+  decides which head that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from nasformer.errors import UserError
+from nasformer.families.registry import register
+from nasformer.families.segment import Segment
+from nasformer.families.sharing import Rule as SharingRule
+from nasformer.families.sharing import grouped_prefix
+from nasformer.families.space import Space
+from nasformer.families.tokens import TokenBackbone, check_option, patch_grid
+from nasformer.layers.head import TokenHead
+from nasformer.layers.norm import LayerNorm
+from nasformer.layers.overlap_patch_embed import OverlapPatchEmbed
+from nasformer.layers.relative_attention import Grid
+from nasformer.layers.token_pool import TokenPool, pooled_grid
+from nasformer.layers.transformer_block import TransformerBlock
+from nasformer.space import Arch, Choice, Rule, Struct
+
+STAGES = ("stage1", "stage2", "stage3")
+NORM_EPS = 1e-6
+
+
+class PiT(TokenBackbone):
+    """The static PiT of an arch.
+
+    >>> model = PiT(PRESETS["pit-ti"], img_size=32, patch_size=4, stride=4, num_classes=10)
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    >>> [(info["num_chs"], info["reduction"]) for info in model.feature_info]
+    [(64, 4), (128, 8), (256, 16)]
+    """
+
+    family = "pit"
+    patch_embed: OverlapPatchEmbed
+
+    @classmethod
+    def plan(
+        cls,
+        arch: Arch,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 16,
+        stride: int = 8,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: Literal["token", "avg"] = "token",
+        drop_path_rate: float = 0.1,
+    ) -> list[Segment]:
+        """Patch embedding, three stages of blocks with pooling between them, norm and head.
+
+        Args:
+            stride: Distance of neighbouring patches; they overlap where it is less than patch_size.
+            drop_path_rate: The rate of the last block; it grows linearly from 0.
+        """
+        check_option("global_pool", global_pool, ("token", "avg"))
+        grid, dims = patch_grid(img_size, patch_size, stride), widths(arch)
+        stem = {"patch_size": patch_size, "stride": stride, "in_chans": in_chans, "embed_dim": dims[0]}
+        segments = [Segment.of("patch_embed", OverlapPatchEmbed, grid=grid, **stem)]
+        for stage, dim in enumerate(dims):
+            if stage:
+                pool = f"stages.{stage}.pool"
+                segments.append(Segment.of(pool, TokenPool, grid=grid, in_dim=dims[stage - 1], out_dim=dim))
+                grid = pooled_grid(grid)
+            segments += stage_blocks(arch, stage, grid, drop_path_rate)
+        norm = Segment.of("norm", LayerNorm, embed_dim=dims[-1], norm_eps=NORM_EPS)
+        head = Segment.of("head", TokenHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)
+        return [*segments, norm, head]
+
+    @classmethod
+    def sharing(cls, **options: Any) -> Mapping[str, SharingRule]:
+        return {"qkv.weight": grouped_prefix(3), "qkv.bias": grouped_prefix(3)}
+
+    @classmethod
+    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Takes ``"depth": [2, 6, 4]`` and ``"num_heads": [2, 4, 8]`` for the three stages."""
+        listed = {name: values[name] for name in ("depth", "num_heads") if isinstance(values.get(name), list | tuple)}
+        return {**values, **{name: by_stage(name, entries) for name, entries in listed.items()}}
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
+        return [
+            {"num_chs": dim, "reduction": self.options["stride"] * 2**stage, "module": name}
+            for stage, (name, dim) in enumerate(zip(ends.values(), widths(self.arch), strict=False))
+        ]
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        stages = [(r"^stages\.(\d+)", None)]
+        blocks = [(r"^stages\.(\d+)\.pool", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
+        return {"stem": r"^patch_embed", "blocks": [*(stages if coarse else blocks), (r"^norm", (99999,))]}
+
+
+def widths(arch: Arch) -> list[int]:
+    return [arch.base_dim * arch.num_heads[stage] for stage in STAGES]
+
+
+def stage_blocks(arch: Arch, stage: int, grid: Grid, drop_path_rate: float) -> list[Segment]:
+    depths, dim = [arch.depth[name] for name in STAGES], widths(arch)[stage]
+    before, last = sum(depths[:stage]), max(sum(depths) - 1, 1)
+    return [
+        Segment.of(
+            f"stages.{stage}.blocks.{number}",
+            TransformerBlock,
+            drop_path=drop_path_rate * (before + number) / last,
+            embed_dim=dim,
+            num_heads=arch.num_heads[STAGES[stage]],
+            head_dim=arch.base_dim,
+            hidden_dim=int(dim * arch.mlp_ratio),
+            grid=grid,
+            max_distance=None,
+            stochastic_depth=drop_path_rate > 0,
+            norm_eps=NORM_EPS,
+        )
+        for number in range(depths[stage])
+    ]
+
+
+def by_stage(name: str, entries: Sequence[Any]) -> dict[str, Any]:
+    if len(entries) != len(STAGES):
+        raise UserError(f"{name} has {len(entries)} entries, expected {len(STAGES)}: one for each stage")
+    return dict(zip(STAGES, entries, strict=True))
+
+
+def each_a_multiple(first: int, second: int, third: int) -> bool:
+    return second % first == 0 and third % second == 0
+
+
+def declare(
+    base_dim: tuple[int, ...],
+    num_heads: tuple[int, ...],
+    depth: tuple[tuple[int, ...], ...] = ((1, 2, 3), (4, 6, 8), (2, 4, 6)),
+    mlp_ratio: tuple[float, ...] = (2, 4, 6, 8),
+) -> Struct:
+    """The declaration that all PiT spaces share: every stage has the same choice of heads, and one of depths."""
+    rule = Rule(STAGES, each_a_multiple, "each stage's heads are a multiple of the stage before")
+    return Struct(
+        base_dim=Choice(*base_dim),
+        mlp_ratio=Choice(*mlp_ratio),
+        depth=Struct(**{stage: Choice(*depths) for stage, depths in zip(STAGES, depth, strict=True)}),
+        num_heads=Struct(rule, **{stage: Choice(*num_heads) for stage in STAGES}),
+    )
+
+
+def published(base_dim: int, depth: str, num_heads: str, mlp_ratio: int) -> Arch:
+    """An arch from the columns of a paper, depths and heads as a string of numbers."""
+    columns = {"depth": [int(d) for d in depth.split()], "num_heads": [int(h) for h in num_heads.split()]}
+    return Arch.from_dict(PiT.columns({"base_dim": base_dim, "mlp_ratio": mlp_ratio, **columns}))
+
+
+PRESETS = {
+    "pit-ti": published(32, "2 6 4", "2 4 8", 4),
+    "pit-xs": published(48, "2 6 4", "2 4 8", 4),
+    "pit-s": published(48, "2 6 4", "3 6 12", 4),
+    "tf-tas-pit-ti": published(40, "2 4 4", "2 4 8", 2),
+    "tf-tas-pit-xs": published(56, "1 4 2", "2 8 8", 2),
+    "tf-tas-pit-s": published(36, "1 4 4", "3 12 12", 6),
+    "tf-tas-pit-s-supplement": published(36, "1 4 2", "3 12 12", 4),
+}
+
+
+def add(name: str, about: str, root: Struct) -> None:
+    register(Space(name, PiT, root, {}, PRESETS, about))
+
+
+add("pit-tiny", "TF-TAS's PiT space Ti: about 0.14 to 36 M parameters", declare((16, 24, 32, 40), (2, 4, 8)))
+add("pit-xs", "TF-TAS's PiT space XS: about 0.6 to 91 M parameters", declare((40, 48, 56, 64), (2, 4, 8)))
+add("pit-small", "TF-TAS's PiT space S: about 1 to 258 M parameters", declare((36, 48, 60, 72), (3, 6, 12)))

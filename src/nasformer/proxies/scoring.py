@@ -1,0 +1,192 @@
+"""Scores of archs: which weights, which probe, how often, and how long it took."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from nasformer.data import BatchSource
+from nasformer.data.rng import mix
+from nasformer.families.backbone import model_options
+from nasformer.families.space import Space
+from nasformer.proxies.lockstep import Lockstep
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.proxy import Inapplicable, Proxy, get_proxies
+from nasformer.space import Arch
+from nasformer.supernet import Supernet
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a proxy said: one value a repeat. A proxy that does not apply gives none, and the reason."""
+
+    values: tuple[float, ...]
+    seconds: float
+    reason: str = ""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The spread over the repeats; 0 for a single one."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, which has no word for NaN: None."""
+        mean, std = (value if math.isfinite(value) else None for value in (self.mean, self.std))
+        reason = {"not_applicable": self.reason} if self.reason else {}
+        return {"mean": mean, "std": std, "repeats": len(self.values), "seconds": self.seconds, **reason}
+
+
+def score_model(model: nn.Module, proxies: str | Iterable[str], probe: Probe) -> dict[str, Score]:
+    """Scores any classifier as it is, with the weights it has; it is left untouched.
+
+    >>> import timm
+    >>> model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
+    >>> sorted(score_model(model, "dss,snip", noise_probe((3, 32, 32), num_classes=10, batch_size=4)))
+    ['dss', 'snip']
+    """
+    return {proxy.name: _timed(proxy, model, probe) for proxy in get_proxies(proxies)}
+
+
+def _timed(proxy: Proxy, model: nn.Module, probe: Probe) -> Score:
+    start = time.perf_counter()
+    private = deepcopy(model).eval().requires_grad_()
+    try:
+        value = proxy.score(private, probe)
+    except Inapplicable as why:
+        return Score((), time.perf_counter() - start, str(why))
+    return Score((value,), time.perf_counter() - start)
+
+
+class Trial:
+    """One repeat: an untrained supernet, whose slices are the weights of every arch, and a probe.
+
+    Slices of one supernet are initialised like nets of their own (the families' layers are), cost nothing to draw, and
+    give archs that are compared the same random numbers.
+    """
+
+    def __init__(self, space: Space, probe: Probe) -> None:
+        self.probe = probe
+        self.supernet = Supernet(space, probe.seed).to(probe.device).eval()
+
+    @cached_property
+    def lockstep(self) -> Lockstep:
+        return Lockstep(self.supernet)
+
+    def score(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
+        if proxy.many is None:
+            return [_timed(proxy, self.supernet.extract(arch), self.probe) for arch in archs]
+        start = time.perf_counter()
+        values = proxy.many(self.lockstep, archs, self.probe)
+        each = (time.perf_counter() - start) / len(archs)
+        return [Score((value,), each) for value in values]
+
+
+class Scorer:
+    """Scores archs of a space by proxies; as the evaluation of a search it gives their means.
+
+    >>> import nasformer
+    >>> space = nasformer.get_space("autoformer-micro")
+    >>> scorer = Scorer(space, "dss,params", repeats=2)
+    >>> arch = space.sample(seed=0)
+    >>> scorer.score(arch)["params"].mean == space.cost(arch).params
+    True
+
+    Args:
+        proxies: Names, as a list or as ``dss,snip``.
+        batches: Images to show where a proxy wants a labelled batch; None shows noise with random labels.
+        batch_size: How many of them.
+        repeats: Seeds to average over, each with other weights and another probe.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        proxies: str | Iterable[str],
+        *,
+        batches: BatchSource | None = None,
+        batch_size: int = 64,
+        repeats: int = 1,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.space, self.proxies = space, get_proxies(proxies)
+        self.settings = {
+            "space": space.name,
+            "model_options": dict(space.options),
+            "proxies": [proxy.name for proxy in self.proxies],
+            "repeats": repeats,
+            "probe_size": batch_size,
+        }
+        if batches is None:
+            seeds = [mix(seed, repeat) for repeat in range(repeats)]
+            probes = [noise_probe(*image_shape(space), batch_size, each, device) for each in seeds]
+        else:
+            probes = data_probes(batches, batch_size, repeats, seed)
+        self.trials = [Trial(space, probe) for probe in probes]
+
+    def holds(self, arch: Arch) -> bool:
+        """Whether the arch fits into the supernets; a preset may be of another, larger space."""
+        try:
+            self.trials[0].supernet.slices(arch)
+        except (KeyError, RuntimeError):
+            return False
+        return True
+
+    def score(self, arch: Arch) -> dict[str, Score]:
+        return self.score_many([arch])[0]
+
+    def score_many(self, archs: Sequence[Arch]) -> list[dict[str, Score]]:
+        by_proxy = {proxy.name: self._repeated(proxy, archs) for proxy in self.proxies}
+        return [{name: scores[index] for name, scores in by_proxy.items()} for index in range(len(archs))]
+
+    def _repeated(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
+        trials = [trial.score(proxy, archs) for trial in self.trials]
+        return [joined(repeats) for repeats in zip(*trials, strict=True)]
+
+    def __call__(self, arch: Arch) -> dict[str, float]:
+        return self.many([arch])[0]
+
+    def many(self, archs: Sequence[Arch]) -> list[dict[str, float]]:
+        return [self._plain(scores) for scores in self.score_many(archs)]
+
+    def _plain(self, scores: dict[str, Score]) -> dict[str, float]:
+        """Means by name, and spreads where there are repeats."""
+        means = {name: score.mean for name, score in scores.items()}
+        spreads = {f"{name}_std": score.std for name, score in scores.items() if len(self.trials) > 1}
+        return means | spreads
+
+
+def joined(repeats: Sequence[Score]) -> Score:
+    values = tuple(value for score in repeats for value in score.values)
+    return Score(values, statistics.fmean(score.seconds for score in repeats), repeats[0].reason)
+
+
+def image_shape(space: Space) -> tuple[tuple[int, int, int], int]:
+    """Channels, height and width of the images of a space's models, and their number of classes."""
+    options = model_options(space.model) | dict(space.options)
+    size = options["img_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    return (options["in_chans"], height, width), options["num_classes"]
+
+
+def data_probes(batches: BatchSource, batch_size: int, repeats: int, seed: int) -> list[Probe]:
+    """A labelled batch a repeat, from the training images."""
+    found = []
+    for repeat, (images, targets) in enumerate(islice(batches.train_batches(0), repeats)):
+        probe = Probe(images[:batch_size], targets[:batch_size].argmax(1), mix(seed, repeat))
+        found.append(probe)
+    return found

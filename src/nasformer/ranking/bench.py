@@ -1,0 +1,141 @@
+"""The bench: every score against the accuracies, against the parameter count and against the best trivial count.
+
+Comparisons are paired: a score and its rival are ranked on the same rows and on the same resamples of them, which takes
+out most of the noise that they share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nasformer.ranking import statistics
+from nasformer.ranking.counts import trivial_counts
+from nasformer.ranking.resampling import Floats, Resamples, signs
+from nasformer.ranking.result import Comparison, Ranking, Score, Versus
+from nasformer.ranking.statistics import BANDS, Estimate
+from nasformer.ranking.table import LEAST_ROWS, Table
+
+
+def rank(
+    table: Table,
+    target: str,
+    scores: Mapping[str, Sequence[float] | Floats],
+    seconds_per_net: Mapping[str, float] | None = None,
+    *,
+    bands: int = BANDS,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Ranking:
+    """Ranks the archs of a table by each score and says how much of their accuracy the score knows.
+
+    Args:
+        target: The column of accuracies. Rows that lack it are left out, here and in the scores.
+        scores: Higher is better; one value for each row of the table, not finite where there is none.
+        seconds_per_net: What a score cost, where that is known.
+    """
+    for name, values in scores.items():
+        if len(values) != len(table.archs):
+            raise ValueError(f"{name} has {len(values)} scores for {len(table.archs)} rows")
+    rows = table.known(target)
+    known = table.select(target)
+    bench = Bench(known, target, bands, resamples, seed)
+    seconds = seconds_per_net or {}
+    proxies = {
+        name: bench.judge(np.asarray(values, dtype=np.float64)[rows], seconds.get(name))
+        for name, values in scores.items()
+    }
+    counts = {name: bench.judge(values) for name, values in bench.counts.items()}
+    return Ranking(len(rows), target, table.space.name, bands, proxies, counts)
+
+
+@dataclass(frozen=True)
+class Taus:
+    """Kendall's tau of a score on some rows and on all resamples of them."""
+
+    overall: Floats
+    within: Floats
+
+
+class Rows:
+    """Some rows of a table: accuracies, counts, size bands and resamples, made once for all scores that have them."""
+
+    def __init__(self, accuracy: Floats, counts: Mapping[str, Floats], bands: int, resamples: int, seed: int) -> None:
+        self.accuracy, self.size, self.bands = accuracy, counts["params"], bands
+        self.band = statistics.size_bands(self.size, bands)
+        self.resamples = Resamples(len(accuracy), resamples, seed)
+        self._accuracy_signs, self._same_band = signs(accuracy), statistics.same_band(self.band)
+        self.counts = {name: self.taus(values) for name, values in counts.items()}
+
+    def taus(self, score: Floats) -> Taus:
+        own, other = signs(score), self._accuracy_signs
+        return Taus(self.resamples.kendall(own, other), self.resamples.kendall(own, other, self._same_band))
+
+    def spearman(self, score: Floats) -> Floats:
+        return self.resamples.spearman(signs(score), self._accuracy_signs)
+
+    def beats(self, taus: Taus) -> dict[str, Versus]:
+        """The score against the parameter count, and against the count that is best, over all rows and in bands."""
+        overall = {name: count.overall for name, count in self.counts.items()}
+        within = {name: count.within for name, count in self.counts.items()}
+        rivals = {"params": ("params", "params"), "best_count": (_best(overall), _best(within))}
+        return {
+            name: Versus(
+                Comparison(first, Estimate.of(taus.overall), Estimate.of(taus.overall - overall[first])),
+                Comparison(second, Estimate.of(taus.within), Estimate.of(taus.within - within[second])),
+            )
+            for name, (first, second) in rivals.items()
+        }
+
+    def score(self, values: Floats, missing: int, seconds: float | None) -> Score:
+        taus = self.taus(values)
+        return Score(
+            kendall=Estimate.of(taus.overall),
+            spearman=Estimate.of(self.spearman(values)),
+            within=Estimate.of(taus.within),
+            by_band=statistics.kendall_by_band(values, self.accuracy, self.band, self.bands),
+            partial_kendall=statistics.partial_kendall(values, self.accuracy, self.size),
+            partial_spearman=statistics.partial_spearman(values, self.accuracy, self.size),
+            seconds_per_net=seconds,
+            missing=missing,
+            beats=self.beats(taus),
+            reason=statistics.undefined(values, self.accuracy),
+        )
+
+
+class Bench:
+    """The accuracies of a table and its trivial counts, ready to judge scores."""
+
+    def __init__(self, table: Table, target: str, bands: int, resamples: int, seed: int) -> None:
+        self.accuracy = np.asarray(table.accuracy[target])
+        self.counts = {name: np.asarray(values) for name, values in trivial_counts(table.space, table.archs).items()}
+        self.bands, self.resamples, self.seed = bands, resamples, seed
+        self._rows: dict[bytes, Rows] = {}
+
+    def judge(self, values: Floats, seconds: float | None = None) -> Score:
+        finite = np.isfinite(values)
+        missing = int(np.sum(~finite))
+        if len(values) - missing < LEAST_ROWS:
+            return self._nothing(len(values) - missing, missing, seconds)
+        return self._on(finite).score(values[finite], missing, seconds)
+
+    def _nothing(self, known: int, missing: int, seconds: float | None) -> Score:
+        none, nowhere = Estimate(None, None), np.full(self.resamples + 1, np.nan)
+        beats = self._on(np.full(len(self.accuracy), True)).beats(Taus(nowhere, nowhere))
+        reason = f"{known} finite scores are too few to rank"
+        return Score(none, none, none, [None] * self.bands, None, None, seconds, missing, beats, reason)
+
+    def _on(self, kept: np.ndarray) -> Rows:
+        key = kept.tobytes()
+        if key not in self._rows:
+            counts = {name: values[kept] for name, values in self.counts.items()}
+            self._rows[key] = Rows(self.accuracy[kept], counts, self.bands, self.resamples, self.seed)
+        return self._rows[key]
+
+
+def _best(taus: Mapping[str, Floats]) -> str:
+    """The name of the highest tau on the rows themselves; params where no count has one."""
+    return max(taus, key=lambda name: taus[name][0] if math.isfinite(taus[name][0]) else -math.inf)

@@ -1,0 +1,128 @@
+"""One figure of a ranking: every tau with its interval on the left, the scores against the accuracy on the right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from nasformer.files import write_bytes
+from nasformer.ranking.counts import trivial_counts
+from nasformer.ranking.resampling import Floats
+from nasformer.ranking.result import Ranking, Score
+from nasformer.ranking.statistics import Estimate
+from nasformer.ranking.table import Table
+from nasformer.report.style import BLUE, FAINT, GREY, INK, NICE, ORANGE, dress, legend_below, new_figure, plain, png
+from nasformer.search import format_quantity
+
+Scores = Mapping[str, Sequence[float] | Floats]
+PANELS = 6  # scatter plots at most, those of the highest tau
+WIDE = 100  # a score that spans more than this factor is drawn on a logarithmic axis
+
+
+def plot_ranking(ranking: Ranking, table: Table, scores: Scores, target: str, path: str | Path) -> None:
+    """Writes the figure as PNG. Table, scores and target are those that `rank` was given."""
+    write_bytes(Path(path), png(ranking_figure(ranking, table, scores, target)))
+
+
+def ranking_figure(ranking: Ranking, table: Table, scores: Scores, target: str) -> Figure:
+    shown = sorted(scores, key=lambda name: _order(ranking.proxies[name]))[:PANELS]
+    rows, bars = -(-len(shown) // 2), len(ranking.proxies) + len(ranking.counts)
+    figure = new_figure(14 if shown else 7, max(2.1 + 0.34 * bars, 1.4 + 2.3 * rows, 4.0))
+    figure.suptitle(plain(f"{ranking.n} archs of {ranking.space}, ranked by {target}"), color=INK, fontsize=12)
+    left, *right = figure.subfigures(1, 2 if shown else 1, squeeze=False)[0]
+    _taus(left, ranking)
+    if right:
+        _scatters(right[0], ranking, table, {name: scores[name] for name in shown}, rows)
+    return figure
+
+
+def _order(score: Score) -> float:
+    """The highest tau first, what has none last."""
+    return math.inf if score.kendall.value is None else -score.kendall.value
+
+
+def _taus(figure: Any, ranking: Ranking) -> None:
+    axes = figure.subplots()
+    lines = [*_sorted(ranking.proxies), *_sorted(ranking.counts)]
+    for place, (_, score) in enumerate(lines):
+        _whisker(axes, place - 0.15, score.kendall, BLUE, "o", "over all rows")
+        _whisker(axes, place + 0.15, score.within, ORANGE, "D", f"within {ranking.bands} size bands")
+        if score.kendall.value is None:
+            axes.annotate("not defined", (0, place), (6, 0), textcoords="offset points", va="center", color=GREY)
+    size = ranking.counts["params"]
+    for estimate, colour, what in ((size.kendall, BLUE, "params"), (size.within, ORANGE, "params within bands")):
+        if estimate.value is not None:
+            axes.axvline(estimate.value, color=colour, lw=1.2, ls=(0, (5, 3)), alpha=0.8, zorder=2, label=what)
+    axes.axvline(0, color=GREY, lw=1, zorder=1)
+    dress(axes, "Kendall's tau with its 95 % interval")
+    axes.grid(False, axis="y")
+    axes.axhspan(len(ranking.proxies) - 0.5, len(lines) - 0.5, color=FAINT, alpha=0.45, lw=0, zorder=0)
+    corner = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    axes.annotate("trivial counts", (1, len(lines) - 0.5), (-4, 4), color=GREY, fontsize=9, **corner)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_yticks(range(len(lines)), [plain(name, 30) for name, _ in lines])
+    axes.tick_params(axis="y", labelsize=10, labelcolor=INK)
+    legend_below(figure, [axes])
+
+
+def _sorted(scores: Mapping[str, Score]) -> list[tuple[str, Score]]:
+    return sorted(scores.items(), key=lambda item: _order(item[1]))
+
+
+def _whisker(axes: Any, place: float, estimate: Estimate, colour: str, marker: str, label: str) -> None:
+    if estimate.value is None:
+        return
+    if estimate.interval is not None:
+        axes.plot(estimate.interval, [place, place], color=colour, lw=2, alpha=0.55, solid_capstyle="round", zorder=3)
+    axes.scatter(
+        [estimate.value], [place], s=36, marker=marker, color=colour, edgecolors="white", lw=0.7, zorder=4, label=label
+    )
+
+
+def _scatters(figure: Any, ranking: Ranking, table: Table, scores: Scores, rows: int) -> None:
+    accuracy = np.asarray(table.accuracy[ranking.target])
+    params = np.asarray(trivial_counts(table.space, table.archs)["params"])
+    columns = min(2, len(scores))
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for panel, (name, values) in zip(panels.flat, scores.items(), strict=False):
+        dots = _scatter(panel, np.asarray(values, dtype=float), accuracy, params)
+        dress(panel, _with_tau(name, ranking), ranking.target if panel.get_subplotspec().is_first_col() else "")
+    for spare in panels.flat[len(scores) :]:
+        spare.set_visible(False)
+    bar = figure.colorbar(dots, ax=panels, location="bottom", aspect=45, pad=0.02, shrink=0.8)
+    bar.set_label("parameters", color=INK, fontsize=10)
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(9, steps=NICE)
+    bar.formatter = FuncFormatter(lambda value, _: format_quantity(value))
+    bar.ax.tick_params(colors=GREY, labelsize=9, length=0)
+
+
+def _with_tau(name: str, ranking: Ranking) -> str:
+    tau = ranking.proxies[name].kendall.value
+    return name if tau is None else f"{name} (tau {tau:.2f})"
+
+
+def _tick(value: float, _: int) -> str:
+    """Counts with their unit; what no unit fits, and small numbers, by powers of ten."""
+    return format_quantity(value, 4) if 1e-2 <= abs(value) < 1e12 else f"{value:.3g}"
+
+
+def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndarray) -> Any:
+    """One dot for each row with a score; all panels share the range of colours."""
+    known = np.isfinite(score) & np.isfinite(accuracy)
+    values = score[known]
+    if len(values) and values.min() > 0 and values.max() > WIDE * values.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=NICE))
+        axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+    axes.tick_params(which="minor", length=0)
+    colours = {"c": params[known], "cmap": "viridis_r", "vmin": params.min(), "vmax": params.max()}
+    return axes.scatter(values, accuracy[known], s=16, alpha=0.8, edgecolors="white", linewidths=0.25, **colours)

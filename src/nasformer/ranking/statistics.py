@@ -1,0 +1,146 @@
+"""How well a score ranks: Kendall's tau-b, Spearman's rho, what is left of them given the size, and how sure they are.
+
+All of these go by ranks, so that a logarithm of a score or of the parameter count changes nothing. What is not defined,
+because all values are equal, is None; `undefined` says why.
+
+Of the two partial correlations, trust rho. A noisy copy of the size has a partial rho of about 0, as it should; its
+partial tau can be 0.1 or 0.2, since a product of two taus is not the tau that size alone would bring about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from nasformer.errors import UserError
+from nasformer.ranking.resampling import Floats, Interval, Resamples, percentiles, signs
+
+Statistic = Literal["kendall", "spearman"]
+BANDS = 5
+
+
+def undefined(x: ArrayLike, y: ArrayLike) -> str | None:
+    """Why x and y have no rank correlation, or None where they have one.
+
+    >>> undefined([1, 1, 1], [1, 2, 3])
+    'all 3 scores are equal'
+    """
+    scores, accuracies = np.asarray(x), np.asarray(y)
+    if len(scores) < 2:
+        return f"{len(scores)} rows are too few to rank"
+    for values, what in ((scores, "scores"), (accuracies, "accuracies")):
+        if np.all(values == values[0]):
+            return f"all {len(values)} {what} are equal"
+    return None
+
+
+def kendall(x: ArrayLike, y: ArrayLike) -> float | None:
+    """Kendall's tau-b.
+
+    >>> kendall([1, 2, 3], [10, 20, 40]), kendall([1, 1, 1], [10, 20, 40])
+    (1.0, None)
+    """
+    return None if undefined(x, y) else float(stats.kendalltau(x, y).statistic)
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> float | None:
+    """Spearman's rho: the correlation of mid-ranks."""
+    return None if undefined(x, y) else float(stats.spearmanr(x, y).statistic)
+
+
+def interval(
+    x: ArrayLike, y: ArrayLike, statistic: Statistic, seed: int = 0, resamples: int = 1000, level: float = 0.95
+) -> Interval | None:
+    """The percentile bootstrap interval of a statistic over rows; the same seed gives the same interval."""
+    if undefined(x, y):
+        return None
+    values = getattr(Resamples(len(np.asarray(x)), resamples, seed), statistic)(signs(x), signs(y))
+    return percentiles(values[1:], level)
+
+
+def partial(xy: float | None, xz: float | None, yz: float | None) -> float | None:
+    """The correlation of x and y given z, from the three correlations; None where z alone decides x or y.
+
+    >>> partial(0.25, 0.5, 0.5), partial(0.5, 1.0, 0.5)
+    (0.0, None)
+    """
+    if xy is None or xz is None or yz is None:
+        return None
+    rest = (1 - xz**2) * (1 - yz**2)
+    return (xy - xz * yz) / math.sqrt(rest) if rest > 1e-12 else None
+
+
+def partial_kendall(x: ArrayLike, y: ArrayLike, size: ArrayLike) -> float | None:
+    """Kendall's partial tau of score and accuracy given the size."""
+    return partial(kendall(x, y), kendall(x, size), kendall(y, size))
+
+
+def partial_spearman(x: ArrayLike, y: ArrayLike, size: ArrayLike) -> float | None:
+    """Spearman's partial rho of score and accuracy given the size."""
+    return partial(spearman(x, y), spearman(x, size), spearman(y, size))
+
+
+def size_bands(size: ArrayLike, bands: int = BANDS) -> NDArray[np.intp]:
+    """The band of each row, 0 for the smallest: as many rows in each as equal sizes, which share a band, allow.
+
+    >>> size_bands([10, 20, 30, 40, 50, 60], bands=3), size_bands([10, 10, 10, 40], bands=2)
+    (array([0, 0, 1, 1, 2, 2]), array([0, 0, 0, 1]))
+    """
+    if bands < 1:
+        raise UserError(f"bands is {bands}, expected 1 or more")
+    ranks = stats.rankdata(size) - 0.5  # mid-ranks: the order of the rows, often by accuracy, must not matter
+    return (ranks * bands / len(ranks)).astype(np.intp)
+
+
+def same_band(band: NDArray[np.intp]) -> Floats:
+    """Which pairs of rows share a band, as a matrix of ones and zeros."""
+    return np.equal.outer(band, band).astype(np.float32)
+
+
+def kendall_by_band(x: ArrayLike, y: ArrayLike, band: NDArray[np.intp], bands: int) -> list[float | None]:
+    """Kendall's tau-b within each band; None for a band with fewer than two different values."""
+    scores, accuracies = np.asarray(x), np.asarray(y)
+    return [kendall(scores[band == one], accuracies[band == one]) for one in range(bands)]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic and its bootstrap interval; both None where the statistic is not defined."""
+
+    value: float | None
+    interval: Interval | None
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether the whole interval is."""
+        return self.interval is not None and self.interval[0] > 0
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Floats, level: float = 0.95) -> Estimate:
+        """From the statistic of the rows themselves and, after it, of their resamples."""
+        if not math.isfinite(values[0]):
+            return cls(None, None)
+        return cls(float(values[0]), percentiles(values[1:], level))
+
+
+@dataclass(frozen=True)
+class WithinBands:
+    """Tau-b over all pairs that share a band, with its interval, and tau-b of each band."""
+
+    pooled: Estimate
+    by_band: list[float | None]
+
+
+def within_bands(
+    x: ArrayLike, y: ArrayLike, size: ArrayLike, bands: int = BANDS, seed: int = 0, resamples: int = 1000
+) -> WithinBands:
+    """How well x ranks y among rows of about the same size."""
+    band = size_bands(size, bands)
+    values = Resamples(len(band), resamples, seed).kendall(signs(x), signs(y), same_band(band))
+    return WithinBands(Estimate.of(values), kendall_by_band(x, y, band, bands))

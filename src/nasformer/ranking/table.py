@@ -1,0 +1,143 @@
+"""Tables of architectures with known accuracies, to hold scores against.
+
+A table is a JSON file::
+
+    {
+      "note": "where the numbers come from",
+      "space": "autoformer-tiny",
+      "model": {"head_dim": null, "relative_position": false},
+      "rows": [
+        {"arch": {"embed_dim": 192, "depth": 12, "num_heads": [3, ...], "mlp_ratio": [4.0, ...]},
+         "accuracy": {"c100": 76.06, "flowers": 66.6}},
+        ...
+      ]
+    }
+
+- ``note`` (optional): where the numbers come from and what to beware of.
+- ``space``: the name of a space; every arch must be a member of it.
+- ``model`` (optional): options of the family's model that differ from its defaults.
+- ``rows``: three or more. ``arch`` is written in any way that the space reads. ``accuracy`` holds numbers by column; a
+  row that lacks a column (or has null there) is left out where that column is the target. Other keys are ignored, and
+  the same arch may stand in several rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.families import Space, get_space
+from nasformer.space import Arch
+
+LEAST_ROWS = 3  # with fewer there is nothing to rank
+
+
+@dataclass(frozen=True)
+class Table:
+    """Archs and their accuracies by column, NaN where a row lacks it. `source` is what errors call the table."""
+
+    space: Space
+    archs: list[Arch]
+    accuracy: dict[str, list[float]]
+    note: str = ""
+    source: str = "the table"
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.accuracy)
+
+    def known(self, target: str) -> list[int]:
+        """The rows that have the target, by number."""
+        if target not in self.accuracy:
+            raise UserError(f"{self.source} has no column {target!r}; it has: {', '.join(self.columns) or 'none'}")
+        rows = [row for row, value in enumerate(self.accuracy[target]) if math.isfinite(value)]
+        if len(rows) < LEAST_ROWS:
+            raise UserError(f"{self.source} has {len(rows)} rows with {target!r}; ranking needs {LEAST_ROWS} or more")
+        return rows
+
+    def select(self, target: str) -> Table:
+        """The table without the rows that lack the target."""
+        rows = self.known(target)
+        accuracy = {column: [values[row] for row in rows] for column, values in self.accuracy.items()}
+        return replace(self, archs=[self.archs[row] for row in rows], accuracy=accuracy)
+
+
+def read_table(path: str | Path) -> Table:
+    """Reads a table file (see the top of this module) and checks every row of it."""
+    try:
+        return _parse(_load(Path(path)), str(path))
+    except UserError as error:
+        raise UserError(f"table {path}: {error}") from None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError("no such file; give a JSON file with archs and accuracies") from None
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror}); give a JSON file with archs and accuracies") from None
+    except ValueError as error:  # no JSON, or no text at all
+        raise UserError(f"is not valid JSON ({error}); expected an object with space and rows") from None
+    return _expect(content, dict, "the content")
+
+
+def _parse(content: dict[str, Any], source: str) -> Table:
+    space = _space(content)
+    rows = _expect(content.get("rows"), list, "rows")
+    if len(rows) < LEAST_ROWS:
+        raise UserError(f"has {len(rows)} rows; ranking needs {LEAST_ROWS} or more")
+    read = [_row(space, number, row) for number, row in enumerate(rows, start=1)]
+    archs = [arch for arch, _ in read]
+    _try_model(space, archs[0])
+    note = _expect(content.get("note", ""), str, "note")
+    return Table(space, archs, _columns([accuracy for _, accuracy in read]), note, source)
+
+
+def _space(content: Mapping[str, Any]) -> Space:
+    name = _expect(content.get("space"), str, "space")
+    return get_space(name).with_options(**_expect(content.get("model", {}), dict, "model"))
+
+
+def _row(space: Space, number: int, row: Any) -> tuple[Arch, dict[str, float]]:
+    try:
+        row = _expect(row, dict, "the row")
+        arch = space.arch(_expect(row.get("arch"), dict, "arch"))
+        accuracy = _expect(row.get("accuracy"), dict, "accuracy")
+        return arch, {column: _number(column, value) for column, value in accuracy.items()}
+    except UserError as error:
+        raise UserError(f"row {number}: {error}") from None
+
+
+def _number(column: str, value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"accuracy {column!r} is {str(value)[:40]!r}, expected a number")
+    return float(value)
+
+
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    names = dict.fromkeys(column for row in rows for column in row)
+    return {name: [row.get(name, math.nan) for row in rows] for name in names}
+
+
+def _try_model(space: Space, arch: Arch) -> None:
+    """Options are checked where the model is laid out: better now, with the name of the file, than later."""
+    try:
+        space.plan(arch)
+    except (UserError, TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"model {dict(space.options)} does not suit {space.name}: {error}") from None
+
+
+def _expect(value: Any, kind: type, what: str) -> Any:
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
+    if not isinstance(value, kind):
+        found = "missing" if value is None else json.dumps(value)[:40]
+        raise UserError(f"{what} is {found}, expected {names[kind]}")
+    return value
