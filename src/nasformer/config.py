@@ -246,7 +246,7 @@ class RankCommand(ProbeConfig):
     data: str = ""
     """images for the proxies that want a labelled batch; none: noise with random labels"""
     out: str = ""
-    """a folder for ranking.json and ranking.png"""
+    """a folder for ranking.json, ranking.png and the scores, which another column then need not compute again"""
     seed: int = 0
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""

@@ -14,7 +14,7 @@ from nasformer.proxies.gradients import CHUNK
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.proxy import Inapplicable
 
-BATCH, ROWS, COLUMNS, INPUTS, CHANNELS = CHUNK + 3, 2, 4, 3, 5
+BATCH, ROWS, COLUMNS, INPUTS, CHANNELS = CHUNK["cpu"] + 3, 2, 4, 3, 5
 
 
 class Net(nn.Module):

@@ -22,7 +22,7 @@ from nasformer.proxies.zico import zico
 Array = np.ndarray
 Score = Callable[[nn.Module, Probe], float]
 
-BATCH = 2 * CHUNK + 3  # neither one chunk nor whole chunks
+BATCH = 2 * CHUNK["cpu"] + 3  # neither one chunk nor whole chunks
 each_score = pytest.mark.parametrize("score", [snip, grad_norm, plain, grasp, zico])
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from nasformer import training_free
 from nasformer.commands.common import chosen_space, print_json
@@ -14,12 +16,12 @@ from nasformer.files import write_json
 from nasformer.progress import progress
 from nasformer.proxies.proxy import get_proxies, list_proxies
 from nasformer.proxies.scoring import Score
-from nasformer.ranking import plot_ranking, print_ranking, read_table
+from nasformer.ranking import Table, plot_ranking, print_ranking, read_table
 from nasformer.ranking import rank as rank_scores
-from nasformer.search import format_quantity
+from nasformer.search import Journal, format_quantity
 from nasformer.space import Arch
 
-CHUNK = 64  # nets scored between two signs of progress
+CHUNK = 16  # nets scored between two signs of progress
 
 
 def proxies(command: ProxiesCommand, as_json: bool) -> None:
@@ -63,7 +65,7 @@ def rank(command: RankCommand, as_json: bool) -> None:
     if not command.table or not command.target:
         raise UserError("say which table and column: nasformer rank --table FILE --target COLUMN --proxy dss,snip")
     table = read_table(command.table).select(command.target)
-    scores, seconds = score_table(command, table.space, table.archs) if command.proxy else ({}, {})
+    scores, seconds = score_table(command, table) if command.proxy else ({}, {})
     ranking = rank_scores(
         table,
         command.target,
@@ -80,19 +82,34 @@ def rank(command: RankCommand, as_json: bool) -> None:
     print_json(ranking.to_dict()) if as_json else print_ranking(ranking)
 
 
-def score_table(command: RankCommand, space: Any, archs: list[Arch]) -> tuple[dict[str, list[float]], dict[str, float]]:
+def score_table(command: RankCommand, table: Table) -> tuple[dict[str, list[float]], dict[str, float]]:
     """The scores of all nets by proxy, and the mean time that one took."""
-    scorer = training_free.make_scorer(command, space)
-    rows: list[dict[str, Score]] = []
-    with progress("score", len(archs)) as report:
-        for start in range(0, len(archs), CHUNK):
-            rows += scorer.score_many(archs[start : start + CHUNK])
-            report(len(rows))
-    names = [proxy.name for proxy in scorer.proxies]
-    for name in names:
-        complain_about(name, [row[name] for row in rows])
-    means = {name: [row[name].mean for row in rows] for name in names}
-    return means, {name: sum(row[name].seconds for row in rows) / len(rows) for name in names}
+    names = [proxy.name for proxy in get_proxies(command.proxy)]
+    folder = Path(command.out) / "scores" if command.out else None
+    found = {name: scores_of(replace(command, proxy=name), table, folder) for name in names}
+    means = {name: [score.mean for score in scores] for name, scores in found.items()}
+    return means, {name: sum(score.seconds for score in scores) / len(scores) for name, scores in found.items()}
+
+
+def scores_of(command: RankCommand, table: Table, folder: Path | None) -> list[Score]:
+    """The scores by one proxy. With a folder they are kept: for other columns, and in case of a kill."""
+    scorer, archs = training_free.make_scorer(command, table.space), table.archs
+    settings = {**scorer.settings, "seed": command.seed, "data": command.data, "archs": fingerprint(archs)}
+    journal = Journal(folder / f"{command.proxy}.jsonl", settings) if folder else nullcontext()
+    with journal as book, progress(command.proxy, len(archs)) as report:
+        scores = [Score.from_dict(record) for record in (book.records if book else [])]
+        for start in range(len(scores), len(archs), CHUNK):
+            fresh = [row[command.proxy] for row in scorer.score_many(archs[start : start + CHUNK])]
+            if book:
+                book.append(*(score.to_dict() for score in fresh))
+            scores += fresh
+            report(len(scores))
+    complain_about(command.proxy, scores)
+    return scores
+
+
+def fingerprint(archs: list[Arch]) -> str:
+    return blake2b("".join(arch.to_json() for arch in archs).encode(), digest_size=8).hexdigest()
 
 
 def complain_about(name: str, scores: list[Score]) -> None:

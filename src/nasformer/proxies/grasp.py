@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nasformer.proxies.gradients import (
-    CHUNK,
+    chunk_for,
     cross_entropy_chunks,
     cross_entropy_gradients,
     finite_or_nan,
@@ -46,7 +46,7 @@ def grasp(model: nn.Module, probe: Probe) -> float:
 def weights_times_hessian_times_gradient(model: nn.Module, probe: Probe) -> float:
     """The sum of W . Hg. H is a sum over chunks of the batch; g, which it acts on, is that of the whole batch."""
     weights = trainable_weights(model)
-    chunk = CHUNK // 4  # the graph of a gradient is several times that of a loss
+    chunk = chunk_for(probe.images) // 4  # the graph of a gradient is several times that of a loss
     whole = cross_entropy_gradients(model, probe.images, probe.labels, chunk)
     total = 0.0
     for loss in cross_entropy_chunks(model, probe.images, probe.labels, chunk):

@@ -35,9 +35,11 @@ def nuclear_norms(stack: Tensor) -> Tensor:
 
 
 def whole_norms(stack: Tensor) -> Tensor:
-    """By the eigenvalues of the smaller of M M^T and M^T M."""
+    """By the eigenvalues of the smaller of M M^T and M^T M; NaN for a matrix that is not finite."""
     grams = stack @ stack.mT if stack.shape[-2] <= stack.shape[-1] else stack.mT @ stack
-    return torch.linalg.eigvalsh(grams).clamp(min=0).sqrt().sum(-1)
+    finite = grams.isfinite().all(-1).all(-1)  # an eigensolver would give up on the whole stack otherwise
+    values = torch.linalg.eigvalsh(grams.where(finite[..., None, None], 0.0))
+    return values.clamp(min=0).sqrt().sum(-1).where(finite, torch.nan)
 
 
 def projected_norms(stack: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,13 +41,20 @@ class Score:
     @property
     def std(self) -> float:
         """The spread over the repeats; 0 for a single one."""
+        if not all(map(math.isfinite, self.values)):
+            return math.nan
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, which has no word for NaN: None."""
-        mean, std = (value if math.isfinite(value) else None for value in (self.mean, self.std))
+        mean, std, *values = (value if math.isfinite(value) else None for value in (self.mean, self.std, *self.values))
         reason = {"not_applicable": self.reason} if self.reason else {}
-        return {"mean": mean, "std": std, "repeats": len(self.values), "seconds": self.seconds, **reason}
+        return {"mean": mean, "std": std, "values": values, "seconds": self.seconds, **reason}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Score:
+        values = tuple(math.nan if value is None else value for value in content["values"])
+        return cls(values, content["seconds"], content.get("not_applicable", ""))
 
 
 def score_model(model: nn.Module, proxies: str | Iterable[str], probe: Probe) -> dict[str, Score]:
@@ -86,12 +93,24 @@ class Trial:
     def lockstep(self) -> Lockstep:
         return Lockstep(self.supernet)
 
-    def score(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
-        if proxy.many is None:
-            return [_timed(proxy, self.supernet.extract(arch), self.probe) for arch in archs]
+    def score(self, proxies: Sequence[Proxy], archs: Sequence[Arch]) -> list[dict[str, Score]]:
+        """The scores of each arch by proxy."""
+        together = {proxy.name: self._together(proxy, archs) for proxy in proxies if proxy.many}
+        alone = [proxy for proxy in proxies if not proxy.many]
+        rows = []
+        for index, arch in enumerate(archs):
+            model = self.supernet.extract(arch) if alone else None
+            rows.append({name: scores[index] for name, scores in together.items()})
+            rows[-1] |= {proxy.name: _timed(proxy, model, self.probe) for proxy in alone if model is not None}
+        return rows
+
+    def _together(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
         start = time.perf_counter()
-        values = proxy.many(self.lockstep, archs, self.probe)
-        each = (time.perf_counter() - start) / len(archs)
+        try:
+            values = proxy.many(self.lockstep, archs, self.probe) if proxy.many else []
+        except Inapplicable as why:
+            return [Score((), 0.0, str(why))] * len(archs)
+        each = (time.perf_counter() - start) / max(len(archs), 1)
         return [Score((value,), each) for value in values]
 
 
@@ -130,6 +149,7 @@ class Scorer:
             "proxies": [proxy.name for proxy in self.proxies],
             "repeats": repeats,
             "probe_size": batch_size,
+            "weights_seed": seed,
         }
         if batches is None:
             seeds = [mix(seed, repeat) for repeat in range(repeats)]
@@ -150,12 +170,10 @@ class Scorer:
         return self.score_many([arch])[0]
 
     def score_many(self, archs: Sequence[Arch]) -> list[dict[str, Score]]:
-        by_proxy = {proxy.name: self._repeated(proxy, archs) for proxy in self.proxies}
-        return [{name: scores[index] for name, scores in by_proxy.items()} for index in range(len(archs))]
-
-    def _repeated(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
-        trials = [trial.score(proxy, archs) for trial in self.trials]
-        return [joined(repeats) for repeats in zip(*trials, strict=True)]
+        """The scores of each arch by proxy, in the order of the proxies."""
+        trials = [trial.score(self.proxies, archs) for trial in self.trials]
+        names = [proxy.name for proxy in self.proxies]
+        return [{name: joined([row[name] for row in rows]) for name in names} for rows in zip(*trials, strict=True)]
 
     def __call__(self, arch: Arch) -> dict[str, float]:
         return self.many([arch])[0]
@@ -172,7 +190,7 @@ class Scorer:
 
 def joined(repeats: Sequence[Score]) -> Score:
     values = tuple(value for score in repeats for value in score.values)
-    return Score(values, statistics.fmean(score.seconds for score in repeats), repeats[0].reason)
+    return Score(values, statistics.fmean(score.seconds for score in repeats), "" if values else repeats[0].reason)
 
 
 def image_shape(space: Space) -> tuple[tuple[int, int, int], int]:

@@ -21,5 +21,5 @@ def spectral_entropy(rows: Tensor) -> float:
     product = rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows
     if not product.isfinite().all():
         return float("nan")
-    eigenvalues = torch.linalg.eigvalsh(product).clamp(min=0)
+    eigenvalues = torch.linalg.eigvalsh(product.cpu()).clamp(min=0)  # on a GPU a single small one is slower
     return torch.special.entr(eigenvalues / eigenvalues.sum()).sum().item()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nasformer.proxies.gradients import CHUNK, cross_entropy_gradients, finite_or_nan
+from nasformer.proxies.gradients import cross_entropy_gradients, finite_or_nan
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.proxy import Inapplicable, proxy
 
@@ -36,7 +36,7 @@ def zico(model: nn.Module, probe: Probe) -> float:
     if size < fewest:
         raise Inapplicable(f"needs at least {BATCHES * fewest} images")
     # Images in a batch norm that trains see each other, so that their batch must not be cut into chunks.
-    chunk = size if with_batch_norm else CHUNK
+    chunk = size if with_batch_norm else None
     starts = [size * index for index in range(BATCHES)]
     batches = [(probe.images[start : start + size], probe.labels[start : start + size]) for start in starts]
     gradients = [cross_entropy_gradients(model, images, labels, chunk) for images, labels in batches]

@@ -93,14 +93,14 @@ class Problem:
         if len(self.objectives) == 1 and candidates:
             costs = (f"-{name}" for name in self.costs(candidates[0].arch))
             both = (*self.objectives, next(costs, self.objectives[0]))
-            return replace(self, objectives=both).front(candidates)
+            return replace(self, objectives=both, order="pareto").front(candidates)
         sound = self.sound(candidates)
         best = [sound[index] for index in pareto_front([self.point(one.scores) for one in sound])]
         return sorted(best, key=lambda one: (self._price(one), one.id))
 
     def _front_of_ranks(self, sound: Sequence[Candidate]) -> list[Candidate]:
         together = aggregate_ranks(list(zip(*(self.point(one.scores) for one in sound), strict=True)))
-        points = [(rank, -self._price(one)[0]) for rank, one in zip(together, sound, strict=True)]
+        points = [(rank, *(-cost for cost in self._price(one)[:1])) for rank, one in zip(together, sound, strict=True)]
         return sorted((sound[index] for index in pareto_front(points)), key=lambda one: (self._price(one), one.id))
 
     def _price(self, candidate: Candidate) -> tuple[float, ...]:
