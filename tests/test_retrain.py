@@ -67,9 +67,11 @@ def test_the_folder_holds_everything(retrained: Path) -> None:
     assert write_report(retrained).read_bytes() == before
 
 
-def test_the_model_is_evaluated_as_any_other(retrained: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("folder", ["model", "."])
+def test_the_model_is_evaluated_as_any_other(retrained: Path, folder: str, capsys: Any) -> None:
+    """Under its own name, and as that which a run without a supernet has."""
     capsys.readouterr()
-    assert main(["evaluate", str(retrained / "model"), "--json"]) == 0
+    assert main(["evaluate", str(retrained / folder), "--json"]) == 0
     winner = read_json(retrained / "result.json")["winner"]
     assert json.loads(capsys.readouterr().out)["accuracy"] == winner["test_accuracy"]
     assert read_json(retrained / "model" / "config.json")["test_accuracy"] == winner["test_accuracy"]

@@ -90,6 +90,7 @@ def evaluate_folder(command: EvaluateCommand) -> dict[str, float]:
         supernet = find_supernet(path)
         model = cut(supernet, supernet.space.arch(command.arch) if command.arch else winner(path))
     else:
+        path = path / "model" if (path / "model").is_dir() else path  # the run of a retraining
         model = load_model(path)
     batches = load_batches(command, UNTRAINED, World(), device, model.options["img_size"])
     normalise_as(batches, path)

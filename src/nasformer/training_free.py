@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.agreement import fit_to_data
-from nasformer.config import DataConfig, ProbeConfig, SearchCommand
+from nasformer.config import DataConfig, ProbeConfig, SearchCommand, SpaceConfig
 from nasformer.data import BatchSource
 from nasformer.device import choose_device
 from nasformer.errors import UserError
@@ -37,7 +37,9 @@ def make_scorer(command: Any, space: Space) -> Scorer:
     check_probing(command)
     device, batches = choose_device(command.device), None
     if command.data:
-        batches = probe_batches(command, space.options.get("img_size"))
+        # Images keep their size, unless another was asked for, by an option or in a table.
+        asked = command.img_size if isinstance(command, SpaceConfig) else space.options.get("img_size")
+        batches = probe_batches(command, asked)
         space = fit_to_data(space, batches, command)
     return Scorer(space, command.proxy, batches=batches, seed=command.seed, device=device, **command.probing())
 
@@ -82,12 +84,18 @@ def opened(command: SearchCommand, space: Space) -> Iterator[Path | None]:
         yield None
         return
     folder = Path(command.out)
-    if (folder / "supernet").exists():
-        raise UserError(f"{folder} is the run of a supernet; give the proxy search another --out folder")
+    if (folder / "supernet").exists() or (folder / "train").exists():
+        raise UserError(f"{folder} is the run of a training; give the proxy search another --out folder")
     with locked(folder / ".lock"):
         path = folder / "config.json"
-        write_json(path, noted(read_json(path) if path.exists() else {}, command, space))
-        yield folder
+        before = read_json(path) if path.exists() else {}
+        write_json(path, noted(before, command, space))
+        try:
+            yield folder
+        except UserError:
+            if before:
+                write_json(path, before)  # a command that was refused leaves no trace
+            raise
 
 
 def summarise(scorer: Scorer, result: SearchResult, budget: Budget, command: SearchCommand) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def by_layer(model: nn.Module, image: Tensor) -> dict[str, float]:
     terms = {}
     for name, weight in model.named_parameters():
         layer = name.removesuffix(".weight")
+        assert weight.grad is not None
         if name.endswith(".weight") and layer.endswith(ATTENTION):
             terms[layer] = nuclear(weight.grad) * nuclear(weight)
         elif name.endswith(".weight") and layer.endswith(MLP):

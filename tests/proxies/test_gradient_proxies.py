@@ -145,7 +145,8 @@ def test_zico_is_its_formula_and_leaves_out_what_does_not_vary() -> None:
 def test_zico_normalises_each_half_by_its_own_statistics() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 3))
-    model, probe, half = model.double().eval(), double_probe(2 * CHUNK + 4), CHUNK + 2
+    half = CHUNK["cpu"] + 2  # more than one chunk
+    model, probe = model.double().eval(), double_probe(2 * half)
     conv, head = model[0], model[4]
     gradients = []
     for start in (0, half):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +37,7 @@ def values(found: list[dict[str, Score]]) -> list[dict[str, tuple[float, ...]]]:
 
 
 @pytest.fixture
-def fussy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def fussy(monkeypatch: pytest.MonkeyPatch) -> str:
     """A proxy that does not apply to narrow nets."""
     list_proxies()
     monkeypatch.setattr(registry, "_PROXIES", dict(registry._PROXIES))

@@ -31,7 +31,7 @@ def scorer(proxies: str = "dss", **settings: Any) -> Scorer:
 
 def find(judge: Scorer, journal: Path | None = None, evaluations: int = 24, **changes: Any) -> SearchResult:
     options = {"evaluations": evaluations}
-    settings = {"budget": BUDGET, "options": options, "journal": journal, "quiet": True}
+    settings: dict[str, Any] = {"budget": BUDGET, "options": options, "journal": journal, "quiet": True}
     return search_training_free(judge, **(settings | changes))
 
 

@@ -88,6 +88,10 @@ def test_neighbours_keep_the_rules() -> None:
     assert steps == {(2, 2, 2), (2, 2, 4)}  # the first from steps of base_dim and mlp_ratio
 
 
+def test_a_rule_shows_what_it_says_and_not_where_its_test_lies() -> None:
+    assert repr(divides("a", "b")) == "Rule(fields=('a', 'b'), why='a must divide b')"
+
+
 def test_separate_rules_make_separate_groups() -> None:
     space = Struct(divides("a", "b"), divides("c", "d"), a=HEADS, b=HEADS, c=HEADS, d=HEADS)
     assert len(space.groups) == 2

@@ -64,7 +64,9 @@ def in_words(score: Score) -> str:
 def rank(command: RankCommand, as_json: bool) -> None:
     if not command.table or not command.target:
         raise UserError("say which table and column: nasformer rank --table FILE --target COLUMN --proxy dss,snip")
-    table = read_table(command.table).select(command.target)
+    table = read_table(command.table)
+    known = table.select(command.target)
+    table = table if command.out else known  # scores that are kept serve all columns, so they are of all rows
     scores, seconds = score_table(command, table) if command.proxy else ({}, {})
     ranking = rank_scores(
         table,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nasformer.proxies.linears import is_attention, is_mlp
 from nasformer.proxies.lockstep import Lockstep, Trace
-from nasformer.proxies.nuclear import nuclear_norms, whole_norms
+from nasformer.proxies.nuclear import nuclear_norms, whole_norm
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.proxy import Inapplicable, proxy
 from nasformer.space import Arch
@@ -40,7 +40,8 @@ def dss(model: nn.Module, probe: Probe, diverse: Wanted = is_attention) -> float
     if not attention:
         raise Inapplicable("the model has no attention with linear layers such as attn.qkv and attn.proj")
     gradients = torch.autograd.grad(model(probe.ones()).sum(), [*attention, *mlp])
-    diversity = [nuclear_norms(g[None]) * whole_norms(w.double()) for g, w in zip(gradients, attention, strict=False)]
+    norms = nuclear_norms(gradient[None] for gradient in gradients[: len(attention)])
+    diversity = [norm * whole_norm(weight.detach()) for norm, weight in zip(norms, attention, strict=True)]
     salience = [saliency(g[None], w) for g, w in zip(gradients[len(attention) :], mlp, strict=True)]
     return torch.cat(diversity + salience).sum().item()
 
@@ -63,13 +64,15 @@ def together(lockstep: Lockstep, archs: Sequence[Arch], probe: Probe, diverse: W
     ones = probe.ones().requires_grad_()  # weights need no gradient here, but the graph must start somewhere
     logits, traces = lockstep.run(archs, ones, lambda name, module: diverse(name, module) or is_mlp(name, module))
     arriving = torch.autograd.grad(torch.cat(logits).sum(), [trace.output for trace in traces])
+    pairs = list(zip(traces, arriving, strict=True))
+    attention = [(trace, delta) for trace, delta in pairs if diverse(trace.name, trace.module)]
+    norms = nuclear_norms(weight_gradients(trace, delta) for trace, delta in attention)
     scores = torch.zeros(len(archs), dtype=torch.float64, device=ones.device)
-    for trace, delta in zip(traces, arriving, strict=True):
-        gradients = weight_gradients(trace, delta)
+    for (trace, _), norm in zip(attention, norms, strict=True):
+        scores[trace.members] += norm * lockstep.weight_norm(trace)
+    for trace, delta in pairs:
         if is_mlp(trace.name, trace.module):
-            scores[trace.members] += saliency(gradients, trace.weight)
-        else:
-            scores[trace.members] += nuclear_norms(gradients) * lockstep.weight_norm(trace)
+            scores[trace.members] += saliency(weight_gradients(trace, delta), trace.weight)
     return scores
 
 

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from nasformer.families.segment import Segment
 from nasformer.proxies.hooks import watch
-from nasformer.proxies.nuclear import whole_norms
+from nasformer.proxies.nuclear import whole_norm
 from nasformer.space import Arch
 from nasformer.supernet import Supernet
 from nasformer.supernet.skeleton import slices
@@ -95,5 +95,5 @@ class Lockstep:
         """The nuclear norm of a slice, computed once: in a search each slice comes up thousands of times."""
         key = (trace.name, trace.weight.shape)
         if key not in self.norms:
-            self.norms[key] = whole_norms(trace.weight.double()).item()
+            self.norms[key] = whole_norm(trace.weight)
         return self.norms[key]

@@ -1,45 +1,119 @@
-"""Nuclear norms (sums of singular values) of many matrices at once.
+"""Nuclear norms (sums of singular values) of many matrices.
 
-The singular values of M are the square roots of the eigenvalues of its smaller Gram matrix. Squaring costs half the
-digits, so it is done in double precision, where half is still eight.
+On a CPU they come from the eigenvalues of the smaller Gram matrix, in double precision, of which squaring leaves eight
+digits. Eigenproblems are slow on a GPU, matrix products are not: there M is turned step by step into its polar factor
+U (M = UH, with the same singular vectors and all singular values 1), and the norm is the inner product of U and M.
 
-Gradients of a network for a single image have few directions that matter, and eigenproblems are slow on a GPU. So a
-stack of matrices is first projected onto a few random directions of its range (Halko, Martinsson & Tropp 2011). What
-the projection leaves out is known exactly, by its Frobenius norm, and bounds the error; a matrix for which the bound is
-too large is taken whole.
+Gradients of a network for a single image have few directions that matter. So on a GPU large matrices are first
+projected onto a few random directions of their range (Halko, Martinsson & Tropp 2011). What the projection leaves out
+is known exactly, by its Frobenius norm, and bounds the error; a matrix for which the bound is too large is taken whole.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 DIRECTIONS = 32
 TOLERANCE = 1e-5
+POLAR_STEPS = 32
+BUCKET = 64  # sides are filled up with zeros to a multiple of it, which changes no norm, to go together on a GPU
+ELEMENTS = 2**27  # numbers taken together, 1 GiB of them
 
 
-def nuclear_norms(stack: Tensor) -> Tensor:
-    """The nuclear norms of [n, rows, columns] matrices, as a double tensor [n]; exact to `TOLERANCE`.
+def nuclear_norms(stacks: Iterable[Tensor]) -> list[Tensor]:
+    """The norms of stacks of matrices, each [n, rows, columns], as double tensors [n]; exact to `TOLERANCE`.
 
-    >>> nuclear_norms(torch.tensor([[[3.0, 4.0]], [[0.0, 0.0]]])).tolist()
-    [5.0, 0.0]
+    >>> [norms.tolist() for norms in nuclear_norms([torch.tensor([[[3.0, 4.0]], [[0.0, 0.0]]])])]
+    [[5.0, 0.0]]
     """
-    stack = stack.double()
-    if min(stack.shape[-2:]) <= 2 * DIRECTIONS:
-        return whole_norms(stack)
+    upright = [stack if stack.shape[-2] >= stack.shape[-1] else stack.mT for stack in stacks]
+    if upright and upright[0].is_cuda:
+        return grouped_norms(upright)
+    return [spectral_norms(stack.double()) for stack in upright]
+
+
+def grouped_norms(upright: Sequence[Tensor]) -> list[Tensor]:
+    """What a GPU does: stacks of about the same shape at once."""
+    norms: dict[int, Tensor] = {}
+    for indices in together(upright):
+        found = gradient_norms(joined([upright[index] for index in indices]).double())
+        norms |= zip(indices, found.split([len(upright[index]) for index in indices]), strict=True)
+    return [norms[index] for index in range(len(upright))]
+
+
+def together(stacks: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Indices of stacks of about the same shape, as many as memory allows."""
+    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, stack in enumerate(stacks):
+        by_shape[filled(stack.shape[-2]), filled(stack.shape[-1])].append(index)
+    for (rows, columns), indices in by_shape.items():
+        part, size = list[int](), 0
+        for index in indices:
+            more = len(stacks[index]) * rows * columns
+            if part and size + more > ELEMENTS:
+                yield part
+                part, size = [], 0
+            part.append(index)
+            size += more
+        yield part
+
+
+def filled(side: int) -> int:
+    return -(-side // BUCKET) * BUCKET
+
+
+def joined(stacks: Sequence[Tensor]) -> Tensor:
+    rows, columns = (max(stack.shape[side] for stack in stacks) for side in (-2, -1))
+    return torch.cat([F.pad(stack, (0, columns - stack.shape[-1], 0, rows - stack.shape[-2])) for stack in stacks])
+
+
+def gradient_norms(stack: Tensor) -> Tensor:
+    """Through a projection where that pays and suffices, otherwise whole."""
+    if stack.shape[-1] <= 2 * DIRECTIONS:
+        return polar_norms(stack)
     norms, errors = projected_norms(stack)
     poor = ~(errors <= TOLERANCE * norms)  # so written, NaN is poor
     if poor.any():
-        norms[poor] = whole_norms(stack[poor])
+        norms[poor] = polar_norms(stack[poor])
     return norms
 
 
-def whole_norms(stack: Tensor) -> Tensor:
-    """By the eigenvalues of the smaller of M M^T and M^T M; NaN for a matrix that is not finite."""
-    grams = stack @ stack.mT if stack.shape[-2] <= stack.shape[-1] else stack.mT @ stack
+def whole_norm(matrix: Tensor) -> float:
+    """The norm of a single matrix, such as a weight, none of whose directions can be left out."""
+    stack = (matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT).double()[None]
+    return (polar_norms(stack) if matrix.is_cuda else spectral_norms(stack)).item()
+
+
+def spectral_norms(stack: Tensor) -> Tensor:
+    """By the eigenvalues of M^T M; NaN for a matrix that is not finite."""
+    grams = stack.mT @ stack
     finite = grams.isfinite().all(-1).all(-1)  # an eigensolver would give up on the whole stack otherwise
     values = torch.linalg.eigvalsh(grams.where(finite[..., None, None], 0.0))
     return values.clamp(min=0).sqrt().sum(-1).where(finite, torch.nan)
+
+
+def polar_norms(stack: Tensor) -> Tensor:
+    return (polar_factors(stack) * stack).sum((-2, -1))
+
+
+def polar_factors(stack: Tensor) -> Tensor:
+    """By a Newton-Schulz iteration of fifth order.
+
+    Each step takes a singular value s of the iterate to s (15 - 10 s^2 + 3 s^4) / 8, nearer to 1: small ones grow
+    almost twofold. After all steps just values below a hundred-millionth of the largest are left behind.
+    """
+    size = torch.linalg.matrix_norm(stack, keepdim=True)
+    polar = stack / size.clamp(min=torch.finfo(stack.dtype).tiny)
+    identity = torch.eye(stack.shape[-1], dtype=stack.dtype, device=stack.device)
+    for _ in range(POLAR_STEPS):
+        gram = polar.mT @ polar
+        polar = polar @ (1.875 * identity - 1.25 * gram + 0.375 * gram @ gram)
+    return polar
 
 
 def projected_norms(stack: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,7 +122,7 @@ def projected_norms(stack: Tensor) -> tuple[Tensor, Tensor]:
     Of a rest R with rank r the nuclear norm is at most sqrt(r) times the Frobenius norm.
     """
     draw = torch.randn(stack.shape[-1], DIRECTIONS, dtype=stack.dtype, generator=torch.Generator().manual_seed(0))
-    basis, _ = torch.linalg.qr(stack @ draw.to(stack.device))
+    basis = polar_factors(stack @ draw.to(stack.device))
     projected = basis.mT @ stack
-    rest = (stack - basis @ projected).square().sum((-2, -1)).sqrt()
-    return whole_norms(projected), rest * (min(stack.shape[-2:]) - DIRECTIONS) ** 0.5
+    rest = torch.linalg.matrix_norm(stack - basis @ projected)
+    return polar_norms(projected.mT), rest * (stack.shape[-1] - DIRECTIONS) ** 0.5

@@ -6,7 +6,7 @@ A group's valid combinations are listed once, so that counting and sampling stay
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -28,12 +28,14 @@ class Rule:
     """A condition between fields: `test` gets their values in the order of `fields`, `why` says it in words.
 
     >>> rule = Rule(("dim", "heads"), lambda dim, heads: dim % heads == 0, "heads must divide dim")
+    >>> rule
+    Rule(fields=('dim', 'heads'), why='heads must divide dim')
     >>> rule.holds({"dim": 192, "heads": 5})
     False
     """
 
     fields: tuple[str, ...]
-    test: Callable[..., bool]
+    test: Callable[..., bool] = field(repr=False)
     why: str
 
     def __post_init__(self) -> None:
