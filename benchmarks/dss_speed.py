@@ -14,6 +14,7 @@ from torch import nn
 
 import nasformer
 from nasformer.proxies.dss import dss_many
+from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.linears import is_attention, is_mlp
 from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import noise_probe
@@ -51,17 +52,17 @@ def main() -> None:
     parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     space = nasformer.get_space(args.space)
-    supernet = nasformer.Supernet(space).to(args.device).eval()
+    fresh = FreshLayers(space, device=args.device)
     probe = noise_probe((3, 224, 224), 1000, batch_size=1, device=args.device)
     archs = [space.sample(seed) for seed in range(args.count)]
-    lockstep, fast, literal = Lockstep(supernet), list[float](), list[float]()
+    lockstep, fast, literal = Lockstep(fresh), list[float](), list[float]()
 
     first = seconds(lambda: dss_many(lockstep, archs[: args.count // 8], probe), args.device)
     many = seconds(lambda: fast.extend(dss_many(lockstep, archs, probe)), args.device) / args.count
 
     def built(arch: nasformer.Arch) -> nn.Module:
         model = space.build(arch).to(args.device).eval()
-        model.load_state_dict(supernet.slices(arch))  # the same weights, to compare the scores
+        model.load_state_dict(fresh.model(arch).state_dict())  # the same weights, to compare the scores
         return model
 
     def one_by_one() -> None:

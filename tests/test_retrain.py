@@ -77,6 +77,13 @@ def test_the_model_is_evaluated_as_any_other(retrained: Path, folder: str, capsy
     assert read_json(retrained / "model" / "config.json")["test_accuracy"] == winner["test_accuracy"]
 
 
+def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, capsys: Any) -> None:
+    """Such as a search without training."""
+    write_json(tmp_path / "config.json", {"space": "autoformer-micro"})
+    write_json(tmp_path / "result.json", {"winner": {"arch": {}}})
+    assert "has no trained model; make one: nasformer retrain" in refused(capsys, ["evaluate", str(tmp_path)])
+
+
 def test_a_finished_one_is_left_as_it_is(finished: Path, retrained: Path, monkeypatch: Any) -> None:
     before = contents(retrained)
 

@@ -116,8 +116,8 @@ def test_a_proxy_that_does_not_apply_is_no_error(capsys: Any) -> None:
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "unknown proxy": (["score", *MICRO, "--arch", ARCH, "--proxy", "dsss"], "unknown proxy 'dsss'; did you mean dss?"),
     "unknown proxy to describe": (["proxies", "snap"], "unknown proxy 'snap'; did you mean snip?"),
-    "nothing like it": (["proxies", "xyzzy"], "unknown proxy 'xyzzy'; there are: dss,"),
-    "no proxy": (["score", *MICRO, "--arch", ARCH], "name at least one proxy; there are: dss,"),
+    "nothing like it": (["proxies", "xyzzy"], "unknown proxy 'xyzzy'; there are: autoprox,"),
+    "no proxy": (["score", *MICRO, "--arch", ARCH], "name at least one proxy; there are: autoprox,"),
     "no arch": (["score", *MICRO, "--proxy", "dss"], "name an architecture with --arch"),
     "no space": (["score", "--arch", ARCH, "--proxy", "dss"], "name a space with --space"),
     "arch of a larger space": (
@@ -211,7 +211,7 @@ def test_the_report_shows_the_scores(searched: Path) -> None:
     page, result = (searched / "report.html").read_text(), read_json(searched / "result.json")
     for row in [result["winner"], *result["references"]]:
         for name in ("dss", "naswot"):
-            assert f"<td>{row[name]:.4g}</td>" in page
+            assert f"<td>{row[name]:.5g}</td>" in page
     assert "<th>dss</th><th>naswot</th>" in page
 
 

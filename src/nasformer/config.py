@@ -77,26 +77,38 @@ class SearchOptions:
     """How to search."""
 
     strategy: str = "evolution"
-    """evolution or random"""
-    population: int = 50
-    """candidates of a generation"""
+    """evolution, random, or cyclic: topology and size by turns, for spaces that have both"""
+    population: int | None = None
+    """candidates of a generation; cyclic: those that a phase breeds from; None: 50, or 25"""
     generations: int = 20
     """generations, the random start included"""
     parents: int = 10
     """the best so far, from which a generation descends"""
     mutation: str = "code"
     """AutoFormer's mutation probabilities: as in its published code, or as in its paper"""
+    tournament: int = 5
+    """cyclic: how many of the population compete in a step"""
+    steps: int = 10
+    """cyclic: steps of a phase, each with up to three children"""
+    cycles: int = 8
+    """cyclic: the most cycles; one that changes nothing is the last"""
     evaluations: int | None = None
     """candidates of a random search; None: 1000, or with a proxy 8000 as TF-TAS has it"""
     objectives: list[str] = field(default_factory=list)
     """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
-    with proxies the ranks by all of them together"""
+    with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""
 
     def options(self, evaluations: int = 1000) -> dict[str, Any]:
         """The options of the chosen strategy; so many evaluations where the user left them open."""
-        names = {"random": ["evaluations"], "evolution": ["population", "generations", "parents", "mutation"]}
-        given = {name: getattr(self, name) for name in names.get(self.strategy, [])}
-        return given | ({"evaluations": evaluations} if given.get("evaluations", 0) is None else {})
+        names = {
+            "random": ["evaluations"],
+            "evolution": ["population", "generations", "parents", "mutation"],
+            "cyclic": ["population", "tournament", "steps", "cycles", "mutation"],
+        }
+        chosen = {name: getattr(self, name) for name in names.get(self.strategy, [])}
+        if chosen.get("evaluations", 0) is None:
+            chosen["evaluations"] = evaluations
+        return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclass

@@ -20,6 +20,7 @@ from nasformer.files import read_json
 from nasformer.recipe import AugmentConfig, Recipe
 from nasformer.space import Arch
 from nasformer.supernet import Supernet, load_supernet
+from nasformer.supernet.statistics import recalibrate
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
@@ -84,17 +85,30 @@ def normalise_as(batches: BatchSource, folder: Path) -> None:
         setattr(batches, name, tuple(values))
 
 
+def model_folder(path: Path) -> Path:
+    """The folder of a model, which may be in the run of a retraining."""
+    if (path / "model").is_dir():
+        return path / "model"
+    if (path / "result.json").exists():
+        raise UserError(f"{path} has no trained model; make one: nasformer retrain {path} --data DATA --out NEW")
+    return path
+
+
 def evaluate_folder(command: EvaluateCommand) -> dict[str, float]:
     device, path = choose_device(command.device), Path(command.model)
-    if command.arch or (path / "supernet").is_dir():
+    inherited = bool(command.arch) or (path / "supernet").is_dir()
+    if inherited:
         supernet = find_supernet(path)
         model = cut(supernet, supernet.space.arch(command.arch) if command.arch else winner(path))
     else:
-        path = path / "model" if (path / "model").is_dir() else path  # the run of a retraining
+        path = model_folder(path)
         model = load_model(path)
     batches = load_batches(command, UNTRAINED, World(), device, model.options["img_size"])
     normalise_as(batches, path)
     for name, value in image_options(batches).items():
         if model.options[name] != value:
             raise UserError(f"{path} is for {name} {model.options[name]}, but {command.data} has {value}")
-    return evaluate(model.to(device), batches, command.split)
+    model = model.to(device)
+    if inherited:
+        recalibrate(model, batches)
+    return evaluate(model, batches, command.split)

@@ -15,7 +15,6 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from nasformer.config import (
     SearchOptions,
     TrainCommand,
 )
-from nasformer.data import Split
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import save_model
@@ -53,7 +51,7 @@ from nasformer.space import Arch, check_satisfiable
 from nasformer.supernet import Supernet, load_supernet, save_supernet
 from nasformer.supernet.health import check_up
 from nasformer.train.distributed import World, join_world
-from nasformer.train.evaluate import evaluate
+from nasformer.train.evaluate import Heirs
 from nasformer.train.log import TrainLog
 from nasformer.train.supernets import search_supernet, train_supernet
 
@@ -135,17 +133,18 @@ class Run:
     def summarise(self, supernet: Supernet, result: SearchResult, budget: Budget) -> dict[str, Any]:
         """Tests the winner beside a random arch, the smallest and the largest in the budget; writes it all down."""
         rivals = references(self.space.root, self.space.costs, budget, self.config.seed)
+        heirs = Heirs(supernet, self.batches, self.recipe.precision)
         summary: dict[str, Any] = {
             "space": self.space.name,
             "data": self.config.data,
             "budget": str(budget),
-            "winner": self.row("winner", supernet, result.best.arch),
-            "references": [self.row(name, supernet, arch) for name, arch in rivals.items()],
-            "health": check_up(self.space, partial(self.accuracy, supernet), self.config.seed),
+            "winner": self.row("winner", heirs, result.best.arch),
+            "references": [self.row(name, heirs, arch) for name, arch in rivals.items()],
+            "health": check_up(self.space, heirs.accuracy, self.config.seed),
             "front": [one.to_dict() for one in result.front],
             "note": result.note,
         }
-        self.publish(supernet.extract(result.best.arch).eval(), summary)
+        self.publish(heirs.model(result.best.arch), summary)
         return summary
 
     def publish(self, model: Backbone, summary: dict[str, Any]) -> None:
@@ -157,16 +156,13 @@ class Run:
 
         write_report(self.folder)
 
-    def accuracy(self, supernet: Supernet, arch: Arch, split: Split = "test") -> float:
-        return evaluate(supernet, self.batches, split, arch=arch, precision=self.recipe.precision)["accuracy"]
-
-    def row(self, name: str, supernet: Supernet, arch: Arch) -> dict[str, Any]:
+    def row(self, name: str, heirs: Heirs, arch: Arch) -> dict[str, Any]:
         return {
             "name": name,
             "arch": arch.to_dict(),
             **self.space.costs(arch),
-            "holdout_accuracy": self.accuracy(supernet, arch, "holdout"),
-            "test_accuracy": self.accuracy(supernet, arch, "test"),
+            "holdout_accuracy": heirs.accuracy(arch, "holdout"),
+            "test_accuracy": heirs.accuracy(arch, "test"),
         }
 
 

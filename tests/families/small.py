@@ -23,6 +23,7 @@ GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 # What is small depends on how a family cuts the image; a family that 64 pixels do not suit has its line here.
 SMALL: dict[str, dict[str, Any]] = {
     "autoformer": {"img_size": 32, "patch_size": 8},
+    "esformer": {"img_size": 32, "patch_size": 2},  # maps of 16 x 16 down to 2 x 2
     "pit": {"img_size": 17, "patch_size": 3, "stride": 2},  # 8 x 8 patches that overlap, then 4 x 4, then 2 x 2
 }
 
@@ -54,6 +55,9 @@ def randomise(module: M, seed: int = 0) -> M:
     generator = torch.Generator().manual_seed(seed)
     for weight in module.parameters():
         weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.05)
+    for name, statistic in module.named_buffers():
+        if name.endswith(("running_mean", "running_var")):  # variances stay positive
+            statistic.add_(torch.rand(statistic.shape, generator=generator), alpha=0.05)
     return module
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import SPACES, each_arch, each_space, image_size, images, randomise
+from nasformer.errors import UserError
 from nasformer.families import Space, list_spaces
 from nasformer.families.backbone import Backbone, model_options
 from nasformer.space import Arch
@@ -264,12 +265,17 @@ def test_pruned_model_gives_the_same_intermediates(model: Backbone, x: Tensor) -
     maps = model.forward_intermediates(x, intermediates_only=True)
     infos, full = model.feature_info, numel(model)
     start, end = (model.segment_names.index(info["module"]) for info in infos[-2:])
+    other_width = infos[-2]["num_chs"] != model.num_features
+    if other_width:  # neither the norm nor the head can stay
+        end = len(model.segment_names)
+        with pytest.raises(UserError, match="prune it too"):
+            model.prune_intermediate_layers([0, -2], prune_head=False)
     dropped = sum(numel(model.get_submodule(name)) for name in model.segment_names[start + 1 : end + 1])
-    assert model.prune_intermediate_layers([0, -2], prune_head=False) == [0, len(maps) - 2]
+    assert model.prune_intermediate_layers([0, -2], prune_head=other_width) == [0, len(maps) - 2]
     assert numel(model) == full - dropped > 0
     assert model.feature_info == infos[:-1]
     assert same(model.forward_intermediates(x, [0, len(maps) - 2], intermediates_only=True), [maps[0], maps[-2]])
-    assert model(x).shape == (len(x), model.num_classes)
+    assert model(x).shape == (len(x), model.num_classes or model.num_features)
     model.prune_intermediate_layers([0])
     assert model.num_classes == 0
     assert model(x).shape == (len(x), model.num_features)

@@ -10,12 +10,12 @@ from typing import Any
 
 from nasformer.families import get_space
 from nasformer.files import write_json, write_text
-from nasformer.search import Budget, Candidate, search
+from nasformer.search import Budget, Candidate, SearchResult, search
 from nasformer.space import Arch
 
 SPACE = get_space("autoformer-micro")
 LIMIT = 150_000
-PLOTS = {"accuracy_vs_cost", "architecture", "bars", "search_progress", "training_curve"}
+PLOTS = {"score_vs_cost", "architecture", "bars", "search_progress", "training_curve"}
 
 
 def score(arch: Arch) -> dict[str, float]:
@@ -78,3 +78,35 @@ def write_run(run: Path, **options: Any) -> list[Candidate]:
 def edit(path: Path, **changes: Any) -> None:
     """Changes top-level entries of a JSON file."""
     write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def untrained_scores(arch: Arch) -> dict[str, float]:
+    """Two scores that do not agree, one of them below zero."""
+    costs = SPACE.costs(arch)
+    luck = random.Random(arch.to_json())
+    return {"dss": costs["params"] / 1000 + luck.gauss(0, 8), "zen": -50 + luck.gauss(costs["macs"] / 1e6, 2)}
+
+
+def write_untrained_run(run: Path, *proxies: str) -> SearchResult:
+    """Fills the folder as a search without training does: no accuracy anywhere, and no training."""
+    budget, options = Budget(max_params=LIMIT), {"population": 12, "generations": 5, "parents": 4}
+    place: dict[str, Any] = {"budget": budget, "options": options, "journal": run / "search" / "journal.jsonl"}
+    found = search(SPACE, untrained_scores, SPACE.costs, objectives=proxies, order="ranks", **place)
+
+    def row(name: str, arch: Arch) -> dict[str, Any]:
+        scores = {name: score for name, score in untrained_scores(arch).items() if name in proxies}
+        return {"name": name, "arch": arch.to_dict(), **SPACE.costs(arch), **scores}
+
+    rivals = {"random": SPACE.root.sample(random.Random(1)), "smallest": SPACE.root.smallest()}
+    result = {
+        "space": SPACE.name,
+        "data": None,
+        "budget": str(budget),
+        "proxies": proxies,
+        "winner": row("winner", found.best.arch),
+        "references": [row(name, arch) for name, arch in rivals.items()],
+        "front": [candidate.to_dict() for candidate in found.front],
+    }
+    write_json(run / "config.json", {"space": SPACE.name, "data": "", "seed": 0, "budget": {"max_params": LIMIT}})
+    write_json(run / "result.json", result)
+    return found

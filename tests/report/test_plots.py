@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from nasformer.report.captions import captions
 from nasformer.report.contents import Run, read_run
-from nasformer.report.html import CAPTIONS
 from nasformer.report.plots import FIGURES
 from nasformer.space import Arch
 
@@ -52,8 +52,8 @@ def lines(axes: Any) -> dict[str, Any]:
     return {line.get_label(): line for line in axes.get_lines()}
 
 
-def test_every_plot_has_its_words_on_the_page() -> None:
-    assert set(FIGURES) == set(CAPTIONS) == PLOTS
+def test_every_plot_has_its_words_on_the_page(run: Run) -> None:
+    assert set(FIGURES) == set(captions(run)) == PLOTS
 
 
 @pytest.mark.parametrize("name", sorted(PLOTS))
@@ -74,11 +74,11 @@ def test_no_text_of_the_drawing_hides_another(kind: str, request: pytest.Fixture
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
 
-@pytest.mark.parametrize("name", ["accuracy_vs_cost", "search_progress"])
+@pytest.mark.parametrize("name", ["score_vs_cost", "search_progress"])
 def test_the_legend_names_all_that_is_drawn(name: str, run: Run) -> None:
     known = labels(drawn(name, run))
     expected = {
-        "accuracy_vs_cost": ["winner", "candidate", "Pareto front", "random", "budget: parameters ≤ 150K"],
+        "score_vs_cost": ["winner", "candidate", "Pareto front", "random", "budget: parameters ≤ 150K"],
         "search_progress": ["best so far", "median", "middle half", "random reference"],
     }
     assert set(expected[name]) <= set(known)
@@ -86,7 +86,7 @@ def test_the_legend_names_all_that_is_drawn(name: str, run: Run) -> None:
 
 
 def test_the_front_is_what_no_candidate_beats(run: Run) -> None:
-    line = lines(drawn("accuracy_vs_cost", run).axes[0])["Pareto front"]
+    line = lines(drawn("score_vs_cost", run).axes[0])["Pareto front"]
     front = list(zip(line.get_xdata(), line.get_ydata(), strict=True))
     points = [(c.scores["params"], 100 * c.scores["accuracy"]) for c in run.candidates]
     best = [p for p in points if not any(x <= p[0] and y >= p[1] and (x, y) != p for x, y in points)]
@@ -94,7 +94,7 @@ def test_the_front_is_what_no_candidate_beats(run: Run) -> None:
 
 
 def test_a_far_reference_does_not_squeeze_the_candidates(crowded: Run) -> None:
-    figure = drawn("accuracy_vs_cost", crowded)
+    figure = drawn("score_vs_cost", crowded)
     sizes = [c.scores["params"] for c in crowded.candidates]
     left, right = figure.axes[0].get_xlim()
     assert (max(sizes) - min(sizes)) / (right - left) > 0.5
@@ -105,13 +105,13 @@ def test_a_far_reference_does_not_squeeze_the_candidates(crowded: Run) -> None:
 
 def test_references_of_one_name_are_all_marked(run: Run) -> None:
     twins = [type(m)("random", m.arch, {**m.scores, "params": 90_000 + k}) for k, m in enumerate(run.models)]
-    figure = drawn("accuracy_vs_cost", Run(**{**vars(run), "models": [run.models[0], *twins]}))
+    figure = drawn("score_vs_cost", Run(**{**vars(run), "models": [run.models[0], *twins]}))
     dots = [one for one in figure.axes[0].collections if one.get_label() == "random"]
     assert len(dots) == len(twins)
 
 
 def test_each_limited_cost_has_its_panel(crowded: Run) -> None:
-    names = [axes.get_xlabel() for axes in drawn("accuracy_vs_cost", crowded).axes]
+    names = [axes.get_xlabel() for axes in drawn("score_vs_cost", crowded).axes]
     assert names[:2] == ["parameters", "MACs (multiply-accumulates an image)"]
 
 

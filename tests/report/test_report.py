@@ -140,7 +140,7 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
     ("missing", "lost"),
     [
         ("train/log.jsonl", {"training_curve"}),
-        ("search/journal.jsonl", {"accuracy_vs_cost", "search_progress"}),
+        ("search/journal.jsonl", {"score_vs_cost", "search_progress"}),
         ("result.json", {"architecture", "bars"}),
     ],
 )

@@ -12,9 +12,10 @@ import pytest
 from nasformer.search import STRATEGIES, Journal, SearchResult, random_search, read_journal
 from nasformer.space import Arch
 
-from .toy import accuracy, run
+from .toy import STEADY, accuracy, run
 
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+every_steady_strategy = pytest.mark.parametrize("name", STEADY)
 
 
 class Together:
@@ -44,12 +45,13 @@ def whole(name: str, path: Path) -> tuple[SearchResult, bytes]:
 def test_each_generation_is_judged_once(name: str, tmp_path: Path) -> None:
     judge = Together()
     result = run(name, tmp_path / "journal.jsonl", evaluate=judge)
-    assert [len(call) for call in judge.calls] == [12] * 4
+    if name in STEADY:
+        assert [len(call) for call in judge.calls] == [12] * 4
     assert [arch for call in judge.calls for arch in call] == [one.arch for one in result.candidates]
     assert run(name, evaluate=Together()) == result
 
 
-@every_strategy
+@every_steady_strategy
 def test_a_generation_is_written_together(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, sizes, real = tmp_path / "journal.jsonl", [], Journal.append
 
@@ -85,7 +87,9 @@ def test_killed_between_any_two_lines(name: str, tmp_path: Path) -> None:
         assert run(name, path, evaluate=judge) == result
         assert path.read_bytes() == content
         done = max(kept - 1, 0)
-        assert [len(call) for call in judge.calls] == [12] * (4 - done // 12)
+        if name in STEADY:
+            assert [len(call) for call in judge.calls] == [12] * (4 - done // 12)
+        assert bool(judge.calls) == (done < len(result.candidates))
 
 
 @every_strategy
@@ -98,7 +102,7 @@ def test_killed_inside_a_line_of_a_batch(name: str, tmp_path: Path) -> None:
         assert path.read_bytes() == content
 
 
-@every_strategy
+@every_steady_strategy
 def test_interrupted_in_every_batch(name: str, tmp_path: Path) -> None:
     result, content = whole(name, tmp_path / "whole.jsonl")
 
@@ -126,7 +130,7 @@ def test_too_few_answers_are_an_error(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "journal.jsonl")[1] == []
 
 
-@every_strategy
+@every_steady_strategy
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("order", ["pareto", "ranks"])
 def test_what_is_not_finite_is_null_and_never_wins(name: str, bad: float, order: str, tmp_path: Path) -> None:

@@ -8,10 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nasformer.search import STRATEGIES, Budget, SearchResult, search
+from nasformer.search import STRATEGIES, Budget, Problem, SearchResult, search
 from nasformer.space import Arch, Choice, Repeat, Struct
 
-BLOCK = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
+# Those that take any objectives, and judge as many as they say unless the space runs dry.
+STEADY = [name for name, kind in STRATEGIES.items() if kind.takes_ranks]
+OBJECTIVES = {name: ("accuracy",) if name in STEADY else ("accuracy", "params") for name in STRATEGIES}
+
+BLOCK = Struct(num_heads=Choice(3, 4, role="topology"), mlp_ratio=Choice(3.5, 4.0))
 SPACE = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(6, 7, 8)))
 BEST = Arch(
     embed_dim=216,
@@ -35,10 +39,14 @@ def accuracy(arch: Arch) -> dict[str, float]:
 
 
 def small(name: str) -> dict[str, Any]:
-    """Options that keep the strategy short: 48 evaluations, for whatever options it has."""
-    options = {"population": 12, "generations": 4, "parents": 4, "evaluations": 48}
+    """Options that keep the strategy short: 48 evaluations if it is steady, for whatever options it has."""
+    options = {"population": 12, "generations": 4, "parents": 4, "evaluations": 48, "steps": 4, "cycles": 2}
     known = inspect.signature(STRATEGIES[name]).parameters
     return {option: value for option, value in options.items() if option in known}
+
+
+def problem(name: str, seed: int = 0) -> Problem:
+    return Problem(SPACE, costs, BUDGET, OBJECTIVES[name], seed)
 
 
 def run(name: str, journal: Path | str | None = None, **changes: Any) -> SearchResult:
@@ -47,6 +55,7 @@ def run(name: str, journal: Path | str | None = None, **changes: Any) -> SearchR
         "costs": costs,
         "options": small(name),
         "budget": BUDGET,
+        "objectives": OBJECTIVES[name],
     }
     return search(SPACE, strategy=name, journal=journal, **{**arguments, **changes})
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nasformer.space import Choice, Node, OneOf, Repeat, Rule, Struct
+from nasformer.space import ROLES, Choice, Node, OneOf, Repeat, Rule, Struct
 
 NAMES = ("alpha", "beta", "gamma")
 MAX_MEMBERS = 400
 
 seeds = st.integers(0, 2**32 - 1)
+roles = st.sampled_from(ROLES)
 
 
 @st.composite
@@ -26,19 +27,19 @@ def choices(draw: st.DrawFn) -> Choice:
             st.just([True, False]),
         )
     )
-    return Choice(*scalars)
+    return Choice(*scalars, role=draw(roles))
 
 
 @st.composite
 def repeats(draw: st.DrawFn, items: st.SearchStrategy[Node]) -> Repeat:
     depths = draw(st.sets(st.integers(0, 3), min_size=1, max_size=3))
-    return Repeat(draw(items), depth=Choice(*sorted(depths)))
+    return Repeat(draw(items), depth=Choice(*sorted(depths), role=draw(roles)))
 
 
 @st.composite
 def one_ofs(draw: st.DrawFn, items: st.SearchStrategy[Node]) -> OneOf:
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
-    return OneOf(**{name: draw(items) for name in names})
+    return OneOf(**{name: draw(items) for name in names}).with_role(draw(roles))
 
 
 @st.composite

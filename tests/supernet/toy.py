@@ -1,4 +1,4 @@
-"""A small AutoFormer space, and a family with alternatives, which AutoFormer's spaces do not have."""
+"""A small AutoFormer space, a family with alternatives, which AutoFormer does not have, and one with batch norm."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from families.small import randomise
 from nasformer.families import Space
 from nasformer.families.autoformer import AutoFormer, declare
 from nasformer.families.backbone import Backbone
+from nasformer.families.esformer import ESFormer
+from nasformer.families.esformer import declare as declare_esformer
 from nasformer.families.segment import Segment
 from nasformer.layers.head import TokenHead
 from nasformer.layers.mlp import Mlp
@@ -54,3 +56,16 @@ def alternatives_space() -> Space:
     block = OneOf(norm=Struct(), mlp=Struct(hidden_dim=Choice(4, 6)), wide=Struct(hidden_dim=Choice(8, 10)))
     root = Struct(embed_dim=Choice(8, 12), blocks=Repeat(block, depth=Choice(1, 2)))
     return Space("alternatives", Alternatives, root)
+
+
+def toy_esformer(**options: Any) -> Space:
+    """A family with batch norm and with alternatives, for images of 8 x 8 pixels."""
+    root = declare_esformer(
+        embed_dim=((8, 16),) * 4,
+        depth=((1, 2),) * 4,
+        qkv_dim=((), (), (16, 32), (16, 32)),
+        kernel=(3, 5),
+        expansion=(2, 3),
+    )
+    small = {"img_size": 8, "patch_size": 1, "in_chans": 1, "num_classes": 10, "layer_scale": 0.5}
+    return Space("toy-esformer", ESFormer, root, {**small, **options})

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nasformer.data.augment import Augment, AugmentConfig
 from nasformer.data.images import Data, ImageSet, normalise, send
-from nasformer.data.order import batch_indices, clamp_batch, rank_slice, steps_per_epoch
+from nasformer.data.order import batch_indices, calibration_indices, clamp_batch, rank_slice, steps_per_epoch
 from nasformer.errors import UserError
 
 Split = Literal["train", "holdout", "test"]
@@ -46,6 +46,9 @@ class BatchSource(Protocol):
 
     def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
         """A whole split once, in a fixed order, on every rank: normalised images and labels."""
+
+    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+        """So many training images, normalised but not augmented: always the same random ones, on every rank."""
 
 
 class Batches:
@@ -111,6 +114,10 @@ class Batches:
         images = self._split(split)
         for x, labels in zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True):
             yield normalise(x, self.mean, self.std), labels
+
+    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+        for indices in calibration_indices(len(self.data.train), images, batch_size, self.seed):
+            yield normalise(self._split("train").images[send(indices, self.device)], self.mean, self.std)
 
     def _split(self, split: Split) -> ImageSet:
         """A part of the data, moved to the device on first use."""

@@ -55,6 +55,16 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int, repeats: int = 
     return _epoch_order(n, epoch, seed)[dealt // repeats]
 
 
+def calibration_indices(n: int, images: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
+    """The first so many samples of the first epoch, in batches that are nearly equal, since each counts alike.
+
+    >>> [len(part) for part in calibration_indices(100, images=70, batch_size=32, seed=0)]
+    [24, 23, 23]
+    """
+    count = clamp_batch(n, images)
+    return batch_indices(n, count, 0, seed).tensor_split(-(-count // batch_size))
+
+
 def rank_slice(indices: Tensor, rank: int, world: int) -> Tensor:
     """The contiguous part of a global batch that belongs to one of `world` ranks.
 

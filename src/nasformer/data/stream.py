@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from nasformer.data.batches import Batch, Split, check_split
 from nasformer.data.folder import Files, list_folder, read_image
 from nasformer.data.mixing import Mixing
-from nasformer.data.order import batch_indices, clamp_batch, rank_slice, steps_per_epoch
+from nasformer.data.order import batch_indices, calibration_indices, clamp_batch, rank_slice, steps_per_epoch
 from nasformer.data.rng import Stream, generator, mix
 from nasformer.errors import UserError
 from nasformer.recipe import AugmentConfig
@@ -99,6 +99,13 @@ class StreamingFolder:
         files = self._files[check_split(split, self.held_out)]
         keys = [[(index, 0) for index in part.tolist()] for part in torch.arange(len(files)).split(batch_size)]
         return self._load(_Items(files, self._eval_transform()), keys, _drop_unread)
+
+    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+        """So many training images, not augmented; files that cannot be read are left out."""
+        files = self._files["train"]
+        parts = calibration_indices(len(files), images, batch_size, self.seed)
+        keys = [[(index, 0) for index in part.tolist()] for part in parts]
+        return (x for x, _ in self._load(_Items(files, self._eval_transform()), keys, _drop_unread))
 
     def _train_keys(self, start_step: int) -> Iterator[list[Key]]:
         for step in count(start_step):

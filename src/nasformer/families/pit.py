@@ -13,8 +13,9 @@ Where paper and published code disagree, or are silent, our choices:
   in every stage, and so are they in its nets.
 - Presets: TF-TAS's files where its supplement differs. There the net S has other depths and ratio
   (``tf-tas-pit-s-supplement``), and XS has lost one of its three head numbers.
-- Weights at start: linear layers truncated normal 0.02, biases 0; convolutions as torch has them. TF-TAS's code draws
-  convolutions from N(0, 1), an oddity that drowns the positions (0.02) and that we do not repeat.
+- Weights at start: as torch has them, so they depend on the width, which is what timm's PiT does; scores of untrained
+  nets depend on it, and with it DSS ranks as it is reported to. TF-TAS's code has 0.02 for linear layers and N(0, 1)
+  for convolutions, an oddity that drowns the positions (0.02).
 - Stochastic depth grows linearly to the last block of the net at hand, as in timm; TF-TAS's code stops one step short.
 - Sharing (the papers have no supernet): by prefix; q, k and v each. A pooling filter belongs to the channel that it
   makes, as do all the weights of the next stage that read this channel; which channel it is made from depends on the
@@ -139,6 +140,7 @@ def stage_blocks(arch: Arch, stage: int, grid: Grid, drop_path_rate: float) -> l
             max_distance=None,
             stochastic_depth=drop_path_rate > 0,
             norm_eps=NORM_EPS,
+            init_std=None,
         )
         for number in range(depths[stage])
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 
-FAMILIES = ("autoformer", "pit")
+FAMILIES = ("autoformer", "pit", "esformer")
 _SPACES: dict[str, Space] = {}
 
 

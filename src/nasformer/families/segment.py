@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from nasformer.layers.cost import Cost
+from nasformer.layers.drop_path import set_drop_path
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Segment:
     def build(self) -> nn.Module:
         module = self.layer(**dict(self.options))
         if self.drop_path:
-            module.drop_path.rate.fill_(self.drop_path)  # type: ignore[union-attr,operator]
+            set_drop_path(module, self.drop_path)
         return module
 
     def cost(self) -> Cost:

@@ -1,7 +1,8 @@
 """Sharing rules: which slice of a shared weight a smaller member of the space uses.
 
 A rule takes the shared tensor and the smaller shape and returns the slice. Rules are ordinary differentiable tensor
-code, so autograd, torch.compile and extraction all follow from the same few lines.
+code, so autograd, torch.compile and extraction all follow from the same few lines. The rule of a statistic (of batch
+norm) must return a view, since training updates it in place; `prefix` and `centred` do.
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ def grouped_prefix(groups: int) -> Rule:
         return prefix(shared.unflatten(0, (groups, -1)), inner).flatten(0, 1)
 
     return rule
+
+
+def centred(shared: Tensor, shape: Size) -> Tensor:
+    """The first filters of a convolution and the middle of each: a small kernel is the centre of a large one.
+
+    >>> import torch
+    >>> centred(torch.arange(50).reshape(2, 1, 5, 5), torch.Size([1, 1, 3, 3])).tolist()
+    [[[[6, 7, 8], [11, 12, 13], [16, 17, 18]]]]
+    """
+    for dim in (2, 3):
+        shared = shared.narrow(dim, (shared.shape[dim] - shape[dim]) // 2, shape[dim])
+    return prefix(shared, shape)
 
 
 def rule_for(name: str, rules: Mapping[str, Rule]) -> Rule:

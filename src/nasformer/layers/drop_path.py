@@ -26,3 +26,10 @@ class DropPath(nn.Module):
         shape = (x.shape[0],) + (1,) * (x.ndim - 1)
         mask = (torch.rand(shape, device=x.device) < keep).to(x.dtype)
         return x * (mask / keep).to(x.dtype)
+
+
+def set_drop_path(layer: nn.Module, rate: float) -> None:
+    """The rate of all residual branches of a layer."""
+    for module in layer.modules():
+        if isinstance(module, DropPath):
+            module.rate.fill_(rate)

@@ -31,8 +31,6 @@ class TokenPool(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(in_dim, out_dim, kernel_size=3, stride=2, padding=1, groups=in_dim)
         self.fc = nn.Linear(in_dim, out_dim)
-        nn.init.trunc_normal_(self.fc.weight, std=0.02)
-        nn.init.zeros_(self.fc.bias)
         self.set_grid(grid)
 
     def set_grid(self, grid: Grid) -> None:

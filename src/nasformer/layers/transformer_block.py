@@ -13,7 +13,11 @@ from nasformer.layers.relative_attention import Grid, RelativeAttention
 
 
 class TransformerBlock(nn.Module):
-    """``x + attn(norm1(x))``, then ``x + mlp(norm2(x))``."""
+    """``x + attn(norm1(x))``, then ``x + mlp(norm2(x))``.
+
+    Args:
+        init_std: Spread of the initial weights, whatever the width; None leaves torch's default, which depends on it.
+    """
 
     def __init__(
         self,
@@ -26,6 +30,7 @@ class TransformerBlock(nn.Module):
         qkv_bias: bool = True,
         stochastic_depth: bool = True,
         norm_eps: float = 1e-5,
+        init_std: float | None = 0.02,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, norm_eps)
@@ -33,8 +38,12 @@ class TransformerBlock(nn.Module):
         self.norm2 = nn.LayerNorm(embed_dim, norm_eps)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
+        if init_std is not None:
+            self.initialise(init_std)
+
+    def initialise(self, std: float) -> None:
         for linear in (m for m in self.modules() if isinstance(m, nn.Linear)):
-            nn.init.trunc_normal_(linear.weight, std=0.02)
+            nn.init.trunc_normal_(linear.weight, std=std)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
@@ -47,7 +56,7 @@ class TransformerBlock(nn.Module):
 
     @staticmethod
     def cost(embed_dim: int, num_heads: int, head_dim: int, hidden_dim: int, grid: Grid, **options: Any) -> Cost:
-        for free in ("stochastic_depth", "norm_eps"):
+        for free in ("stochastic_depth", "norm_eps", "init_std"):
             options.pop(free, None)
         attention = RelativeAttention.cost(embed_dim, num_heads, head_dim, grid, **options)
         return attention + Mlp.cost(grid[0] * grid[1] + 1, embed_dim, hidden_dim) + norm_cost(embed_dim) * 2

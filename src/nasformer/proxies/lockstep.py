@@ -1,6 +1,6 @@
-"""Many archs at once through one untrained supernet.
+"""Many untrained archs at once.
 
-Archs that have the same kind of segment at the same place use the same slice of the weights there, so they can run it
+Archs that have the same kind of layer at the same place have the same weights there (`FreshLayers`), so they can run it
 as one batch: 256 nets of AutoFormer-T's space are 12 batches a layer, not 256. What differs between them is kept apart
 along the batch dimension, and every arch's own gradient of a linear layer follows from what went in and what came
 back: the sum over tokens of (gradient at the output) x (input).
@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from nasformer.families.segment import Segment
-from nasformer.proxies.hooks import watch
+from nasformer.proxies.fresh import FreshLayers
+from nasformer.proxies.hooks import Seen, watch
 from nasformer.proxies.nuclear import whole_norm
 from nasformer.space import Arch
-from nasformer.supernet import Supernet
-from nasformer.supernet.skeleton import slices
 
 Wanted = Callable[[str, nn.Module], bool]
 
@@ -31,14 +29,16 @@ class Trace:
     """A linear layer that several archs ran together.
 
     Args:
+        segment: What it is part of.
         name: Where it is in the models, such as ``blocks.3.attn.qkv``.
-        module: The layer, without weights.
+        module: The layer.
         members: Indices of the archs.
-        weight: The slice that all of them use.
+        weight: What all of them use.
         input: [members, tokens, in]
         output: [members, tokens, out], part of the graph.
     """
 
+    segment: Segment
     name: str
     module: nn.Module
     members: list[int]
@@ -48,16 +48,15 @@ class Trace:
 
 
 class Lockstep:
-    """Runs archs of a space side by side. The supernet's weights must not change meanwhile."""
+    """Runs archs of a space side by side."""
 
-    def __init__(self, supernet: Supernet) -> None:
-        self.supernet = supernet.eval()
-        self.shared = {name: weight.detach() for name, weight in supernet.weights.named_parameters()}
+    def __init__(self, fresh: FreshLayers) -> None:
+        self.fresh = fresh
         self.norms: dict[Hashable, float] = {}
 
     def run(self, archs: Sequence[Arch], x: Tensor, wanted: Wanted) -> tuple[list[Tensor], list[Trace]]:
         """The logits of each arch for one input, and the traces of the wanted linear layers."""
-        plans = [self.supernet.space.plan(arch) for arch in archs]
+        plans = [self.fresh.space.plan(arch) for arch in archs]
         rows, traces = [x] * len(archs), list[Trace]()
         for step in range(max(map(len, plans))):
             together: dict[Segment, list[int]] = defaultdict(list)
@@ -65,35 +64,23 @@ class Lockstep:
                 if step < len(plan):
                     together[plan[step]].append(index)
             for segment, members in together.items():
-                inputs = torch.cat([rows[index] for index in members])
-                output = self.run_segment(segment, members, inputs, wanted, traces)
+                layer = self.fresh.layer(segment)
+                with watch(layer, wanted) as seen:
+                    output = layer(torch.cat([rows[index] for index in members]))
+                traces += [traced(segment, members, call) for call in seen]
                 for index, row in zip(members, output.split(len(x)), strict=True):
                     rows[index] = row
         return rows, traces
 
-    def run_segment(
-        self, segment: Segment, members: list[int], x: Tensor, wanted: Wanted, traces: list[Trace]
-    ) -> Tensor:
-        skeleton = self.supernet.skeleton(segment)
-        weights = slices(skeleton.parts, [self.shared[f"{segment.name}.{name}"] for name in skeleton.names])
-        with watch(skeleton.layer.eval(), wanted) as seen:
-            output = functional_call(skeleton.layer, weights, (x,))
-        traces += [
-            Trace(
-                f"{segment.name}.{call.name}",
-                call.module,
-                members,
-                weights[f"{call.name}.weight"],
-                call.input.detach(),
-                call.output,
-            )
-            for call in seen
-        ]
-        return output
-
     def weight_norm(self, trace: Trace) -> float:
-        """The nuclear norm of a slice, computed once: in a search each slice comes up thousands of times."""
-        key = (trace.name, trace.weight.shape)
+        """The nuclear norm of a weight, computed once: in a search each comes up thousands of times."""
+        key = (trace.segment, trace.name)
         if key not in self.norms:
             self.norms[key] = whole_norm(trace.weight)
         return self.norms[key]
+
+
+def traced(segment: Segment, members: list[int], call: Seen) -> Trace:
+    weight = call.module.weight.detach()  # type: ignore[operator,union-attr]
+    name = f"{segment.name}.{call.name}"
+    return Trace(segment, name, call.module, members, weight, call.input.detach(), call.output)  # type: ignore[arg-type]

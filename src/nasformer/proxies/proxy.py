@@ -83,7 +83,7 @@ def list_proxies() -> dict[str, Proxy]:
     """Every proxy there is, by name."""
     for module in MODULES:
         import_module(f"nasformer.proxies.{module}")
-    return dict(_PROXIES)
+    return dict(sorted(_PROXIES.items()))  # in whatever order the files were imported
 
 
 def get_proxies(names: str | Iterable[str]) -> list[Proxy]:

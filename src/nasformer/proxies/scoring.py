@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -19,11 +18,11 @@ from nasformer.data import BatchSource
 from nasformer.data.rng import mix
 from nasformer.families.backbone import model_options
 from nasformer.families.space import Space
+from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.proxy import Inapplicable, Proxy, get_proxies
 from nasformer.space import Arch
-from nasformer.supernet import Supernet
 
 
 @dataclass(frozen=True)
@@ -79,19 +78,12 @@ def _timed(proxy: Proxy, model: nn.Module, probe: Probe) -> Score:
 
 
 class Trial:
-    """One repeat: an untrained supernet, whose slices are the weights of every arch, and a probe.
-
-    Slices of one supernet are initialised like nets of their own (the families' layers are), cost nothing to draw, and
-    give archs that are compared the same random numbers.
-    """
+    """One repeat: freshly initialised layers, of which the archs are made, and a probe."""
 
     def __init__(self, space: Space, probe: Probe) -> None:
         self.probe = probe
-        self.supernet = Supernet(space, probe.seed).to(probe.device).eval()
-
-    @cached_property
-    def lockstep(self) -> Lockstep:
-        return Lockstep(self.supernet)
+        self.fresh = FreshLayers(space, probe.seed, probe.device)
+        self.lockstep = Lockstep(self.fresh)
 
     def score(self, proxies: Sequence[Proxy], archs: Sequence[Arch]) -> list[dict[str, Score]]:
         """The scores of each arch by proxy."""
@@ -99,7 +91,7 @@ class Trial:
         alone = [proxy for proxy in proxies if not proxy.many]
         rows = []
         for index, arch in enumerate(archs):
-            model = self.supernet.extract(arch) if alone else None
+            model = self.fresh.model(arch) if alone else None
             rows.append({name: scores[index] for name, scores in together.items()})
             rows[-1] |= {proxy.name: _timed(proxy, model, self.probe) for proxy in alone if model is not None}
         return rows
@@ -157,14 +149,6 @@ class Scorer:
         else:
             probes = data_probes(batches, batch_size, repeats, seed)
         self.trials = [Trial(space, probe) for probe in probes]
-
-    def holds(self, arch: Arch) -> bool:
-        """Whether the arch fits into the supernets; a preset may be of another, larger space."""
-        try:
-            self.trials[0].supernet.slices(arch)
-        except (KeyError, RuntimeError):
-            return False
-        return True
 
     def score(self, arch: Arch) -> dict[str, Score]:
         return self.score_many([arch])[0]

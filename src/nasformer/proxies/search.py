@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.proxies.scoring import Scorer
-from nasformer.search import Budget, SearchResult, search
+from nasformer.search import Budget, SearchResult, find_strategy, search
 
 
 def search_training_free(
@@ -27,7 +27,8 @@ def search_training_free(
     TF-TAS is ``Scorer(space, "dss")`` with ``options={"evaluations": 8000}`` and a window of parameters.
 
     Args:
-        objectives: Proxies and costs to raise or, with a minus, to lower, as a Pareto front; none: the proxies' ranks.
+        objectives: Proxies and costs to raise or, with a minus, to lower, as a Pareto front; none: the proxies' ranks,
+            or for "cyclic" the two proxies in the order given, first the topology's and then the size's.
 
     >>> import nasformer
     >>> scorer = Scorer(nasformer.get_space("autoformer-micro", img_size=16), "dss")
@@ -37,6 +38,7 @@ def search_training_free(
     >>> result.best.scores["dss"] == max(one.scores["dss"] for one in result.candidates)
     True
     """
+    by_ranks = not objectives and find_strategy(strategy).takes_ranks
     return search(
         scorer.space,
         scorer,
@@ -45,7 +47,7 @@ def search_training_free(
         options=options,
         budget=budget or Budget(),
         objectives=objectives or tuple(proxy.name for proxy in scorer.proxies),
-        order="pareto" if objectives else "ranks",
+        order="ranks" if by_ranks else "pareto",
         seed=seed,
         journal=journal,
         settings={**scorer.settings, **(settings or {})},

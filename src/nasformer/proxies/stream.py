@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
+from nasformer.families.segment import Segment
 from nasformer.proxies.linears import attention_linears, mlp_linears
 from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import Probe
@@ -54,6 +57,13 @@ def blocks_of(model: nn.Module) -> list[Block]:
     return list(found.values())
 
 
+@lru_cache(maxsize=100_000)
+def blocks_in(kind: tuple[type[nn.Module], tuple[tuple[str, Hashable], ...]]) -> list[Block]:
+    """The blocks of a layer that is described but not built."""
+    with torch.device("meta"):
+        return blocks_of(Segment("", *kind).build())
+
+
 def block_name(linear: str) -> str:
     return ".".join(linear.split(".")[:-2])
 
@@ -81,8 +91,8 @@ def _register(name: str, formula: str, measure: Callable[[Sequence[Block]], floa
 
     def many(lockstep: Lockstep, archs: Sequence[Arch], probe: Probe) -> list[float]:
         """No model is built: the layers of the plan know their widths."""
-        plans = [[lockstep.supernet.skeleton(s).layer for s in lockstep.supernet.space.plan(arch)] for arch in archs]
-        shapes = [[block for layer in layers for block in blocks_of(layer)] for layers in plans]
+        plans = [lockstep.fresh.space.plan(arch) for arch in archs]
+        shapes = [[block for segment in plan for block in blocks_in(segment.kind)] for plan in plans]
         return [measure(blocks) if blocks else math.nan for blocks in shapes]
 
     paper, higher = "nasformer", "a longer and wider residual stream"

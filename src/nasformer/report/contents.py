@@ -33,7 +33,9 @@ class Run:
 
     Args:
         log: Lines of the training, by step, each with "step", "epoch", "loss" and "lr".
-        score: The name of the score that the search raised, such as "accuracy".
+        score: The name of the score that the search raised, such as "accuracy"; of several, the first.
+        ranked: Where a search went by the ranks of several scores together, their names.
+        proxies: The scores of untrained models, in a search without training.
         models: The winner first, then the references.
         limits: The budget: name of a cost -> (lowest, highest).
     """
@@ -43,6 +45,8 @@ class Run:
     log: list[dict[str, float]]
     candidates: list[Candidate]
     score: str
+    ranked: list[str]
+    proxies: list[str]
     limits: Limits
     models: list[Model]
     front: list[Model]
@@ -53,6 +57,11 @@ class Run:
     def winner(self) -> Model | None:
         return self.models[0] if self.models else None
 
+    @property
+    def raised(self) -> list[str]:
+        """The scores that the search raised; a model's own accuracy has other names."""
+        return [name for name in self.ranked or [self.score] if name != "accuracy"]
+
     def references(self, name: str) -> list[Model]:
         """The references of that kind: `random` stands for `random`, `random 2`, `random-3` ..."""
         return [model for model in self.models[1:] if model.name.lower().startswith(name)]
@@ -62,6 +71,8 @@ class Run:
         held_out = model.scores.get("holdout_accuracy", math.nan)
         if self.score == "accuracy" and not math.isnan(held_out):
             return held_out
+        if self.score in model.scores:
+            return model.scores[self.score]
         same = [c.scores.get(self.score, math.nan) for c in self.candidates if c.arch.to_dict() == model.arch]
         return same[0] if same else math.nan
 
@@ -80,6 +91,8 @@ def read_run(folder: Path) -> Run:
         log=_training(folder / "train" / "log.jsonl"),
         candidates=candidates,
         score=_score_name(settings, candidates),
+        ranked=_ranked(settings),
+        proxies=[str(name) for name in _list(result, "proxies", path)],
         limits=_limits(budget, folder / "config.json"),
         models=[_model(entry, path, "winner") for entry in ([winner, *references] if winner else [])],
         front=[_model(entry, path, "candidate") for entry in _list(result, "front", path)],
@@ -146,8 +159,16 @@ def _score_name(settings: Mapping[str, Any], candidates: list[Candidate]) -> str
     """Accuracy where there is one, else the first objective that is to be raised."""
     if any("accuracy" in candidate.scores for candidate in candidates):
         return "accuracy"
-    raised = [name for name in settings.get("objectives") or [] if not str(name).startswith("-")]
-    return str(raised[0]) if raised else "accuracy"
+    return next(iter(_raised(settings)), "accuracy")
+
+
+def _raised(settings: Mapping[str, Any]) -> list[str]:
+    return [str(name) for name in settings.get("objectives") or [] if not str(name).startswith("-")]
+
+
+def _ranked(settings: Mapping[str, Any]) -> list[str]:
+    names = _raised(settings) if settings.get("order") == "ranks" else []
+    return names if len(names) > 1 else []
 
 
 def _limits(budget: Any, path: Path) -> Limits:

@@ -13,7 +13,7 @@ from nasformer.errors import UserError
 from nasformer.families import get_space
 from nasformer.report.anatomy import Anatomy, Block, dissect, is_number, ranges
 from nasformer.report.contents import Run
-from nasformer.report.labels import costs_in_short
+from nasformer.report.labels import CHOSEN, costs_in_short
 from nasformer.report.style import FAINT, GREY, INK, PALETTE, RED, new_figure, plain
 from nasformer.space import Arch, corners
 
@@ -98,7 +98,7 @@ class _Sheet:
         return plan, top
 
     def _card(self, card: Card, left: float, bottom: float) -> None:
-        chosen = card.title == "winner"
+        chosen = card.title in CHOSEN
         self.axes.add_patch(
             FancyBboxPatch(
                 (left, GAP),

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from nasformer.report.captions import captions
 from nasformer.report.contents import Model, Run
-from nasformer.report.labels import figure_of, is_share, label, window_in_words
+from nasformer.report.labels import CHOSEN, figure_of, in_a_row, is_share, label, window_in_words
 from nasformer.search import format_quantity
 
 STYLE = """
@@ -45,32 +46,16 @@ summary { cursor: pointer; color: var(--soft); }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin: .6rem 0 0; }
 """
 
+COSTS = ("params", "macs")
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-
-CAPTIONS = {
-    "bars": ("Winner and references", "Accuracy on the test set, and size."),
-    "accuracy_vs_cost": (
-        "Accuracy against cost",
-        "Each dot is a candidate with the score it had in the search; the stairs are the best score that each cost "
-        "buys. The marks are the models of the results table, at their held-out accuracy; a hollow one lies beyond "
-        "the edge.",
-    ),
-    "search_progress": ("Progress of the search", "Scores of the candidates as the search went on."),
-    "architecture": (
-        "The architecture",
-        "Layer by layer, the input at the top. Numbers are exact; a bar runs from the smallest value in the space "
-        "(short) to the largest (full).",
-    ),
-    "training_curve": ("Training", "Training loss and learning rate."),
-}
 
 
 def page(run: Run, pictures: Mapping[str, bytes]) -> str:
-    """The whole page; `pictures` are PNGs by the names in CAPTIONS."""
+    """The whole page; `pictures` are PNGs by the names of their captions."""
     title = " on ".join(str(run.config[name]) for name in ("space", "data") if run.config.get(name))
     title = f"nasformer: {title}" if title else "nasformer report"
     parts = [_heading(run, title), _tiles(run), _note(run.note), _results(run)]
-    parts += [_figure(name, pictures[name]) for name in CAPTIONS if name in pictures]
+    parts += [_figure(*words, pictures[name]) for name, words in captions(run).items() if name in pictures]
     parts += [_winner(run), _front(run), *_settings(run.config)]
     text = _document(title, "\n".join(part for part in parts if part))
     return text.encode("utf-8", "replace").decode()  # JSON may hold half a character, a file may not
@@ -90,16 +75,21 @@ def _heading(run: Run, title: str) -> str:
     budget = run.budget or ", ".join(window_in_words(name, *ends) for name, ends in run.limits.items())
     known = {"budget": budget, "seed": run.config.get("seed"), "folder": run.folder.resolve().name}
     words = " · ".join(f"{name}: {value}" for name, value in known.items() if value not in (None, ""))
-    return f"<h1>{escape(title)}</h1>\n<p>{escape(words)}</p>"
+    untrained = f"<p>{escape(_untrained(run.proxies))}</p>" if run.proxies else ""
+    return f"<h1>{escape(title)}</h1>\n<p>{escape(words)}</p>\n{untrained}"
+
+
+def _untrained(proxies: Sequence[str]) -> str:
+    return f"A search without training: models were judged by {in_a_row(proxies)} with their initial weights."
 
 
 def _tiles(run: Run) -> str:
     """The few numbers that people look for first."""
     tiles: list[tuple[str, str]] = []
     if run.winner:
-        for name in ("test_accuracy", "holdout_accuracy", "params", "macs"):
+        for name in ("test_accuracy", "holdout_accuracy", *run.raised, *COSTS):
             if not math.isnan(value := run.winner.scores.get(name, math.nan)):
-                tiles.append((figure_of(name, value) if is_share(name) else format_quantity(value), label(name)))
+                tiles.append((format_quantity(value) if name in COSTS else figure_of(name, value), label(name)))
         tiles += _gain(run)
     if run.candidates:
         tiles.append((f"{len(run.candidates):,}", "candidates judged"))
@@ -145,12 +135,12 @@ def _table(models: Sequence[Model]) -> str:
 
 def _row(model: Model, names: Sequence[str]) -> str:
     cells = [model.name, *(figure_of(name, model.scores.get(name, math.nan)) for name in names)]
-    kind = ' class="winner"' if model.name == "winner" else ""
+    kind = ' class="winner"' if model.name in CHOSEN else ""
     return f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
-def _figure(name: str, picture: bytes) -> str:
-    title, caption = (escape(text) for text in CAPTIONS[name])
+def _figure(title: str, caption: str, picture: bytes) -> str:
+    title, caption = escape(title), escape(caption)
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return (
         f'<h2>{title}</h2>\n<figure class="card"><img src="{source}" alt="{title}. {caption}">'
@@ -161,11 +151,12 @@ def _figure(name: str, picture: bytes) -> str:
 def _winner(run: Run) -> str:
     if run.winner is None or not run.winner.arch:
         return ""
-    return _folded("The winner as JSON", f"<pre>{escape(json.dumps(run.winner.arch))}</pre>")
+    return _folded("The architecture as JSON", f"<pre>{escape(json.dumps(run.winner.arch))}</pre>")
 
 
 def _front(run: Run) -> str:
-    return _folded(f"The Pareto front ({len(run.front)})", _table(run.front)) if run.front else ""
+    by = " by all ranks together" if run.ranked else ""
+    return _folded(f"The Pareto front{by} ({len(run.front)})", _table(run.front)) if run.front else ""
 
 
 def _folded(title: str, content: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nasformer.search import format_quantity
 
@@ -17,6 +17,9 @@ NAMES = {
     "test_accuracy": "test accuracy",
 }
 
+CHOSEN = ("winner", "retrained")
+"""Names of the model that a run is about."""
+
 
 def label(name: str) -> str:
     """The name of a score in plain words.
@@ -25,6 +28,15 @@ def label(name: str) -> str:
     ('test accuracy', 'latency ms')
     """
     return NAMES.get(name, name.replace("_", " "))
+
+
+def in_a_row(names: Sequence[str]) -> str:
+    """Names as in a sentence.
+
+    >>> in_a_row(["dss"]), in_a_row(["dss", "naswot", "snip"])
+    ('dss', 'dss, naswot and snip')
+    """
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def is_share(name: str) -> bool:
@@ -50,14 +62,16 @@ def on_axis(name: str, value: float) -> float:
 def figure_of(name: str, value: float) -> str:
     """A number as people read it; a dash where there is none.
 
-    >>> figure_of("accuracy", 0.9634), figure_of("params", 142_346), figure_of("latency_ms", float("nan"))
-    ('96.3 %', '142,346', '–')
+    >>> figure_of("accuracy", 0.9634), figure_of("params", 142_346), figure_of("dss", 86.49299)
+    ('96.3 %', '142,346', '86.493')
+    >>> figure_of("latency_ms", math.nan)
+    '–'
     """
     if math.isnan(value):
         return "–"
     if is_share(name):
         return f"{100 * value:.1f} %"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
 
 
 def costs_in_short(scores: Mapping[str, float]) -> str:

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from nasformer.report.contents import Model, Run
 from nasformer.report.drawing import architectures
 from nasformer.report.labels import axis_label, figure_of, on_axis
-from nasformer.report.scatter import accuracy_vs_cost
+from nasformer.report.scatter import score_vs_cost
 from nasformer.report.style import (
     BLUE,
     INK,
@@ -154,7 +154,7 @@ def _bar_panel(axes: Any, name: str, models: Sequence[Model]) -> None:
 
 FIGURES: dict[str, Callable[[Run], Figure | None]] = {
     "bars": bars,
-    "accuracy_vs_cost": accuracy_vs_cost,
+    "score_vs_cost": score_vs_cost,
     "search_progress": search_progress,
     "architecture": architectures,
     "training_curve": training_curve,

@@ -1,4 +1,4 @@
-"""Accuracy against cost: every candidate of a search, and where the models of the results stand among them."""
+"""Accuracy, or another score, against cost: all candidates of a search, and the models of the results among them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nasformer.search import Candidate, format_quantity
 Place = tuple[float, float]
 
 
-def accuracy_vs_cost(run: Run) -> Figure | None:
+def score_vs_cost(run: Run) -> Figure | None:
     """All candidates, the window of the budget, the front, the winner and the references."""
     judged = [c for c in run.candidates if math.isfinite(c.scores.get(run.score, math.nan))]
     costs = [c for c in run.limits or ["params"] if any(math.isfinite(one.scores.get(c, math.nan)) for one in judged)]
@@ -56,8 +56,8 @@ def _cost_panel(axes: Any, run: Run, cost: str, judged: Sequence[Candidate]) -> 
     paint = {"c": generations, "cmap": "viridis_r"} if len(set(generations)) > 1 else {"color": BLUE}
     edge = {"edgecolors": "white", "linewidths": 0.3}
     axes.scatter(x, y, s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
-    stairs = _stairs(points)
-    axes.step(*zip(*stairs, strict=True), where="post", color=INK, lw=1.4, zorder=4, label="Pareto front")
+    stairs, front = _stairs(points), f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
+    axes.step(*zip(*stairs, strict=True), where="post", color=INK, lw=1.4, zorder=4, label=front)
     window = run.limits.get(cost, (None, None))
     marks = [(m.scores.get(cost, math.nan), on_axis(run.score, run.score_of(m))) for m in run.models]
     across, up = zip(*marks, strict=True) if marks else ((), ())

@@ -9,10 +9,12 @@ from typing import Any, Literal
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from nasformer.report.labels import CHOSEN
+
 INK, GREY, FAINT = "#1f2933", "#5f6b7a", "#e4e8ed"
 BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: also told apart by colour-blind people
-LOOKS = {"winner": ("*", RED), "random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
+LOOKS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
 NICE = (1, 2, 5, 10)  # steps between ticks
 DPI = 150
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nasformer.search.budget import Budget, format_quantity, parse_quantity
 from nasformer.search.candidate import Candidate, Proposal
+from nasformer.search.cyclic import Cyclic
 from nasformer.search.evolution import Evolution
 from nasformer.search.journal import Journal, read_journal
 from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
@@ -18,6 +19,7 @@ __all__ = [
     "STRATEGIES",
     "Budget",
     "Candidate",
+    "Cyclic",
     "Evolution",
     "Journal",
     "Problem",

@@ -68,8 +68,10 @@ class Evolution(Strategy):
                 f"{self.mutations} mutations and {self.crossovers} crossovers do not fit a population "
                 f"of {population}; lower them or raise the population"
             )
-        self.mutation = _mutation(mutation)
-        self.seeds = self._check_seeds(seeds)
+        self.mutation = find_mutation(mutation)
+        self.seeds = self.check_seeds(seeds)
+        if len(self.seeds) > population:
+            raise UserError(f"{len(self.seeds)} seeds do not fit a population of {population}; give fewer")
         self.evaluations = population * generations
         self.generation = 0
         self._stuck = False
@@ -118,17 +120,9 @@ class Evolution(Strategy):
         a, b = self.rng.sample(parents, 2)
         return self.problem.node.cross(a.arch, b.arch, self.rng), (a.id, b.id)
 
-    def _check_seeds(self, seeds: Sequence[Mapping[str, Any]]) -> list[Arch]:
-        archs = [self.problem.node.validate(seed, f"seeds[{index}]") for index, seed in enumerate(seeds)]
-        for index, arch in enumerate(archs):
-            if not self.problem.fits(arch):
-                raise UserError(f"seeds[{index}] is outside the budget ({self.problem.budget}); leave it out")
-        if len(archs) > self.population:
-            raise UserError(f"{len(archs)} seeds do not fit a population of {self.population}; give fewer")
-        return archs
 
-
-def _mutation(chosen: str | Mutation) -> Mutation:
+def find_mutation(chosen: str | Mutation) -> Mutation:
+    """A mutation by its name in MUTATIONS; one that is given stays as it is."""
     if isinstance(chosen, Mutation):
         return chosen
     if chosen not in MUTATIONS:

@@ -134,7 +134,9 @@ def _dumps(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """What JSON does not know: dataclasses, mappings such as Arch, and paths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        # Without what is None: a field that is new and not used leaves older journals valid.
+        named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: content for name, content in named.items() if content is not None}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, os.PathLike):

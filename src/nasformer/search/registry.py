@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.search.cyclic import Cyclic
 from nasformer.search.evolution import Evolution
 from nasformer.search.random_search import RandomSearch
 from nasformer.search.strategy import Strategy
 
-STRATEGIES: dict[str, type[Strategy]] = {"random": RandomSearch, "evolution": Evolution}
+STRATEGIES: dict[str, type[Strategy]] = {"random": RandomSearch, "evolution": Evolution, "cyclic": Cyclic}
 
 
 def find_strategy(name: str) -> type[Strategy]:
@@ -20,7 +21,7 @@ def find_strategy(name: str) -> type[Strategy]:
 
     >>> find_strategy("evo")
     Traceback (most recent call last):
-    nasformer.errors.UserError: unknown strategy 'evo', did you mean 'evolution'? Known: random, evolution
+    nasformer.errors.UserError: unknown strategy 'evo', did you mean 'evolution'? Known: random, evolution, cyclic
     """
     if name not in STRATEGIES:
         raise UserError(f"unknown strategy {_unknown(name, STRATEGIES)}")

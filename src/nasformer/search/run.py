@@ -114,7 +114,7 @@ def search(
                 player.tell(results)
         clerk.check_all_used()
     judged = player.candidates
-    return SearchResult(judged, problem.winner(judged), problem.front(judged), player.note)
+    return SearchResult(judged, player.winner(), problem.front(judged), player.note)
 
 
 def _first_objective(problem: Problem, candidate: Candidate) -> float:

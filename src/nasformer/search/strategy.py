@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.search.candidate import Candidate, Proposal
@@ -24,6 +25,7 @@ class Strategy(ABC):
     """
 
     evaluations: int
+    takes_ranks = True  # whether several objectives may count together, by their ranks (see `Problem.order`)
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -46,6 +48,10 @@ class Strategy(ABC):
         for proposal, scores in results:
             self.candidates.append(Candidate.judged(len(self.candidates), proposal, scores))
 
+    def winner(self) -> Candidate:
+        """What the search ends with."""
+        return self.problem.winner(self.candidates)
+
     @property
     def note(self) -> str:
         """Why the search ended early, or nothing."""
@@ -55,6 +61,14 @@ class Strategy(ABC):
             f"stopped after {len(self.candidates)} of {self.evaluations} candidates, "
             f"found no other architecture within the budget ({self.problem.budget})"
         )
+
+    def check_seeds(self, seeds: Sequence[Mapping[str, Any]]) -> list[Arch]:
+        """The architectures to start from; UserError for one outside the space or the budget."""
+        archs = [self.problem.node.validate(seed, f"seeds[{index}]") for index, seed in enumerate(seeds)]
+        for index, arch in enumerate(archs):
+            if not self.problem.fits(arch):
+                raise UserError(f"seeds[{index}] is outside the budget ({self.problem.budget}); leave it out")
+        return archs
 
     def claim(self, arch: Arch) -> bool:
         """Takes an architecture if it is new and fits the budget."""

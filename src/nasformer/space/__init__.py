@@ -23,21 +23,27 @@ from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.node import Node, corners
 from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
+from nasformer.space.roles import ROLES, Gene, Role, genes, same_role
 from nasformer.space.rules import Rule
 from nasformer.space.structure import Struct
 
 __all__ = [
     "MUTATIONS",
+    "ROLES",
     "Arch",
     "Choice",
+    "Gene",
     "Mutation",
     "Node",
     "OneOf",
     "Repeat",
+    "Role",
     "Rule",
     "Struct",
     "Window",
     "check_satisfiable",
     "corners",
+    "genes",
+    "same_role",
     "sample_feasible",
 ]

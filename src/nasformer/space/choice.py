@@ -11,6 +11,7 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Value
 from nasformer.space.mutation import Mutation
 from nasformer.space.node import FIRST, Dice, Node, Path, nearest_position
+from nasformer.space.roles import Gene, Role, check_role
 
 Scalar = int | float | str | bool
 
@@ -18,23 +19,30 @@ Scalar = int | float | str | bool
 class Choice(Node):
     """One of the given scalars. Numbers must ascend, so that one position up always means larger.
 
+    `role` says what the choice decides: the "size" of the net, or its "topology" as a kernel does. It matters to
+    searches that move one of the two at a time, and to nothing else.
+
     >>> heads = Choice(3, 4, 6)
     >>> heads.cardinality, heads.smallest(), heads.largest()
     (3, 3, 6)
     >>> heads.validate(5)
     Traceback (most recent call last):
     nasformer.errors.UserError: arch is 5, allowed: 3, 4, 6
+    >>> Choice(3, 5, 7, role="topology")
+    Choice(3, 5, 7, role='topology')
     """
 
-    def __init__(self, *values: Scalar) -> None:
+    def __init__(self, *values: Scalar, role: Role = "size") -> None:
         _check_values(values)
-        self.values = values
+        check_role("Choice", role)
+        self.values, self.role = values, role
         self.cardinality = len(values)
         self.code_length = 1
         self._positions = {value: position for position, value in enumerate(values)}
 
     def __repr__(self) -> str:
-        return f"Choice({', '.join(map(repr, self.values))})"
+        role = [] if self.role == "size" else [f"role={self.role!r}"]
+        return f"Choice({', '.join([*map(repr, self.values), *role])})"
 
     def position(self, value: Value, path: str = "arch") -> int:
         """The index of a value; UserError when it is not among the choices."""
@@ -63,6 +71,8 @@ class Choice(Node):
         return self.values[nearest_position(vector[0], self.cardinality)]
 
     def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Scalar:
+        if not mutation.moves(self.role):
+            return value
         return self.sample(rng) if rng.random() < mutation.width else value
 
     def cross(self, a: Value, b: Value, rng: Random) -> Scalar:
@@ -75,6 +85,15 @@ class Choice(Node):
 
     def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
         return iter(())
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        yield Gene(path, self.role, value)
+
+    def roles(self) -> set[Role]:
+        return {self.role} if self.cardinality > 1 else set()
+
+    def carry(self, value: Value, rng: Dice) -> Scalar:
+        return self.validate(value) if self.contains(value) else self.sample(rng)
 
     def _corners(self) -> list[Scalar]:
         return [self.values[-1]]

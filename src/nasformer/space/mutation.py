@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasformer.errors import UserError
+from nasformer.space.roles import Role, check_role
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,17 @@ class Mutation:
         block: The same inside a Repeat.
         unit: What `block` applies to: with "gene" each Choice (or pick) of each item on its own, with "block"
             each item as a whole.
+        role: Redraws only the genes of this role; all others stay as they are. A redrawn pick then brings along the
+            fields of the old option that the new one has by the same name, as far as it allows their values, and
+            draws the rest. A deeper Repeat copies its last item and redraws the genes of the role in the copies, so
+            that no gene of the other role is invented (only a Repeat that was empty has nothing to copy, and samples).
     """
 
     depth: float
     width: float
     block: float
     unit: Literal["gene", "block"] = "gene"
+    role: Role | None = None
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "block"):
@@ -36,10 +42,20 @@ class Mutation:
                 raise UserError(f"mutation {name} is {chance}, expected a chance between 0 and 1")
         if self.unit not in ("gene", "block"):
             raise UserError(f"mutation unit is {self.unit!r}, allowed: 'gene', 'block'")
+        if self.role is not None:
+            check_role("mutation", self.role)
+
+    def moves(self, role: Role) -> bool:
+        """Whether it redraws genes of this role at all."""
+        return self.role is None or self.role == role
 
     def inside_repeat(self) -> Mutation:
         """This mutation as the items of a Repeat see it: their choices are redrawn with chance `block`."""
         return replace(self, width=self.block)
+
+    def certain(self) -> Mutation:
+        """This mutation with every chance at 1."""
+        return replace(self, depth=1.0, width=1.0, block=1.0)
 
 
 # AutoFormer gives two sets of numbers. Its published code redraws each gene of a layer with chance 0.2, depth

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
 from nasformer.space.mutation import Mutation
-
-Path = tuple[str | int, ...]
+from nasformer.space.roles import Gene, Path, Role
 
 
 class Dice(Protocol):
@@ -108,6 +107,21 @@ class Node(ABC):
     @abstractmethod
     def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
         """Which option each OneOf in the member takes: pairs of where it is and the option's name."""
+
+    @abstractmethod
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        """Everything that was decided in the member: choices, depths and picks, with their roles."""
+
+    @abstractmethod
+    def roles(self) -> set[Role]:
+        """The roles of the genes that have something to choose from."""
+
+    @abstractmethod
+    def carry(self, value: Value, rng: Dice) -> Value:
+        """A member that keeps what it can of a value of any other node: what has the same name and is allowed here.
+
+        The rest is drawn. That is how a net keeps its sizes when a block becomes one of another kind.
+        """
 
     @abstractmethod
     def _corners(self) -> list[Value]: ...

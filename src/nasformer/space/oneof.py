@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from random import Random
 from reprlib import repr as short
+from typing import Self
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
 from nasformer.space.mutation import Mutation
 from nasformer.space.node import FIRST, Dice, Node, Path, check_children, nearest_position
+from nasformer.space.roles import Gene, Role, check_role
 
 
 class OneOf(Node):
@@ -24,7 +27,11 @@ class OneOf(Node):
     Arch(conv=Arch(kernel=3))
     >>> operator.encode(operator.largest())
     [1.0, -1.0, 1.0]
+
+    The pick is a gene of the topology, unless `with_role` says otherwise.
     """
+
+    role: Role = "topology"
 
     def __init__(self, /, **options: Node) -> None:
         check_children("OneOf option", options)
@@ -36,7 +43,20 @@ class OneOf(Node):
         self.code_length = 1 + sum(option.code_length for option in options.values())
 
     def __repr__(self) -> str:
-        return f"OneOf({', '.join(f'{name}={option!r}' for name, option in self.options.items())})"
+        role = "" if self.role == "topology" else f".with_role({self.role!r})"
+        return f"OneOf({', '.join(f'{name}={option!r}' for name, option in self.options.items())}){role}"
+
+    def with_role(self, role: Role) -> Self:
+        """The same options, with a pick of another role. (A method, for an option may well be named `role`.)
+
+        >>> from nasformer.space import Struct
+        >>> OneOf(thin=Struct(), wide=Struct()).with_role("size")
+        OneOf(thin=Struct(), wide=Struct()).with_role('size')
+        """
+        check_role("OneOf", role)
+        other = copy(self)
+        other.role = role
+        return other
 
     def pick(self, rng: Dice) -> str:
         """The name of a random option. Another distribution over the options needs to change only this.
@@ -76,10 +96,21 @@ class OneOf(Node):
         return Arch(**{name: option._decode(vector[start : start + option.code_length])})
 
     def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
+        if mutation.role:
+            return self._mutate_role(value, rng, mutation)
         if rng.random() < mutation.width:
             return self.sample(rng)
         name = _name(value)
         return Arch(**{name: self.options[name].mutate(value[name], rng, mutation)})
+
+    def _mutate_role(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
+        name = old = _name(value)
+        content = value[old]
+        if mutation.moves(self.role) and rng.random() < mutation.width:
+            name = self.pick(rng)
+        if name != old:
+            content = self.options[name].carry(content, rng)
+        return Arch(**{name: self.options[name].mutate(content, rng, mutation)})
 
     def cross(self, a: Value, b: Value, rng: Random) -> Arch:
         return a if rng.random() < 0.5 else b
@@ -95,6 +126,21 @@ class OneOf(Node):
         name = _name(value)
         yield path, name
         yield from self.options[name].picks(value[name], (*path, name))
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        name = _name(value)
+        yield Gene(path, self.role, name)
+        yield from self.options[name].genes(value[name], (*path, name))
+
+    def roles(self) -> set[Role]:
+        own: set[Role] = {self.role} if len(self.names) > 1 else set()
+        return own.union(*(option.roles() for option in self.options.values()))
+
+    def carry(self, value: Value, rng: Dice) -> Arch:
+        content = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None
+        name = _name(value) if content is not None else ""
+        name = name if name in self.options else self.pick(rng)
+        return Arch(**{name: self.options[name].carry(content, rng)})
 
     def _corners(self) -> list[Arch]:
         return [Arch(**{name: corner}) for name, option in self.options.items() for corner in option._corners()]

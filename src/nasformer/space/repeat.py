@@ -11,12 +11,15 @@ from nasformer.space.arch import Value
 from nasformer.space.choice import Choice
 from nasformer.space.mutation import Mutation
 from nasformer.space.node import FIRST, Dice, Node, Path, lazy_product
+from nasformer.space.roles import Gene, Role
 
 Items = tuple[Value, ...]
 
 
 class Repeat(Node):
     """As many items as `depth` says, each chosen on its own. The depth is drawn first, then every item.
+
+    The role of the depth is that of its Choice: size, unless it says otherwise.
 
     >>> blocks = Repeat(Choice(3, 4), depth=Choice(1, 2))
     >>> list(blocks.enumerate())
@@ -67,16 +70,23 @@ class Repeat(Node):
         return tuple(self.item._decode(vector[1 + layer * size :][:size]) for layer in range(int(depth)))
 
     def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Items:
-        redrawn = rng.random() < mutation.depth
+        redrawn = mutation.moves(self.depth.role) and rng.random() < mutation.depth
         depth = self.depths[rng.randrange(len(self.depths))] if redrawn else len(value)
         kept = self._mutate_items(value[:depth], rng, mutation)
-        return (*kept, *[self.item.sample(rng) for _ in range(depth - len(kept))])
+        last = kept[-1] if kept else None
+        return (*kept, *[self._redrawn(last, rng, mutation) for _ in range(depth - len(kept))])
 
     def _mutate_items(self, items: Items, rng: Random, mutation: Mutation) -> list[Value]:
         if mutation.unit == "block":
-            return [self.item.sample(rng) if rng.random() < mutation.block else item for item in items]
+            return [self._redrawn(item, rng, mutation) if rng.random() < mutation.block else item for item in items]
         inner = mutation.inside_repeat()
         return [self.item.mutate(item, rng, inner) for item in items]
+
+    def _redrawn(self, item: Value, rng: Random, mutation: Mutation) -> Value:
+        """A new item; where the mutation has a role, one that differs from `item` in genes of that role alone."""
+        if mutation.role is None or item is None:
+            return self.item.sample(rng)
+        return self.item.mutate(item, rng, mutation.certain())
 
     def cross(self, a: Value, b: Value, rng: Random) -> Items:
         child = list(a if rng.random() < 0.5 else b)
@@ -96,6 +106,21 @@ class Repeat(Node):
     def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
         for layer, item in enumerate(value):
             yield from self.item.picks(item, (*path, layer))
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        yield Gene(path, self.depth.role, len(value))
+        for layer, item in enumerate(value):
+            yield from self.item.genes(item, (*path, layer))
+
+    def roles(self) -> set[Role]:
+        return self.depth.roles() | (self.item.roles() if self.depths[-1] else set())
+
+    def carry(self, value: Value, rng: Dice) -> Items:
+        known = value if isinstance(value, tuple) else ()
+        depth = int(self.depth.carry(len(known), rng) if isinstance(value, tuple) else self.depth.sample(rng))
+        # Layers that the value does not have are made from its last one, as in mutation.
+        sources = (*known, *known[-1:] * (depth - len(known)))
+        return tuple(self.item.carry(sources[k] if known else None, rng) for k in range(depth))
 
     def _corners(self) -> list[Items]:
         return [(corner,) * self.depths[-1] for corner in self.item._corners()]

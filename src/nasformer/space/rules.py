@@ -99,6 +99,17 @@ class Group:
         """The whole group from one parent: a mix of both could break a rule."""
         return self._part_of(a if rng.random() < 0.5 else b)
 
+    def carry(self, known: Values, rng: Dice) -> Values:
+        """Carry the fields; when that breaks a rule, a random combination of those that keep the most of them."""
+        child = {name: field.carry(known.get(name), rng) for name, field in self.fields.items()}
+        if self.allows(child):
+            return child
+        shared = known.keys() & child.keys()
+        kept = [sum(values[name] == child[name] for name in shared) for values in self.combinations]
+        most = max(kept)
+        allowed = [values for values, count in zip(self.combinations, kept, strict=True) if count == most]
+        return allowed[rng.randrange(len(allowed))]
+
     def _part_of(self, value: Values) -> Values:
         return {name: value[name] for name in self.fields}
 
@@ -129,8 +140,8 @@ class Group:
         return found[::-1]
 
     def _picks(self, values: Values) -> Iterable[tuple[Path, str]]:
-        for name, field in self.fields.items():
-            yield from field.picks(values[name], (name,))
+        for name, node in self.fields.items():
+            yield from node.picks(values[name], (name,))
 
 
 def grouped(rules: tuple[Rule, ...], fields: dict[str, Node]) -> list[Group]:

@@ -13,6 +13,7 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
 from nasformer.space.mutation import Mutation
 from nasformer.space.node import FIRST, Dice, Node, Path, check_children, lazy_product
+from nasformer.space.roles import Gene, Role
 from nasformer.space.rules import Rule, grouped
 
 
@@ -116,6 +117,18 @@ class Struct(Node):
     def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
         for name, field in self.fields.items():
             yield from field.picks(value[name], (*path, name))
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        for name, field in self.fields.items():
+            yield from field.genes(value[name], (*path, name))
+
+    def roles(self) -> set[Role]:
+        return set[Role]().union(*(field.roles() for field in self.fields.values()))
+
+    def carry(self, value: Value, rng: Dice) -> Arch:
+        known = value if isinstance(value, Mapping) else {}
+        free = {name: field.carry(known.get(name), rng) for name, field in self.free.items()}
+        return self._arch(free, *(group.carry(known, rng) for group in self.groups))
 
     def _corners(self) -> list[Arch]:
         parts: list[list[Mapping[str, Value]]] = [group.corners() for group in self.groups]

@@ -65,7 +65,7 @@ def load_file(path: Path, expected: Space | None) -> Supernet:
 def fill(supernet: Supernet, state: Mapping[str, Tensor], source: Path) -> None:
     """Copies weights in. Where the space varies a dimension, wider weights are cut by the sharing rules."""
     smallest = {name: weight.shape for name, weight in supernet.slices(supernet.space.root.smallest()).items()}
-    for name, weight in supernet.weights.named_parameters():
+    for name, weight in supernet.shared().items():
         if name not in state:
             raise UserError(f"{source} has no weight {name}: it is not a supernet of {supernet.space.name}")
         if not fits(state[name].shape, weight.shape, smallest.get(name)):

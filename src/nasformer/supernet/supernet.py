@@ -48,8 +48,17 @@ class Supernet(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether there is batch norm, whose shared statistics fit no single arch."""
+        return next(self.weights.buffers(), None) is not None
+
+    def shared(self) -> dict[str, Tensor]:
+        """All that archs share, by name: the weights, and the statistics of batch norm where a family has it."""
+        return {**dict(self.weights.named_parameters()), **dict(self.weights.named_buffers())}
+
     def forward(self, x: Tensor, arch: Arch) -> Tensor:
-        shared = dict(self.weights.named_parameters())
+        shared = self.shared()
         for segment in self.space.plan(arch):
             skeleton = self.skeleton(segment)
             weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
@@ -69,12 +78,13 @@ class Supernet(nn.Module):
             f"{segment.name}.{part.name}": part.rule(shared[f"{segment.name}.{part.name}"], part.shape)
             for segment in self.space.plan(arch)
             for part in self.skeleton(segment).parts
+            if part.learned
         }
 
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
-        """The arch as an ordinary model with its own copy of the weights."""
-        shared = dict(self.weights.named_parameters())
+        """The arch as an ordinary model with its own copy of the weights, and of statistics as they are."""
+        shared = self.shared()
 
         def filled(segment: Segment) -> nn.Module:
             skeleton = self.skeleton(segment)
@@ -106,18 +116,22 @@ def shared_weights(space: Space, seed: int) -> nn.Module:
     """The union of the weights of the largest members, each as large as its largest user has it.
 
     One largest member has every weight, unless the space has alternatives: then each alternative's does its part.
+    The running statistics of batch norm are shared like weights, as buffers.
     """
-    weights: dict[str, nn.Parameter] = {}
+    weights: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for arch in corners(space.root):
-            for name, weight in space.build(arch).named_parameters():
+            for name, weight in space.build(arch).state_dict(keep_vars=True).items():
                 if name not in weights or weight.numel() > weights[name].numel():
                     weights[name] = weight
     root = nn.Module()
     for name, weight in weights.items():
         path, _, last = name.rpartition(".")
-        owner(root, path).register_parameter(last, weight)
+        if isinstance(weight, nn.Parameter):
+            owner(root, path).register_parameter(last, weight)
+        else:
+            owner(root, path).register_buffer(last, weight)
     return root
 
 

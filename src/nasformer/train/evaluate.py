@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
 
 from nasformer.data import BatchSource, Split
+from nasformer.families.backbone import Backbone
 from nasformer.space import Arch
+from nasformer.supernet import Supernet
+from nasformer.supernet.statistics import IMAGES, recalibrated
 from nasformer.train.precision import autocast
+
+KEPT = 8
+"""Models kept: an arch is judged on one split, then on another, then shipped."""
 
 
 @torch.no_grad()
@@ -48,12 +55,34 @@ def padded(forward: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
     return forward(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))[: len(x)]
 
 
+class Heirs:
+    """Archs with the weights they inherit from a supernet, which must not change meanwhile.
+
+    Where there is batch norm, each arch gets statistics of its own first, and the last few are kept.
+
+    Args:
+        images: How many training images these statistics are estimated on.
+    """
+
+    def __init__(self, supernet: Supernet, batches: BatchSource, precision: str = "auto", images: int = IMAGES) -> None:
+        self.supernet, self.batches, self.precision = supernet, batches, precision
+        self.model: Callable[[Arch], Backbone] = lru_cache(KEPT)(
+            partial(recalibrated, supernet, batches=batches, images=images)
+        )
+
+    def accuracy(self, arch: Arch, split: Split = "test") -> float:
+        if self.supernet.has_statistics:
+            return evaluate(self.model(arch), self.batches, split, precision=self.precision)["accuracy"]
+        return evaluate(self.supernet, self.batches, split, arch=arch, precision=self.precision)["accuracy"]
+
+
 def inherited_accuracy(
-    supernet: nn.Module, batches: BatchSource, split: Split = "holdout", precision: str = "auto"
+    supernet: Supernet,
+    batches: BatchSource,
+    split: Split = "holdout",
+    precision: str = "auto",
+    images: int = IMAGES,
 ) -> Callable[[Arch], dict[str, float]]:
     """The evaluator of a search: accuracy with inherited weights on images held out of training."""
-
-    def judge(arch: Arch) -> dict[str, float]:
-        return {"accuracy": evaluate(supernet, batches, split, arch=arch, precision=precision)["accuracy"]}
-
-    return judge
+    heirs = Heirs(supernet, batches, precision, images)
+    return lambda arch: {"accuracy": heirs.accuracy(arch, split)}

@@ -1,0 +1,285 @@
+"""Batch norm in a supernet: shared statistics, and sound ones for an arch that is judged or shipped."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tiny
+from families.small import images, randomise
+from nasformer.cli import main
+from nasformer.data import Batches
+from nasformer.export import load_model
+from nasformer.families import registry
+from nasformer.families.esformer import add
+from nasformer.files import read_json
+from nasformer.space import Arch
+from nasformer.supernet import Supernet, load_supernet, save_supernet
+from nasformer.supernet.skeleton import Skeleton
+from nasformer.supernet.statistics import recalibrate, recalibrated
+from nasformer.train import evaluate, inherited_accuracy, train_supernet
+from nasformer.train.ema import MovingAverage
+from nasformer.train.evaluate import KEPT, Heirs
+from runs import SETTINGS, words
+from supernet.toy import toy_esformer, toy_supernet
+
+SPACE = toy_esformer(drop_path_rate=0.3)
+KIND: dict[str, Any] = {"ibn": {"kernel": 3, "expansion": 2}}
+ARCH = SPACE.arch(
+    {
+        "stage1": {"embed_dim": 8, "blocks": [KIND, {"convnext": {"kernel": 5, "expansion": 3}}]},
+        "stage2": {"embed_dim": 16, "blocks": [KIND]},
+        "stage3": {"embed_dim": 8, "blocks": [{"encoder": {"qkv_dim": 16, "ffn": KIND}}, KIND]},
+        "stage4": {"embed_dim": 8, "blocks": [{"ibn": {"kernel": 5, "expansion": 3}}]},
+    }
+)
+
+
+class Counted(Batches):
+    """Batches that count how often statistics are estimated on them."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny.DATA, tiny.PLAIN, batch_size=128)
+        self.asked: list[int] = []
+
+    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+        self.asked.append(images)
+        return super().calibration(images, batch_size)
+
+
+def supernet(seed: int = 0) -> Supernet:
+    return randomise(Supernet(SPACE, seed), seed).eval()
+
+
+def statistics(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.state_dict().items() if "running_" in name}
+
+
+def is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.BatchNorm2d)
+
+
+# Shared statistics
+
+
+def test_they_are_shared_like_weights() -> None:
+    found = supernet()
+    assert found.has_statistics
+    assert not toy_supernet().has_statistics
+    shared = found.shared()
+    assert shared["stages.0.blocks.0.expand_norm.running_mean"].shape == (48,)  # as wide as the largest user's
+    assert not [name for name in found.slices(ARCH) if "running_" in name]  # slices are what learns
+
+
+def trained_once(found: Supernet) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Shared tensors before and after a step of the arch, and the extracted model's after the same step."""
+    x, model = images(SPACE, batch=8), found.train().extract(ARCH)
+    before = {name: tensor.clone() for name, tensor in found.shared().items()}
+    for run in (lambda: found(x, ARCH), lambda: model(x)):
+        torch.manual_seed(0)
+        run()
+    return before, found.shared(), model.state_dict()
+
+
+def test_training_updates_the_slice_and_nothing_else() -> None:
+    before, after, own = trained_once(supernet())
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in own if "running_" in name or name.endswith("num_batches_tracked")}
+    for name in changed:
+        if own[name].ndim:
+            torch.testing.assert_close(after[name][: len(own[name])], own[name], msg=name)
+            assert torch.equal(after[name][len(own[name]) :], before[name][len(own[name]) :]), name
+    assert any(own[name].ndim and len(own[name]) < len(after[name]) for name in changed)
+
+
+def test_a_compiled_layer_updates_its_slice_too() -> None:
+    found, x = supernet(), torch.randn(4, 8, 8, 8)
+    (segment,) = (segment for segment in SPACE.plan(ARCH) if segment.name == "stages.0.blocks.0")
+    updated = []
+    for options in (None, {"backend": "aot_eager"}):
+        skeleton = Skeleton(segment, found.rules, found.device, options)
+        shared = {name: found.shared()[f"{segment.name}.{name}"].detach().clone() for name in skeleton.names}
+        skeleton(x, list(shared.values()), drop_path=0.0, training=True)
+        updated.append(shared)
+    assert updated[0]["expand_norm.num_batches_tracked"] == 1
+    torch.testing.assert_close(updated[1], updated[0])
+
+
+def test_evaluation_uses_them_and_leaves_them_alone() -> None:
+    found, x = supernet(), images(SPACE)
+    before = {name: tensor.clone() for name, tensor in found.shared().items()}
+    logits = found(x, ARCH)
+    tiny.assert_same(found.shared(), before)
+    assert torch.equal(found.extract(ARCH)(x), logits)
+    found.shared()["stages.0.blocks.0.expand_norm.running_mean"].add_(1)
+    assert not torch.equal(found(x, ARCH), logits)
+    assert torch.equal(found.extract(ARCH)(x), found(x, ARCH))
+
+
+def test_an_extracted_model_owns_its_statistics() -> None:
+    found, x = supernet(), images(SPACE, batch=8)
+    before = found(x, ARCH)
+    found.extract(ARCH).train()(x)
+    assert torch.equal(found(x, ARCH), before)
+
+
+def test_they_go_wherever_the_weights_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = supernet()
+    found.train()(images(SPACE, batch=8), ARCH)
+    tiny.assert_same(copy.deepcopy(found), found)
+    other = supernet(seed=1)
+    other.load_state_dict(found.state_dict())
+    tiny.assert_same(other, found)
+    registered(monkeypatch)
+    save_supernet(found, tmp_path)
+    tiny.assert_same(load_supernet(tmp_path), found)
+    assert {tensor.device.type for tensor in found.to("meta").shared().values()} == {"meta"}
+
+
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SPACES", dict(registry._SPACES))
+    add(SPACE.name, "for tests", SPACE.root)
+
+
+def test_the_moving_average_is_of_statistics_too() -> None:
+    found = supernet()
+    average, before = MovingAverage(found, decay=0.5), copy.deepcopy(statistics(found))
+    found.train()(images(SPACE, batch=8), ARCH)
+    after = copy.deepcopy(statistics(found))
+    average.update(found, step=100)
+    average.copy_to(found)
+    for name, tensor in statistics(found).items():
+        torch.testing.assert_close(tensor, (before[name] + after[name]) / 2)
+
+
+def test_a_killed_training_ends_with_the_same_statistics(tmp_path: Path) -> None:
+    recipe = tiny.recipe(epochs=1, ema=0.9, freeze="slices")
+    straight, resumed = Supernet(SPACE), Supernet(SPACE)
+    train_supernet(straight, tiny.Watched(recipe), recipe, quiet=True)
+    with pytest.raises(tiny.Interrupted):
+        train_supernet(Supernet(SPACE), tiny.Watched(recipe, fail_at=5), recipe, folder=tmp_path, quiet=True)
+    train_supernet(resumed, tiny.Watched(recipe), recipe, folder=tmp_path, quiet=True)
+    tiny.assert_same(resumed, straight)
+
+
+# Statistics of one arch
+
+
+def direct(model: nn.Module, batches: list[Tensor]) -> dict[str, Tensor]:
+    """The mean over batches of the mean and the variance of what every batch norm sees."""
+    model, seen = copy.deepcopy(model).eval(), defaultdict[str, list[Tensor]](list)
+    for name, norm in model.named_modules():
+        if is_norm(norm):
+            norm.train()
+
+            def watch(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
+                seen[f"{name}.running_mean"].append(inputs[0].mean((0, 2, 3)))
+                seen[f"{name}.running_var"].append(inputs[0].transpose(0, 1).flatten(1).var(1))
+
+            norm.register_forward_pre_hook(watch)
+    with torch.no_grad():
+        for x in batches:
+            model(x)
+    return {name: torch.stack(values).mean(0) for name, values in seen.items()}
+
+
+def test_recalibration_is_the_average_over_training_images() -> None:
+    found, batches = supernet(), Counted()
+    model = recalibrated(found, ARCH, batches, images=600)
+    assert not model.training
+    parts = list(batches.calibration(600, 256))
+    assert [len(part) for part in parts] == [200, 200, 200]
+    expected = direct(found.extract(ARCH), parts)
+    assert expected.keys() == statistics(model).keys()
+    for name, tensor in statistics(model).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+    tiny.assert_same(dict(model.named_parameters()), found.slices(ARCH))
+    momenta = {norm.momentum for norm in model.modules() if isinstance(norm, nn.BatchNorm2d)}
+    assert momenta == {0.1}
+
+
+def test_calibration_shows_training_images_of_all_classes_unchanged() -> None:
+    batches = Counted()
+    (shown,) = batches.calibration(200, 256)
+    everything, labels = next(batches.evaluation("train", 10_000))
+    index = [int((everything == image).flatten(1).all(1).nonzero()[0]) for image in shown]
+    assert len(set(index)) >= 199  # two digits may be alike
+    assert len(labels[index].unique()) == 10
+    assert len(next(batches.calibration(10_000, 10_000))) == len(everything)  # no more than there are
+
+
+def test_recalibration_is_deterministic_whatever_the_shared_statistics_are() -> None:
+    found, batches = supernet(), Counted()
+    torch.manual_seed(1)
+    first = recalibrated(found, ARCH, batches, images=300)
+    for name, tensor in statistics(found).items():
+        tensor.fill_(7.0 if "mean" in name else 3.0)
+    torch.manual_seed(2)
+    tiny.assert_same(statistics(recalibrated(found.train(), ARCH, batches, images=300)), statistics(first))
+
+
+def test_recalibration_leaves_the_mode_alone() -> None:
+    found, batches = supernet(), Counted()
+    model = found.train().extract(ARCH)
+    recalibrate(model, batches, images=50)
+    assert all(module.training for module in model.modules())
+    plain = tiny.supernet().extract(tiny.SMALLEST)
+    recalibrate(plain, batches)
+    assert batches.asked == [50]  # without batch norm no image is looked at
+
+
+def test_a_search_judges_with_recalibrated_statistics_and_keeps_them() -> None:
+    found, batches = supernet(), Counted()
+    judge = inherited_accuracy(found, batches, images=300)
+    model = recalibrated(found, ARCH, batches, images=300)
+    assert batches.asked == [300]
+    assert judge(ARCH) == {"accuracy": evaluate(model, batches, "holdout")["accuracy"]}
+    assert judge(ARCH) == judge(Arch.from_dict(ARCH.to_dict()))
+    assert batches.asked == [300, 300]
+    for seed in range(KEPT + 4):
+        judge(SPACE.sample(seed))
+    known = len(batches.asked)
+    judge(ARCH)
+    assert len(batches.asked) == known + 1  # it was forgotten meanwhile
+
+
+def test_heirs_are_judged_on_several_splits_and_shipped_with_one_calibration() -> None:
+    found, batches = supernet(), Counted()
+    heirs = Heirs(found, batches)
+    model = heirs.model(ARCH)
+    for split in ("holdout", "test"):
+        assert heirs.accuracy(ARCH, split) == evaluate(model, batches, split)["accuracy"]  # type: ignore[arg-type]
+    assert heirs.model(ARCH) is model
+    assert batches.asked == [2048]
+
+
+def test_without_batch_norm_nothing_is_recalibrated() -> None:
+    found, batches = tiny.supernet(), Counted()
+    heirs = Heirs(found, batches)
+    assert heirs.accuracy(tiny.SMALLEST) == evaluate(found, batches, "test", arch=tiny.SMALLEST)["accuracy"]
+    tiny.assert_same(heirs.model(tiny.SMALLEST), found.extract(tiny.SMALLEST))
+    assert not heirs.model(tiny.SMALLEST).training
+    assert batches.asked == []
+
+
+# The whole job
+
+
+def test_a_run_ships_a_recalibrated_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registered(monkeypatch)
+    changes = {"space": SPACE.name, "patch_size": 1, "max_params": "1M", "model": {"layer_scale": 0.5}}
+    folder = tmp_path / "run"
+    asked = {**SETTINGS["train"], "epochs": 1, "warmup_epochs": 0}
+    assert main([*words("run", folder, **changes, train=asked), "--data", "digits", "--device", "cpu"]) == 0
+    model, result = load_model(folder / "model"), read_json(folder / "result.json")
+    batches = Batches(tiny.DATA, tiny.PLAIN, 128)
+    expected = recalibrated(load_supernet(folder / "supernet"), model.arch, batches)
+    tiny.assert_same(model, expected)
+    assert result["winner"]["test_accuracy"] == evaluate(model, batches, "test")["accuracy"]
