@@ -118,6 +118,17 @@ def test_evaluation_gives_a_split_once_in_order(root: Path, workers: int) -> Non
     assert red[:5].max() < red[5:].min()  # the fixture's classes differ in red
 
 
+def test_calibration_shows_training_images_as_evaluation_does(root: Path) -> None:
+    source = stream(root)
+    everything, _ = next(source.evaluation("train", 1000))
+    shown = list(source.calibration(7, batch_size=4))
+    assert [len(part) for part in shown] == [4, 3]
+    index = [int((everything == image).flatten(1).all(1).nonzero()[0]) for image in torch.cat(shown)]
+    assert len(set(index)) == 7
+    assert index != sorted(index)  # a folder is in the order of its classes
+    assert torch.equal(torch.cat(list(stream(root, rank=1, world=2).calibration(7, batch_size=4))), torch.cat(shown))
+
+
 def test_labels_belong_to_their_images(root: Path) -> None:
     for x, targets in take(stream(root, augment=PLAIN), 4):
         red = x[:, 0].mean(dim=(1, 2)) * 0.229 + 0.485
