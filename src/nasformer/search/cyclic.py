@@ -82,7 +82,7 @@ class Cyclic(Strategy):
             self.known[candidate.arch] = candidate
 
     def winner(self) -> Candidate:
-        """The last incumbent; what scored higher in one of the objectives paid for it in the other."""
+        """The last incumbent: good in both, though another may be better by one of the objectives alone."""
         return self.incumbent or super().winner()
 
     @property
