@@ -175,13 +175,19 @@ def test_norms_are_timms() -> None:
 # Weights at the start
 
 
-def test_linear_layers_start_small() -> None:
+def test_linear_layers_start_as_torch_has_them_and_the_head_small() -> None:
     torch.manual_seed(0)
     model = PiT(PRESETS["pit-ti"], img_size=32)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            assert module.weight.std().item() == pytest.approx(0.02, rel=0.1), name
-            assert not module.bias.any(), name
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    head = linears.pop("head.fc")
+    assert head.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not head.bias.any()
+    assert len({linear.in_features for linear in linears.values()}) > 3
+    for name, linear in linears.items():
+        bound = linear.in_features**-0.5  # uniform within it, weight and bias
+        assert linear.weight.abs().max() <= bound, name
+        assert linear.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05), name
+        assert 0 < linear.bias.abs().max() <= bound, name
 
 
 # Sharing

@@ -1,4 +1,4 @@
-"""The plain layers around attention: MLP, patch embedding and head."""
+"""The plain layers around attention: MLP, patch embedding and head; and how a block of them starts."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 from nasformer.layers.head import TokenHead
 from nasformer.layers.mlp import Mlp
 from nasformer.layers.patch_embed import PatchEmbed
+from nasformer.layers.transformer_block import TransformerBlock
 
 
 @pytest.mark.parametrize("extra", [1, 4, 7])
@@ -42,3 +43,25 @@ def test_new_classifier_stays_on_the_device() -> None:
     head.reset(5)
     assert head.fc.weight.device.type == "meta"
     assert head.fc.weight.shape == (5, 12)
+
+
+BLOCK = {"embed_dim": 64, "num_heads": 4, "head_dim": 16, "hidden_dim": 192, "grid": (2, 2), "max_distance": None}
+
+
+@pytest.mark.parametrize(("options", "std"), [({}, 0.02), ({"init_std": 0.1}, 0.1)])
+def test_a_block_starts_with_the_spread_that_is_asked_for(options: dict[str, float], std: float) -> None:
+    torch.manual_seed(0)
+    block = TransformerBlock(**BLOCK, **options)
+    for linear in (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2):
+        assert linear.weight.std().item() == pytest.approx(std, rel=0.05)
+        assert not linear.bias.any()
+
+
+def test_a_block_starts_as_torch_has_it() -> None:
+    torch.manual_seed(0)
+    block = TransformerBlock(**BLOCK, init_std=None)
+    for linear, inputs in ((block.attn.qkv, 64), (block.attn.proj, 64), (block.mlp.fc1, 64), (block.mlp.fc2, 192)):
+        assert linear.weight.abs().max() <= inputs**-0.5
+        assert linear.weight.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.05)
+        assert linear.bias.any()
+    assert TransformerBlock.cost(**BLOCK, init_std=None) == TransformerBlock.cost(**BLOCK)

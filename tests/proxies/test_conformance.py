@@ -123,6 +123,12 @@ def test_only_who_says_so_looks_at_the_labelled_batch(proxy: Proxy) -> None:
     assert (len(values) == 2) == proxy.sees.startswith("labelled")
 
 
+def test_they_are_listed_by_the_alphabet() -> None:
+    """Whichever file was imported first."""
+    assert list(PROXIES) == sorted(PROXIES)
+    assert all(name == proxy.name for name, proxy in PROXIES.items())
+
+
 @each_proxy
 def test_everything_is_documented(proxy: Proxy) -> None:
     for field in DOCUMENTED:

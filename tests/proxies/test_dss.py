@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,16 +12,20 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from families.small import randomise
+from families.small import golden_path, randomise
 from nasformer.families import Space, get_space
 from nasformer.families.pit import declare as declare_pit
+from nasformer.families.segment import Segment
 from nasformer.proxies import dss as module
 from nasformer.proxies.dss import dss, dss_many, is_projection
+from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.proxy import Inapplicable, get_proxies
+from nasformer.proxies.scoring import Scorer
+from nasformer.ranking import Table, read_table
+from nasformer.ranking.statistics import kendall
 from nasformer.space import Arch
-from nasformer.supernet import Supernet
 
 ATTENTION, MLP = ("attn.qkv", "attn.proj"), ("mlp.fc1", "mlp.fc2")
 MICRO: dict[str, Any] = {"img_size": 16, "patch_size": 4, "num_classes": 10}
@@ -154,29 +159,36 @@ def mixed(space: Space, count: int = 5) -> list[Arch]:
     return [*archs, archs[0]]
 
 
+class Moved(FreshLayers):
+    """Layers with all weights off their start, also those that start as a constant."""
+
+    def draw(self, segment: Segment) -> nn.Module:
+        return randomise(super().draw(segment))
+
+
 @pytest.fixture(scope="module")
 def nets() -> dict[str, Lockstep]:
-    """A supernet with weights off their start for each space."""
+    """Layers by space, made when they are first needed."""
     return {}
 
 
 def lockstep(nets: dict[str, Lockstep], space: Space) -> Lockstep:
     key = f"{space.name} {dict(space.options)}"
     if key not in nets:
-        nets[key] = Lockstep(randomise(Supernet(space, seed=1)))
+        nets[key] = Lockstep(Moved(space, seed=1))
     return nets[key]
 
 
 @each_space
 @pytest.mark.parametrize("name", ["dss", "dss-code"])
-def test_many_at_once_are_each_scored_as_if_extracted(
+def test_many_at_once_are_each_scored_as_if_alone(
     space: Space, name: str, nets: dict[str, Lockstep], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.CHUNK, "cpu", 4)  # five archs: a chunk of four and one of one
     net, archs, probe = lockstep(nets, space), mixed(space), probe_for(space)
     (proxy,) = get_proxies(name)
     assert proxy.many is not None
-    alone = [proxy.score(net.supernet.extract(arch).eval(), probe) for arch in archs]
+    alone = [proxy.score(net.fresh.model(arch), probe) for arch in archs]
     assert len(set(alone)) == 4
     assert proxy.many(net, archs, probe) == pytest.approx(alone, rel=1e-6)
 
@@ -199,13 +211,32 @@ def test_on_a_cpu_a_score_is_the_same_in_any_company_to_the_last_bit(nets: dict[
     assert dss_many(net, archs[::-1], probe)[::-1] == dss_many(net, archs, probe)
 
 
-def test_running_together_changes_nothing_in_the_supernet(nets: dict[str, Lockstep]) -> None:
+def test_running_together_changes_nothing_in_the_layers(nets: dict[str, Lockstep]) -> None:
     space = SPACES["autoformer"]
-    net, probe = lockstep(nets, space), probe_for(space)
-    before = {name: weight.clone() for name, weight in net.supernet.state_dict().items()}
-    dss_many(net, mixed(space), probe)
-    assert all(torch.equal(weight, before[name]) for name, weight in net.supernet.state_dict().items())
-    assert all(weight.grad is None and weight.requires_grad for weight in net.supernet.parameters())
+    net, archs, probe = lockstep(nets, space), mixed(space), probe_for(space)
+    layers = {segment: net.fresh.layer(segment) for arch in archs for segment in space.plan(arch)}
+    before = {segment: copy.deepcopy(layer.state_dict()) for segment, layer in layers.items()}
+    dss_many(net, archs, probe)
+    for segment, layer in layers.items():
+        assert net.fresh.layer(segment) is layer
+        assert all(torch.equal(weight, before[segment][name]) for name, weight in layer.state_dict().items())
+        assert not any(weight.requires_grad or weight.grad is not None for weight in layer.parameters())
+        assert not any(module._forward_hooks for module in layer.modules())
+
+
+def test_a_trace_says_where_it_was_taken(nets: dict[str, Lockstep]) -> None:
+    space = SPACES["autoformer"]
+    archs = mixed(space)
+    _, traces = lockstep(nets, space).run(archs, probe_for(space).ones(), is_projection)
+    plans = [space.plan(arch) for arch in archs]
+    for trace in traces:
+        assert trace.name == f"{trace.segment.name}.attn.proj"
+        assert trace.members == [index for index, plan in enumerate(plans) if trace.segment in plan]
+        assert len(trace.input) == len(trace.output) == len(trace.members)
+    found = sorted((trace.name, member) for trace in traces for member in trace.members)
+    assert found == sorted(
+        (f"{one.name}.attn.proj", index) for index, plan in enumerate(plans) for one in plan if "blocks" in one.name
+    )
 
 
 def test_the_published_magnitudes() -> None:
@@ -223,3 +254,21 @@ def test_the_published_magnitudes() -> None:
     diversity, saliency = (sum(total[kind] for kind in kinds) for kinds in (ATTENTION, MLP))
     assert 7 < diversity / saliency < 40, total
     assert dss(model, probe) == pytest.approx(diversity + saliency, rel=1e-5)
+
+
+def assert_ranks_like_size(table: Table, targets: list[str]) -> None:
+    """As TF-TAS's paper and others' benchmarks have it: DSS ranks about as well as the parameter count."""
+    scores = [found["dss"] for found in Scorer(table.space, "dss", batch_size=1, seed=0).many(table.archs)]
+    sizes = [table.space.cost(arch).params for arch in table.archs]
+    for target in targets:
+        ours, rival = (kendall(values, table.accuracy[target]) for values in (scores, sizes))
+        assert ours == pytest.approx(rival, abs=0.05), target
+
+
+def test_ranks_trained_autoformers_like_their_size() -> None:
+    assert_ranks_like_size(read_table(golden_path("ground_truth_autoformer.json")), ["flower_kd"])
+
+
+@pytest.mark.slow
+def test_ranks_trained_pits_like_their_size() -> None:
+    assert_ranks_like_size(read_table(golden_path("ground_truth_pit.json")), ["c100_kd", "flower_kd"])

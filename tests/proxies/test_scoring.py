@@ -17,11 +17,11 @@ import tiny
 from nasformer.data import Batches
 from nasformer.families import get_space
 from nasformer.proxies import proxy as registry
+from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.proxy import Inapplicable, list_proxies, proxy
 from nasformer.proxies.scoring import Score, Scorer, data_probes, image_shape, joined, score_model
 from nasformer.space import Arch
-from nasformer.supernet import Supernet
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 ARCHS = [SPACE.root.smallest(), SPACE.root.largest(), *(SPACE.sample(seed) for seed in range(3))]
@@ -92,18 +92,19 @@ def test_neither_order_nor_company_nor_history_matters() -> None:
     ]
 
 
-def test_the_weights_of_an_arch_are_slices_of_an_untrained_supernet() -> None:
-    """So a score is that of the extracted model, and scoring leaves the supernet as it is."""
+def test_an_arch_is_made_of_fresh_layers() -> None:
+    """So a score is that of the model made of them, and scoring leaves them as they are."""
     judge = scorer()
-    trial = judge.trials[0]
-    before = {name: weight.clone() for name, weight in trial.supernet.state_dict().items()}
-    fresh = Supernet(SPACE, trial.probe.seed)
+    (trial,) = judge.trials
+    before = [trial.fresh.model(arch) for arch in ARCHS[:3]]
+    fresh = FreshLayers(SPACE, trial.probe.seed)
     for arch in ARCHS[:3]:
-        expected = score_model(fresh.extract(arch), SOME, trial.probe)
+        expected = score_model(fresh.model(arch), SOME, trial.probe)
         found = judge.score(arch)
         for name in expected:
             assert found[name].mean == pytest.approx(expected[name].mean, rel=1e-9)
-    tiny.assert_same(trial.supernet.state_dict(), before)
+    for arch, model in zip(ARCHS, before, strict=False):
+        tiny.assert_same(trial.fresh.model(arch), model)
 
 
 def test_no_global_chance() -> None:
@@ -195,15 +196,21 @@ def test_no_archs_at_all() -> None:
     assert scorer().score_many([]) == []
 
 
-def test_which_archs_the_weights_hold() -> None:
-    judge = scorer("params")
-    assert all(judge.holds(arch) for arch in ARCHS)
-    assert not judge.holds(SPACE.presets["autoformer-t"])
+def test_a_net_larger_than_the_space_is_scored_too() -> None:
+    judge = scorer()
+    (trial,) = judge.trials
     largest = SPACE.root.largest().to_dict()
     deeper = Arch.from_dict({**largest, "blocks": [*largest["blocks"], largest["blocks"][0]]})
     wider = Arch.from_dict({**largest, "embed_dim": largest["embed_dim"] + 1})
-    more_heads = Arch.from_dict({**largest, "blocks": [{**block, "num_heads": 99} for block in largest["blocks"]]})
-    assert not any(map(judge.holds, (deeper, wider, more_heads)))
+    more_heads = Arch.from_dict({**largest, "blocks": [{**block, "num_heads": 9} for block in largest["blocks"]]})
+    archs = [deeper, wider, more_heads, SPACE.presets["autoformer-t"]]
+    for arch, found in zip(archs, judge.score_many(archs), strict=True):
+        assert not SPACE.root.contains(arch)
+        assert found["params"].mean == SPACE.cost(arch).params
+        expected = score_model(trial.fresh.model(arch), SOME, trial.probe)
+        for name in expected:
+            assert found[name].mean == pytest.approx(expected[name].mean, rel=1e-6)
+            assert found[name].mean != judge.score(ARCHS[1])[name].mean
 
 
 def test_the_shape_of_the_images() -> None:

@@ -1,0 +1,249 @@
+"""Fresh layers: the same for the same seed, nested, with the spread of a layer of their own size, and never spoilt."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tiny
+from families.small import SPACES, images
+from nasformer.families import Space, get_space
+from nasformer.families.pit import declare as declare_pit
+from nasformer.families.segment import Segment
+from nasformer.proxies import fresh as module
+from nasformer.proxies.fresh import FreshLayers
+from nasformer.space import Arch
+from nasformer.supernet import Supernet
+
+SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
+PIT = replace(
+    get_space("pit-tiny", img_size=17, patch_size=3, stride=2, num_classes=10),
+    root=declare_pit((16, 32), (2, 4), depth=((1, 2), (2,), (1, 2)), mlp_ratio=(2, 4)),
+)
+MANY = 2000  # numbers that a weight needs for its spread to be known to a few percent
+FAMILIES = {space.model.family: space for space in SPACES.values()}
+
+
+def net(*heads: int, width: int = 32, ratio: float = 2.0) -> Arch:
+    return Arch.from_dict({"embed_dim": width, "blocks": [{"num_heads": h, "mlp_ratio": ratio} for h in heads]})
+
+
+def weights(layer: nn.Module) -> dict[str, Tensor]:
+    return copy.deepcopy(layer.state_dict())
+
+
+def spread(weight: Tensor) -> float:
+    return weight.std(correction=0).item()
+
+
+# Which weights
+
+
+def test_the_same_seed_the_same_weights() -> None:
+    arch, larger = SPACE.sample(0), SPACE.root.largest()
+    first, again, other = (FreshLayers(SPACE, seed) for seed in (1, 1, 2))
+    again.model(larger)  # what was made before does not matter
+    tiny.assert_same(again.model(arch), first.model(arch))
+    assert not torch.equal(other.model(arch).head.fc.weight, first.model(arch).head.fc.weight)
+
+
+@pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
+def test_archs_share_the_layers_that_they_have_in_common(space: Space) -> None:
+    fresh = FreshLayers(space)
+    archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(8))]
+    seen: dict[Segment, dict[str, Tensor]] = {}
+    shared = 0
+    for arch in archs:
+        model = fresh.model(arch)
+        for segment in space.plan(arch):
+            layer = model.get_submodule(segment.name)
+            shared += segment in seen
+            tiny.assert_same(layer, seen.setdefault(segment, weights(layer)))
+    assert shared > 10
+
+
+def test_each_place_has_weights_of_its_own() -> None:
+    """Also where the kind of layer is the same."""
+    model = FreshLayers(SPACE).model(net(2, 2, 2))
+    for name in ("attn.qkv.weight", "mlp.fc1.weight", "attn.rel_pos_k.table"):
+        found = [block for key, block in model.state_dict().items() if key.startswith("blocks") and key.endswith(name)]
+        assert not any(torch.equal(a, b) for a, b in zip(found, found[1:], strict=False))
+
+
+def sliced(name: str, largest: Tensor, shape: torch.Size) -> Tensor:
+    """The first entries along every dimension; of queries, keys and values each."""
+    groups = 3 if ".qkv." in name else 1
+    largest = largest.unflatten(0, (groups, -1))
+    for dim, size in enumerate([groups, shape[0] // groups, *shape[1:]]):
+        largest = largest.narrow(dim, 0, size)
+    return largest.flatten(0, 1)
+
+
+@pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
+def test_a_small_layer_is_a_slice_of_a_large_one_up_to_a_factor(space: Space) -> None:
+    fresh = FreshLayers(space, seed=3)
+    small, large = fresh.model(space.root.smallest()), dict(fresh.model(space.root.largest()).named_parameters())
+    smaller = 0
+    for name, weight in small.named_parameters():
+        expected = sliced(name, large[name], weight.shape)
+        smaller += weight.numel() < large[name].numel()
+        if weight.any():
+            factor = ((weight * expected).sum() / expected.square().sum()).detach()
+            torch.testing.assert_close(weight, expected * factor, rtol=1e-4, atol=1e-7)
+            assert factor > 0
+        if space is SPACE and weight.numel() > MANY:  # each weight starts with a spread of 0.02, whatever the width
+            assert factor.item() == pytest.approx(1, rel=0.05), name
+    assert smaller > 20
+
+
+# How large they are
+
+
+def plain_slices(space: Space, arch: Arch) -> dict[str, Tensor]:
+    return Supernet(space, seed=0).slices(arch)
+
+
+@pytest.mark.parametrize("extreme", ["smallest", "largest"])
+def test_weights_have_the_spread_of_a_layer_of_their_size(extreme: str) -> None:
+    """PiT's start depends on the width, so a slice of a wider layer is too small."""
+    arch: Arch = getattr(PIT.root, extreme)()
+    torch.manual_seed(7)
+    built = dict(PIT.build(arch).named_parameters())
+    plain = plain_slices(PIT, arch)
+    found = {name: weight for name, weight in FreshLayers(PIT).model(arch).named_parameters() if weight.numel() > MANY}
+    assert len(found) > 15
+    for name, weight in found.items():
+        assert spread(weight) == pytest.approx(spread(built[name]), rel=0.06), name
+        if extreme == "smallest" and name.endswith(("qkv.weight", "proj.weight", "fc1.weight", "fc2.weight")):
+            assert spread(plain[name]) < 0.7 * spread(built[name]), name
+
+
+@pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
+@pytest.mark.parametrize("extreme", ["smallest", "largest"])
+def test_constants_stay(space: Space, extreme: str) -> None:
+    arch = getattr(space.root, extreme)()
+    model, built = FreshLayers(space).model(arch), dict(space.build(arch).named_parameters())
+    constants = {name for name, weight in built.items() if spread(weight) == 0}
+    zero = {name for name in constants if name.endswith("bias")}
+    assert "head.fc.bias" in zero
+    assert {name for name in built if "norm" in name} <= constants
+    if space is SPACE:
+        assert {name for name in built if name.startswith("blocks") and name.endswith("bias")} <= zero
+    for name, weight in model.named_parameters():
+        if name in constants:
+            assert torch.equal(weight, built[name]), name
+            assert (weight == (0 if name in zero else 1)).all(), name
+        else:
+            assert spread(weight) > 0, name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str) -> None:
+    space = FAMILIES[family]
+    fresh, arch = FreshLayers(space), space.root.smallest()
+    model, built = fresh.model(arch), space.build(arch)
+    assert {name: value.shape for name, value in model.state_dict().items()} == {
+        name: value.shape for name, value in built.state_dict().items()
+    }
+    for (name, weight), other in zip(model.named_parameters(), built.parameters(), strict=True):
+        if weight.numel() > MANY:
+            assert spread(weight) == pytest.approx(spread(other), rel=0.08), name
+    logits = model(images(space))
+    assert logits.isfinite().all()
+    assert logits.std() > 0
+
+
+# A net that is too large for the space
+
+
+def test_a_larger_net_has_layers_of_its_own() -> None:
+    preset = SPACE.presets["autoformer-t"]
+    first, again, other = (FreshLayers(SPACE, seed).model(preset) for seed in (0, 0, 1))
+    assert sum(weight.numel() for weight in first.parameters()) == SPACE.cost(preset).params
+    tiny.assert_same(again, first)
+    assert not torch.equal(other.head.fc.weight, first.head.fc.weight)
+    queries = [weight for name, weight in first.named_parameters() if name.endswith("qkv.weight")]
+    assert all(spread(weight) == pytest.approx(0.02, rel=0.05) for weight in queries)
+    equal = [(a, b) for a in range(13) for b in range(a) if torch.equal(queries[a], queries[b])]
+    assert not equal
+    assert first(images(SPACE)).isfinite().all()
+
+
+def test_only_the_layers_that_do_not_fit_are_its_own() -> None:
+    fresh, largest = FreshLayers(SPACE), SPACE.root.largest()
+    blocks = largest.to_dict()["blocks"]
+    deeper = Arch.from_dict({**largest.to_dict(), "blocks": [*blocks, blocks[0]]})
+    model, inside = fresh.model(deeper), fresh.model(largest)
+    for name, weight in inside.named_parameters():
+        assert torch.equal(model.get_parameter(name), weight), name
+    last = model.get_submodule(f"blocks.{len(blocks)}")
+    assert not any(torch.equal(last.attn.qkv.weight, block.attn.qkv.weight) for block in inside.blocks)
+
+
+# What is kept
+
+
+def test_no_more_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT", 30_000)
+    fresh = FreshLayers(SPACE)
+    segments = list(dict.fromkeys(segment for seed in range(6) for segment in SPACE.plan(SPACE.sample(seed))))
+    first: dict[Segment, dict[str, Tensor]] = {}
+    for segment in segments:
+        first[segment] = weights(fresh.layer(segment))
+        kept = sum(weight.numel() for layer in fresh.layers.values() for weight in layer.parameters())
+        assert fresh.kept == kept
+        assert kept <= 30_000 or list(fresh.layers) == [segment]
+        assert segment in fresh.layers
+    assert len(fresh.layers) < len(segments) / 2
+    for segment in segments:  # those that were dropped are made again, the same
+        tiny.assert_same(fresh.layer(segment), first[segment])
+
+
+def test_what_was_used_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = SPACE.plan(net(2, 2, 2))
+    a, b, c = (segment for segment in plan if segment.name.startswith("blocks"))
+    monkeypatch.setattr(module, "LIMIT", 2 * a.cost().params)
+    fresh = FreshLayers(SPACE)
+    for segment in (a, b, a, c):
+        fresh.layer(segment)
+    assert list(fresh.layers) == [a, c]
+
+
+def test_a_layer_larger_than_the_limit_is_used_and_dropped_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = FreshLayers(SPACE).model(SPACE.sample(0))
+    monkeypatch.setattr(module, "LIMIT", 1)
+    fresh = FreshLayers(SPACE)
+    tiny.assert_same(fresh.model(SPACE.sample(0)), expected)
+    assert len(fresh.layers) == 1
+
+
+def test_a_model_is_a_private_copy() -> None:
+    fresh, arch = FreshLayers(SPACE), SPACE.sample(0)
+    model = fresh.model(arch)
+    before = weights(model)
+    assert all(weight.requires_grad for weight in model.parameters())
+    model.train()
+    model(images(SPACE)).sum().backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(5.0)
+    after = fresh.model(arch)
+    tiny.assert_same(after, before)
+    assert not any(part.training for part in after.modules())
+    assert all(weight.grad is None for weight in after.parameters())
+    for layer in fresh.layers.values():
+        assert not any(weight.requires_grad or weight.grad is not None for weight in layer.parameters())
+        assert not any(part.training for part in layer.modules())
+
+
+def test_no_global_chance() -> None:
+    torch.manual_seed(4)
+    dice = torch.get_rng_state()
+    fresh = FreshLayers(SPACE)
+    for arch in (SPACE.sample(0), SPACE.presets["autoformer-t"]):
+        fresh.model(arch)
+    assert torch.equal(torch.get_rng_state(), dice)
