@@ -26,12 +26,13 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "rank": (configs.RankCommand, None),
     "train": (configs.TrainCommand, None),
     "search": (configs.SearchCommand, None),
+    "patterns": (configs.PatternsCommand, "runs"),
     "retrain": (configs.RetrainCommand, "run"),
     "extract": (configs.ExtractCommand, "run"),
     "evaluate": (configs.EvaluateCommand, "model"),
     "run": (configs.RunCommand, None),
 }
-"""Each command's options, and which of them is given without a name."""
+"""Each command's options, and which of them is given without a name; if that is a list, several times."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,12 +116,14 @@ def make_parser(name: str) -> Any:
             return re.sub(r"--[\w.]+", lambda option: option[0].replace("_", "-"), super().format_help())
 
     kind, positional = COMMANDS[name]
-    usage = f"nasformer {name} {f'[{positional.upper()}] ' if positional else ''}[options]"
+    several = bool(positional) and isinstance(getattr(kind(), str(positional)), list)
+    shown = f"{positional.upper()[:-1]} ..." if positional and several else str(positional).upper()
+    usage = f"nasformer {name} {f'[{shown}] ' if positional else ''}[options]"
     parser = Parser(prog=f"nasformer {name}", usage=usage, description=kind.__doc__, exit_on_error=False)
     parser.add_argument("--config", action="config", help="a YAML file of these options")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     if positional:
-        parser.add_argument(positional, nargs="?", default=None, help=f"the {positional}")
+        parser.add_argument(positional, nargs="*" if several else "?", default=None, help=f"the {positional}")
     parser.add_class_arguments(kind, skip={positional} if positional else set())
     return parser
 

@@ -176,6 +176,16 @@ class SearchCommand(ProbeConfig, BudgetConfig, DataConfig, SpaceConfig):
 
 
 @dataclass
+class PatternsCommand:
+    """What emerged: the winners of several searches of one space, by stage, beside random architectures."""
+
+    runs: list[str] = field(default_factory=list)
+    """the run folders of searches that differ in their seeds"""
+    out: str = ""
+    """a folder for patterns.json and patterns.png"""
+
+
+@dataclass
 class RunCommand(BudgetConfig, DataConfig, SpaceConfig):
     """Everything: train a supernet, search it, extract the winner, report. Killed, the same command goes on."""
 

@@ -1,5 +1,7 @@
 """The plain layers around attention: MLP, patch embedding and head; and how a block of them starts."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -45,11 +47,18 @@ def test_new_classifier_stays_on_the_device() -> None:
     assert head.fc.weight.shape == (5, 12)
 
 
-BLOCK = {"embed_dim": 64, "num_heads": 4, "head_dim": 16, "hidden_dim": 192, "grid": (2, 2), "max_distance": None}
+BLOCK: dict[str, Any] = {
+    "embed_dim": 64,
+    "num_heads": 4,
+    "head_dim": 16,
+    "hidden_dim": 192,
+    "grid": (2, 2),
+    "max_distance": None,
+}
 
 
 @pytest.mark.parametrize(("options", "std"), [({}, 0.02), ({"init_std": 0.1}, 0.1)])
-def test_a_block_starts_with_the_spread_that_is_asked_for(options: dict[str, float], std: float) -> None:
+def test_a_block_starts_with_the_spread_that_is_asked_for(options: dict[str, Any], std: float) -> None:
     torch.manual_seed(0)
     block = TransformerBlock(**BLOCK, **options)
     for linear in (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2):

@@ -23,7 +23,7 @@ from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.proxy import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
-from nasformer.ranking import Table, read_table
+from nasformer.ranking import read_table
 from nasformer.ranking.statistics import kendall
 from nasformer.space import Arch
 
@@ -256,19 +256,12 @@ def test_the_published_magnitudes() -> None:
     assert dss(model, probe) == pytest.approx(diversity + saliency, rel=1e-5)
 
 
-def assert_ranks_like_size(table: Table, targets: list[str]) -> None:
-    """As TF-TAS's paper and others' benchmarks have it: DSS ranks about as well as the parameter count."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "targets"), [("autoformer", ["flower_kd"]), ("pit", ["c100_kd", "flower_kd"])])
+def test_ranks_trained_nets_about_as_well_as_their_size(family: str, targets: list[str]) -> None:
+    table = read_table(golden_path(f"ground_truth_{family}.json"))
     scores = [found["dss"] for found in Scorer(table.space, "dss", batch_size=1, seed=0).many(table.archs)]
     sizes = [table.space.cost(arch).params for arch in table.archs]
     for target in targets:
         ours, rival = (kendall(values, table.accuracy[target]) for values in (scores, sizes))
         assert ours == pytest.approx(rival, abs=0.05), target
-
-
-def test_ranks_trained_autoformers_like_their_size() -> None:
-    assert_ranks_like_size(read_table(golden_path("ground_truth_autoformer.json")), ["flower_kd"])
-
-
-@pytest.mark.slow
-def test_ranks_trained_pits_like_their_size() -> None:
-    assert_ranks_like_size(read_table(golden_path("ground_truth_pit.json")), ["c100_kd", "flower_kd"])

@@ -76,7 +76,7 @@ def test_a_vit_of_timms() -> None:
 
 def test_blocks_without_attention() -> None:
     """As ConvNeXt has them: their MLPs tell the width."""
-    model = timm.create_model("convnext_atto", depths=(1, 2, 1, 1), dims=(8, 16, 24, 32), num_classes=10)
+    model = timm.create_model("convnext_tiny", depths=(1, 2, 1, 1), dims=(8, 16, 24, 32), num_classes=10)
     assert blocks_of(model) == [Block(8, 32), Block(16, 64), Block(16, 64), Block(24, 96), Block(32, 128)]
     assert STREAM.score(model, PROBE) == 96
     assert FIT.score(model, PROBE) == pytest.approx(math.log(96 / 5) + 0.5 * 0.087 * 4 - LEVELLED)

@@ -1,6 +1,7 @@
 """What the commands do, a function for each; heavy imports are fine here."""
 
 from nasformer.commands.models import evaluate, extract, retrain
+from nasformer.commands.patterns import patterns
 from nasformer.commands.proxies import proxies, rank, score
 from nasformer.commands.spaces import cost, sample, spaces
 from nasformer.commands.supernets import run, search, train
@@ -9,6 +10,7 @@ __all__ = [
     "cost",
     "evaluate",
     "extract",
+    "patterns",
     "proxies",
     "rank",
     "retrain",

@@ -1,6 +1,6 @@
 """What "element-wise entropy of activations" may mean: each reading turns the output of one layer into one number.
 
-A reading gets activations [batch, ...] and the dimension of their channels. All are means (over images, positions or
+A reading gets activations [batch, ...] and which dimension the channels are, counted from the end. All are means (over images, positions or
 units), so that a larger tensor does not score higher for its size alone.
 """
 
@@ -24,7 +24,7 @@ def mass(a: Tensor, channels: int) -> Tensor:
 
     0 if a single element is active, 1 if all are equally. Blind to the scale of the activations.
 
-    >>> mass(torch.tensor([[0.0, 3.0, 0.0, -3.0]]), 1).item()  # two of four: ln 2 / ln 4
+    >>> mass(torch.tensor([[0.0, 3.0, 0.0, -3.0]]), -1).item()  # two of four: ln 2 / ln 4
     0.5
     """
     return mass_entropy(a).mean() / math.log(a[0].numel())
@@ -49,16 +49,7 @@ def softmax(a: Tensor, channels: int) -> Tensor:
 
     1 if all channels are equal, whatever their value; it falls as activations grow.
     """
-    return channel_entropy(a, channels).mean() / math.log(a.shape[channels])
-
-
-def softmax_gap(a: Tensor, channels: int) -> Tensor:
-    """The same as a distance from indecision: H(softmax over channels) - ln C."""
-    return channel_entropy(a, channels).mean() - math.log(a.shape[channels])
-
-
-def channel_entropy(a: Tensor, channels: int) -> Tensor:
-    return entr(a.softmax(channels)).sum(channels)
+    return entr(a.softmax(channels)).sum(channels).mean() / math.log(a.shape[channels])
 
 
 def histogram(a: Tensor, channels: int) -> Tensor:
@@ -94,6 +85,5 @@ def sigmoid(a: Tensor, channels: int) -> Tensor:
 
 
 READINGS: dict[str, Reading] = {
-    **{"mass": mass, "gap": gap, "softmax": softmax, "softmax-gap": softmax_gap},
-    **{"histogram": histogram, "binary": binary, "sigmoid": sigmoid},
+    **{"binary": binary, "mass": mass, "gap": gap, "softmax": softmax, "histogram": histogram, "sigmoid": sigmoid}
 }

@@ -25,6 +25,7 @@ from nasformer.families.backbone import Backbone
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import rule_for
 from nasformer.families.space import Space
+from nasformer.layers.drop_path import set_drop_path
 from nasformer.space import Arch
 from nasformer.supernet.supernet import shared_weights
 
@@ -71,6 +72,7 @@ class FreshLayers:
             layer = self.built(segment, mix(self.seed, zlib.crc32(segment.name.encode())))
         else:
             layer = deepcopy(template)
+            set_drop_path(layer, segment.drop_path)
             for name, weight in layer.named_parameters():
                 self.nest(segment, name, weight)
         return layer.to(self.device).eval().requires_grad_(False)
@@ -94,7 +96,8 @@ class FreshLayers:
         """Gives a weight its slice of the largest, with the spread that it has; constants stay as they are."""
         largest, key = self.largest[f"{segment.name}.{name}"], (segment.kind, name)
         if key not in self.spreads:
-            self.spreads[key] = weight.std(correction=0).item()
+            constant = weight.min() == weight.max()  # whose deviation, computed, need not be quite 0
+            self.spreads[key] = 0.0 if constant else weight.std(correction=0).item()
         if self.spreads[key] > 0:
             ratio = self.spreads[key] / largest.std(correction=0).item()
             weight.copy_(rule_for(name, self.rules)(largest, weight.shape)).mul_(ratio)

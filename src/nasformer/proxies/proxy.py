@@ -19,7 +19,7 @@ ManyFunction = Callable[[Lockstep, Sequence[Arch], Probe], list[float]]
 
 # One file a proxy (or a few of a kind). A new file is named here, and the conformance tests then cover it.
 MODULES = (
-    *("dss", "stream", "naswot", "te", "jacov", "zen", "counts", "az", "entropy"),
+    *("dss", "stream", "naswot", "te", "jacov", "zen", "counts", "az", "entropy", "entropic"),
     *("snip", "grasp", "synflow", "logsynflow", "grad_norm", "fisher", "zico", "autoprox"),
 )
 _PROXIES: dict[str, Proxy] = {}

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from nasformer.families.segment import Segment
-from nasformer.proxies.linears import attention_linears, mlp_linears
+from nasformer.proxies.linears import is_attention, is_mlp
 from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.proxy import Inapplicable, proxy
@@ -47,13 +47,12 @@ def blocks_of(model: nn.Module) -> list[Block]:
     [Block(width=192, hidden=768, attention=192), Block(width=192, hidden=768, attention=192)]
     """
     found: dict[str, Block] = {}
-    for name, layer in attention_linears(model).items():
-        if name.endswith("proj"):
-            found[block_name(name)] = Block(layer.out_features, attention=layer.in_features)
-    for name, layer in mlp_linears(model).items():
-        if name.endswith("fc1"):
-            before = found.get(block_name(name), Block(layer.in_features))
-            found[block_name(name)] = before._replace(width=layer.in_features, hidden=layer.out_features)
+    for name, layer in model.named_modules():
+        block = found.get(block_name(name), Block(0))
+        if is_attention(name, layer) and name.endswith("proj"):
+            found[block_name(name)] = block._replace(width=layer.out_features, attention=layer.in_features)
+        if is_mlp(name, layer) and name.endswith("fc1"):
+            found[block_name(name)] = block._replace(width=layer.in_features, hidden=layer.out_features)
     return list(found.values())
 
 
