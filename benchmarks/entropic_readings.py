@@ -185,13 +185,16 @@ def print_table(rows: dict[str, Row]) -> None:
 def plot(rows: dict[str, Row], path: str) -> None:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
-    for place, what in enumerate(("width", "depth", "noise")):
-        heights = [max(row[what], 1e-3) for row in rows.values()]
-        axes.bar([index + 0.27 * (place - 1) for index in range(len(rows))], heights, 0.25, label=f"by {what}")
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set(yscale="log", ylabel="spread / spread by topology", xticks=range(len(rows)), xticklabels=list(rows))
-    axes.legend(title="below 1: topology matters more", ncols=3)
+    figure, (top, bottom) = plt.subplots(2, figsize=(9, 6), sharex=True, layout="constrained")
+    for place, (what, label) in enumerate({"width": "width", "depth": "depth", "noise": "seed"}.items()):
+        places = [index + 0.27 * (place - 1) for index in range(len(rows))]
+        top.bar(places, [row[what] for row in rows.values()], 0.25, label=label)
+    top.axhline(1, color="black", linewidth=0.8)
+    top.set(ylabel="spread / spread by topology", ylim=(0, 1.2))
+    top.legend(title="spread by", ncols=3)
+    bottom.bar(range(len(rows)), [1 - row["kinds"] for row in rows.values()], 0.5, color="grey")
+    bottom.set(ylabel="share of the variance by topology\nbeyond the count of kinds of block", ylim=(0, 1))
+    bottom.set_xticks(range(len(rows)), list(rows))
     figure.savefig(path, dpi=120)
 
 
@@ -199,7 +202,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--space", default="esformer-s0")
     parser.add_argument("--img-size", type=int, default=128)
-    parser.add_argument("--archs", type=int, default=10, help="random archs to vary")
+    parser.add_argument("--archs", type=int, default=8, help="random archs to vary")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first arch; the others follow")
     parser.add_argument("--logsynflow", type=int, default=2, help="how many of them LogSynflow sees: it is slow")
     parser.add_argument("--variants", type=int, default=8, help="variants of each, for width, depth and topology")
     parser.add_argument("--seeds", type=int, default=4, help="seeds for the noise")
@@ -212,7 +216,7 @@ def main() -> None:
     families = []
     for number in range(args.archs):
         controls = ["params", "logsynflow"] if number < args.logsynflow else ["params"]
-        families.append(measure(judge, number, args.variants, args.seeds, controls))
+        families.append(measure(judge, args.first + number, args.variants, args.seeds, controls))
         print(f"{number + 1} of {args.archs} archs", flush=True)
     judged = dict.fromkeys((*READINGS, "params"), families) | {"logsynflow": families[: args.logsynflow]}
     spreads = {name: summary(some, name) for name, some in judged.items() if some}

@@ -3,8 +3,8 @@
 The paper calls it the aggregated element-wise entropy of activations; its formula, its input and its code are not
 public. Here are the readings of these words that we know (formulas in `entropic_readings`), each a mean over layers:
 the outputs of all non-linearities, over three initialisations. Which one is the default was measured
-(`benchmarks/entropic_readings.py`; numbers in docs/results.md): `entropic` moves little with width and depth, and is the
-only one that sees more of a hybrid net's topology than the share of its inverted bottlenecks. The others see the
+(`benchmarks/entropic_readings.py`; numbers in docs/results.md): `entropic` does not move with width and little with
+depth, and sees more of a hybrid net's topology than the share of its inverted bottlenecks. The others see the
 distribution of a layer's values, which is what the norm before it and the initial weights make of it: another
 initialisation turns their preferences round.
 

@@ -1,7 +1,7 @@
 """What "element-wise entropy of activations" may mean: each reading turns the output of one layer into one number.
 
-A reading gets activations [batch, ...] and which dimension the channels are, counted from the end. All are means (over images, positions or
-units), so that a larger tensor does not score higher for its size alone.
+A reading gets activations [batch, ...] and which dimension the channels are, counted from the end. All are means (over
+images, positions or units), so that a larger tensor does not score higher for its size alone.
 """
 
 from __future__ import annotations
@@ -85,5 +85,10 @@ def sigmoid(a: Tensor, channels: int) -> Tensor:
 
 
 READINGS: dict[str, Reading] = {
-    **{"binary": binary, "mass": mass, "gap": gap, "softmax": softmax, "histogram": histogram, "sigmoid": sigmoid}
+    "binary": binary,
+    "mass": mass,
+    "gap": gap,
+    "softmax": softmax,
+    "histogram": histogram,
+    "sigmoid": sigmoid,
 }
