@@ -102,12 +102,12 @@ def summary(families: Sequence[Family], name: str) -> Row:
     """Spreads in units of the spread by topology, and how far size explains the score."""
     noise = disagreement([[row[name] for row in family.seeds] for family in families])
 
-    def beyond_noise(what: str) -> float:
-        total = spread([row[name] for row in family.rows[what]] for family in families)
-        return max(total**2 - noise**2, 0.0) ** 0.5
+    def total(what: str) -> float:
+        return spread([row[name] for row in family.rows[what]] for family in families)
 
-    topology = beyond_noise("topology")
-    ratios = {what: beyond_noise(what) / topology for what in ("width", "depth", "uniform")}
+    topology = total("topology")  # with its noise: a score that is noise has the noise 1
+    beyond_noise = {what: max(total(what) ** 2 - noise**2, 0.0) ** 0.5 for what in ("width", "depth", "uniform")}
+    ratios = {what: size / topology for what, size in beyond_noise.items()}
     mean = statistics.fmean(row[name] for family in families for row in family.rows["topology"])
     by_size = {f"params_{what}": by_params(families, name, what) for what in ("width", "depth", "topology")}
     explained = {"kinds": counted(families, name)}
@@ -225,7 +225,8 @@ def main() -> None:
     print_table(liked)
     if args.plot:
         plot(spreads, args.plot)
-    save_record("entropic_readings", vars(args), {"spreads": spreads, "preferences": liked}, args.out)
+    rows = [{"arch": f.base.to_dict(), "seeds": f.seeds, **f.rows} for f in families]
+    save_record("entropic_readings", vars(args), {"spreads": spreads, "preferences": liked, "rows": rows}, args.out)
 
 
 if __name__ == "__main__":
