@@ -29,6 +29,7 @@ slow: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 8
 	$(BIN)/python benchmarks/cost_speed.py
+	$(BIN)/python benchmarks/dss_speed.py
 
 clean:
 	rm -rf $(VENV) runs
