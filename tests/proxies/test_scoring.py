@@ -266,3 +266,13 @@ def test_a_model_of_others_is_left_untouched() -> None:
     assert model.training
     assert [weight.requires_grad for weight in model.parameters()] == wanted
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_an_arch_of_a_hybrid_space_without_attention_says_so_beside_one_with_it() -> None:
+    space = get_space("esformer-s0", img_size=64)
+    plain, mixed = space.root.smallest(), space.root.largest()
+    scores = [row["dss"] for row in Scorer(space, "dss").score_many([plain, mixed])]
+    assert math.isnan(scores[0].mean)
+    assert "no attention" in scores[0].reason
+    assert scores[1].mean > 0
+    assert not scores[1].reason

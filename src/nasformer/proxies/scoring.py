@@ -103,7 +103,13 @@ class Trial:
         except Inapplicable as why:
             return [Score((), 0.0, str(why))] * len(archs)
         each = (time.perf_counter() - start) / max(len(archs), 1)
-        return [Score((value,), each) for value in values]
+        return [self._explained(proxy, arch, value, each) for arch, value in zip(archs, values, strict=True)]
+
+    def _explained(self, proxy: Proxy, arch: Arch, value: float, seconds: float) -> Score:
+        """A score from a batch; where there is none, the arch alone tells why."""
+        if math.isfinite(value):
+            return Score((value,), seconds)
+        return _timed(proxy, self.fresh.model(arch), self.probe)
 
 
 class Scorer:
