@@ -121,9 +121,11 @@ class ProbeConfig:
     """seeds to average over, each with other weights and another batch"""
     probe_size: int = 64
     """images of the batch that is shown"""
+    probe_img_size: int | None = None
+    """side of these images, where smaller ones will do; costs stay those of the model's own size"""
 
-    def probing(self) -> dict[str, int]:
-        return {"repeats": self.repeats, "batch_size": self.probe_size}
+    def probing(self) -> dict[str, int | None]:
+        return {"repeats": self.repeats, "batch_size": self.probe_size, "img_size": self.probe_img_size}
 
 
 @dataclass

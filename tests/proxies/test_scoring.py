@@ -15,6 +15,7 @@ from torch import nn
 
 import tiny
 from nasformer.data import Batches
+from nasformer.errors import UserError
 from nasformer.families import get_space
 from nasformer.proxies import proxy as registry
 from nasformer.proxies.fresh import FreshLayers
@@ -276,3 +277,14 @@ def test_an_arch_of_a_hybrid_space_without_attention_says_so_beside_one_with_it(
     assert "no attention" in scores[0].reason
     assert scores[1].mean > 0
     assert not scores[1].reason
+
+
+def test_proxies_may_see_smaller_images_than_costs_are_counted_for() -> None:
+    space = get_space("autoformer-micro")  # 32 px
+    scorer, small = Scorer(space, "naswot", img_size=16), Scorer(space.with_options(img_size=16), "naswot")
+    arch = space.sample(seed=0)
+    assert scorer.score(arch)["naswot"].values == small.score(arch)["naswot"].values
+    assert scorer.space.costs(arch) == space.costs(arch)
+    assert scorer.settings["probe_img_size"] == 16
+    with pytest.raises(UserError, match="macs go by the size of the images"):
+        Scorer(space, "macs", img_size=16)

@@ -16,6 +16,7 @@ from torch import nn
 
 from nasformer.data import BatchSource
 from nasformer.data.rng import mix
+from nasformer.errors import UserError
 from nasformer.families.backbone import model_options
 from nasformer.families.space import Space
 from nasformer.proxies.fresh import FreshLayers
@@ -126,6 +127,7 @@ class Scorer:
         proxies: Names, as a list or as ``dss,snip``.
         batches: Images to show where a proxy wants a labelled batch; None shows noise with random labels.
         batch_size: How many of them.
+        img_size: Side of the images that proxies see, where a smaller one will do; None: the space's.
         repeats: Seeds to average over, each with other weights and another probe.
     """
 
@@ -136,6 +138,7 @@ class Scorer:
         *,
         batches: BatchSource | None = None,
         batch_size: int = 64,
+        img_size: int | None = None,
         repeats: int = 1,
         seed: int = 0,
         device: torch.device | str = "cpu",
@@ -149,12 +152,23 @@ class Scorer:
             "probe_size": batch_size,
             "weights_seed": seed,
         }
+        if img_size is not None:
+            self.settings["probe_img_size"] = img_size
+            space = self._shrunk(img_size, batches)
         if batches is None:
             seeds = [mix(seed, repeat) for repeat in range(repeats)]
             probes = [noise_probe(*image_shape(space), batch_size, each, device) for each in seeds]
         else:
             probes = data_probes(batches, batch_size, repeats, seed)
         self.trials = [Trial(space, probe) for probe in probes]
+
+    def _shrunk(self, img_size: int, batches: BatchSource | None) -> Space:
+        """The space for images of another size, which is what proxies see; costs stay those of the whole size."""
+        if batches is not None:
+            raise UserError("the images of the data have a size; leave the proxies' own out")
+        if any(proxy.name == "macs" for proxy in self.proxies):
+            raise UserError("macs go by the size of the images; leave the proxies' own size out, or macs")
+        return self.space.with_options(img_size=img_size)
 
     def score(self, arch: Arch) -> dict[str, Score]:
         return self.score_many([arch])[0]
