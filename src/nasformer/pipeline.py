@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -183,16 +183,22 @@ def open_run(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand
         # Images keep their size, unless another was asked for, now or when the supernet was trained.
         img_size = command.img_size if command.space else space.options["img_size"]
         run = Run(folder, command, space, recipe, world, img_size)
-        path = folder / "config.json"
-        before = read_json(path) if path.exists() else {}
-        if world.main:
-            write_json(path, noted(before, command, run.space))
-        try:
+        with noted_in(folder, command, run.space) if world.main else nullcontext():
             yield run
-        except UserError:
-            if world.main and before:
-                write_json(path, before)  # a command that was refused leaves no trace
-            raise
+
+
+@contextmanager
+def noted_in(folder: Path, command: Any, space: Space) -> Iterator[None]:
+    """Notes a command in the folder's config; one that is refused leaves no trace."""
+    path = folder / "config.json"
+    before = read_json(path) if path.exists() else {}
+    write_json(path, noted(before, command, space))
+    try:
+        yield
+    except UserError:
+        if before:
+            write_json(path, before)
+        raise
 
 
 def asked_space(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand, folder: Path) -> Space:

@@ -19,9 +19,9 @@ from nasformer.data import BatchSource
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.families import Space
-from nasformer.files import locked, read_json, write_json
+from nasformer.files import locked, write_json
 from nasformer.folders import load_batches
-from nasformer.pipeline import noted
+from nasformer.pipeline import noted_in
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.search import search_training_free
 from nasformer.recipe import AugmentConfig, Recipe
@@ -86,16 +86,8 @@ def opened(command: SearchCommand, space: Space) -> Iterator[Path | None]:
     folder = Path(command.out)
     if (folder / "supernet").exists() or (folder / "train").exists():
         raise UserError(f"{folder} is the run of a training; give the proxy search another --out folder")
-    with locked(folder / ".lock"):
-        path = folder / "config.json"
-        before = read_json(path) if path.exists() else {}
-        write_json(path, noted(before, command, space))
-        try:
-            yield folder
-        except UserError:
-            if before:
-                write_json(path, before)  # a command that was refused leaves no trace
-            raise
+    with locked(folder / ".lock"), noted_in(folder, command, space):
+        yield folder
 
 
 def summarise(scorer: Scorer, result: SearchResult, budget: Budget, command: SearchCommand) -> dict[str, Any]:

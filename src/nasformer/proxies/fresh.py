@@ -23,11 +23,9 @@ from torch import Tensor, nn
 from nasformer.data.rng import mix
 from nasformer.families.backbone import Backbone
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import rule_for
 from nasformer.families.space import Space
-from nasformer.layers.drop_path import set_drop_path
 from nasformer.space import Arch
-from nasformer.supernet.supernet import shared_weights
+from nasformer.supernet import Supernet
 
 LIMIT = 2**30
 """Numbers kept: 4 GiB. A layer that was dropped is made again, the same, when it is needed."""
@@ -45,12 +43,11 @@ class FreshLayers:
 
     def __init__(self, space: Space, seed: int = 0, device: torch.device | str = "cpu") -> None:
         self.space, self.seed, self.device = space, seed, device
-        self.largest = dict(shared_weights(space, seed).named_parameters())
-        self.rules = space.model.sharing(**space.options)
+        self.supernet = Supernet(space, seed).eval()
+        self.largest = self.supernet.shared()
         self.layers: OrderedDict[Segment, nn.Module] = OrderedDict()
         self.kept = 0
-        self.templates: dict[Hashable, nn.Module] = {}
-        self.spreads: dict[Hashable, float] = {}
+        self.spreads: dict[Hashable, dict[str, float]] = {}
 
     def layer(self, segment: Segment) -> nn.Module:
         """The layer of a segment, to be used but not changed: others will get it too."""
@@ -67,42 +64,41 @@ class FreshLayers:
     @torch.no_grad()
     def draw(self, segment: Segment) -> nn.Module:
         """A layer with nested weights; one too large for the space, as a preset may have, gets its own."""
-        template = self.template(segment)
-        if any(not self.holds(f"{segment.name}.{name}", weight) for name, weight in template.named_parameters()):
-            layer = self.built(segment, mix(self.seed, zlib.crc32(segment.name.encode())))
+        if self.holds(segment):
+            layer = self.supernet.filled(segment, self.largest)
+            for name, spread in self.own_spreads(segment).items():
+                if spread > 0:  # constants stay as they are
+                    layer.get_parameter(name).mul_(spread / spread_of(self.largest[f"{segment.name}.{name}"]))
         else:
-            layer = deepcopy(template)
-            set_drop_path(layer, segment.drop_path)
-            for name, weight in layer.named_parameters():
-                self.nest(segment, name, weight)
+            layer = self.built(segment, mix(self.seed, zlib.crc32(segment.name.encode())))
         return layer.to(self.device).eval().requires_grad_(False)
 
-    def template(self, segment: Segment) -> nn.Module:
-        """A layer of this kind with weights of its own, drawn once: what is used of them is their spread."""
-        if segment.kind not in self.templates:
-            self.templates[segment.kind] = self.built(segment, self.seed)
-        return self.templates[segment.kind]
+    def holds(self, segment: Segment) -> bool:
+        parts = [part for part in self.supernet.skeleton(segment).parts if part.learned]
+        found = [self.largest.get(f"{segment.name}.{part.name}") for part in parts]
+        return all(
+            weight is not None and all(a <= b for a, b in zip(part.shape, weight.shape, strict=True))
+            for part, weight in zip(parts, found, strict=True)
+        )
+
+    def own_spreads(self, segment: Segment) -> dict[str, float]:
+        """How far weights spread in a layer of this kind that draws its own: drawn once, to be measured."""
+        if segment.kind not in self.spreads:
+            own = self.built(segment, self.seed).named_parameters()
+            self.spreads[segment.kind] = {name: spread_of(weight) for name, weight in own}
+        return self.spreads[segment.kind]
 
     def built(self, segment: Segment, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return segment.build()
 
-    def holds(self, name: str, weight: Tensor) -> bool:
-        largest = self.largest.get(name)
-        return largest is not None and all(a <= b for a, b in zip(weight.shape, largest.shape, strict=True))
-
-    def nest(self, segment: Segment, name: str, weight: Tensor) -> None:
-        """Gives a weight its slice of the largest, with the spread that it has; constants stay as they are."""
-        largest, key = self.largest[f"{segment.name}.{name}"], (segment.kind, name)
-        if key not in self.spreads:
-            constant = weight.min() == weight.max()  # whose deviation, computed, need not be quite 0
-            self.spreads[key] = 0.0 if constant else weight.std(correction=0).item()
-        if self.spreads[key] > 0:
-            ratio = self.spreads[key] / largest.std(correction=0).item()
-            weight.copy_(rule_for(name, self.rules)(largest, weight.shape)).mul_(ratio)
-
     def model(self, arch: Arch) -> Backbone:
         """The whole network of an arch, a copy to do with as one likes."""
         model = self.space.model(arch, layer_of=lambda s: deepcopy(self.layer(s)), **self.space.options)
         return model.eval().requires_grad_()
+
+
+def spread_of(weight: Tensor) -> float:
+    constant = bool(weight.min() == weight.max())  # whose deviation, computed, need not be quite 0
+    return 0.0 if constant else weight.std(correction=0).item()

@@ -92,9 +92,11 @@ class Trial:
         alone = [proxy for proxy in proxies if not proxy.many]
         rows = []
         for index, arch in enumerate(archs):
-            model = self.fresh.model(arch) if alone else None
-            rows.append({name: scores[index] for name, scores in together.items()})
-            rows[-1] |= {proxy.name: _timed(proxy, model, self.probe) for proxy in alone if model is not None}
+            row = {name: scores[index] for name, scores in together.items()}
+            if alone:
+                model = self.fresh.model(arch)
+                row |= {proxy.name: _timed(proxy, model, self.probe) for proxy in alone}
+            rows.append(row)
         return rows
 
     def _together(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:

@@ -6,7 +6,7 @@ weights in place of their own. So what it computes is, by construction, what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -85,12 +85,14 @@ class Supernet(nn.Module):
     def extract(self, arch: Arch) -> Backbone:
         """The arch as an ordinary model with its own copy of the weights, and of statistics as they are."""
         shared = self.shared()
+        model = self.space.model(arch, layer_of=lambda segment: self.filled(segment, shared), **self.space.options)
+        return model.train(self.training)
 
-        def filled(segment: Segment) -> nn.Module:
-            skeleton = self.skeleton(segment)
-            return skeleton.fill([shared[f"{segment.name}.{name}"] for name in skeleton.names], segment.drop_path)
-
-        return self.space.model(arch, layer_of=filled, **self.space.options).train(self.training)
+    @torch.no_grad()
+    def filled(self, segment: Segment, shared: Mapping[str, Tensor]) -> nn.Module:
+        """The layer of a segment as an ordinary one, with its own copy of its slices of what is `shared`."""
+        skeleton = self.skeleton(segment)
+        return skeleton.fill([shared[f"{segment.name}.{name}"] for name in skeleton.names], segment.drop_path)
 
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compiles one graph per kind of segment (12 for AutoFormer-T), not one per arch.
