@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.entropic import REPEATS, entropies
+from nasformer.proxies.entropic import DEFAULT, REPEATS, entropies
 from nasformer.proxies.entropic_readings import READINGS
 from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.proxy import Inapplicable, get_proxies
@@ -105,7 +105,7 @@ BY_HAND: dict[str, Callable[[Array], float]] = {
 
 @each_reading
 def test_the_mean_over_inits_and_layers_of_the_formula(reading: str) -> None:
-    name = "entropic" if reading == "binary" else f"entropic-{reading}"
+    name = "entropic" if reading == DEFAULT else f"entropic-{reading}"
     (proxy,) = get_proxies(name)
     expected = np.mean([BY_HAND[reading](a) for a in layers_of_hybrid()])
     assert proxy.score(Hybrid().eval(), PROBE) == pytest.approx(expected, rel=1e-4)

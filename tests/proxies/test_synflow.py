@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nasformer.families import get_space
 from nasformer.proxies.gradients import logit_gradients
 from nasformer.proxies.linearise import linearise
 from nasformer.proxies.logsynflow import logsynflow
@@ -134,28 +135,59 @@ def drawn(shape: torch.Size, source: torch.Generator) -> Tensor:
     return nn.init.kaiming_normal_(torch.empty(shape), mode="fan_out", nonlinearity="relu", generator=source)
 
 
-def test_logsynflow_is_the_mean_over_three_inits() -> None:
-    model, source, scores = chain(bias=True), PROBE.generator("logsynflow"), []
-    for _ in range(3):
-        weights = [np.abs(drawn(layer.weight.shape, source).double().numpy()) for layer in linears(model)]
-        pairs = zip(weights, chain_gradients(weights), strict=True)
-        scores.append(sum((weight * np.log(1 + gradient)).sum() for weight, gradient in pairs))
-    assert len({round(score, 6) for score in scores}) == 3
-    assert logsynflow(model, PROBE) == pytest.approx(np.mean(scores))
+def test_logsynflow_of_a_chain() -> None:
+    model, source = chain(bias=True), PROBE.generator("logsynflow")
+    weights = [np.abs(drawn(layer.weight.shape, source).double().numpy()) for layer in linears(model)]
+    pairs = zip(weights, chain_gradients(weights), strict=True)
+    assert logsynflow(model, PROBE) == pytest.approx(sum((weight * np.log(1 + grad)).sum() for weight, grad in pairs))
+
+
+class Against(nn.Module):
+    """Turns everything round, so that gradients are negative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -2.0 * x
 
 
 def test_logsynflow_of_negative_gradients_is_finite() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)).eval()
-    nn.init.normal_(model[2].weight, 50, 10)
-    source, scores, lowest = PROBE.generator("logsynflow"), [], 0.0
-    scale = model[2].weight.detach().double()
-    for _ in range(3):
-        first, second = (drawn(layer.weight.shape, source).double().abs().requires_grad_() for layer in linears(model))
-        hidden = F.layer_norm(first.sum(1), (6,), scale)
-        gradients = torch.autograd.grad((second @ hidden).sum(), [first, second])
-        lowest = min(lowest, gradients[0].min().item())
-        scores.append(
-            sum((w * (1 + g.abs()).log()).sum().item() for w, g in zip((first, second), gradients, strict=True))
-        )
-    assert lowest < -1  # where log(1 + g) is undefined
-    assert logsynflow(model, PROBE) == pytest.approx(np.mean(scores))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 6), Against(), nn.Linear(6, 3)).eval()
+    source = PROBE.generator("logsynflow")
+    first, second = (drawn(layer.weight.shape, source).double().abs().requires_grad_() for layer in linears(model))
+    gradients = torch.autograd.grad((second @ (-2 * first.sum(1))).sum(), [first, second])
+    assert min(gradient.min() for gradient in gradients) < -1  # where log(1 + g) is undefined
+    pairs = zip((first, second), gradients, strict=True)
+    assert logsynflow(model, PROBE) == pytest.approx(sum((w * (1 + g.abs()).log()).sum().item() for w, g in pairs))
+
+
+def test_logsynflow_leaves_out_batch_norm() -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(6)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, 5.0)
+    layers = [nn.Flatten(), nn.Linear(4, 6), nn.Linear(6, 3)]
+    plain, normed = nn.Sequential(*layers), nn.Sequential(*layers[:2], norm, layers[2]).eval()
+    assert logsynflow(deepcopy(plain), PROBE) == pytest.approx(logsynflow(normed, PROBE))
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.RMSNorm(6), nn.GroupNorm(2, 6), nn.LayerNorm(6, bias=False)])
+def test_to_logsynflow_other_norms_are_constant_scales(norm: nn.Module) -> None:
+    nn.init.constant_(norm.weight, 3.0)
+    model, source = (
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 6), norm, nn.Linear(6, 3)).eval(),
+        PROBE.generator("logsynflow"),
+    )
+    first, second = (drawn(layer.weight.shape, source).double().abs().requires_grad_() for layer in linears(model))
+    scale = 3.0 / first.detach().sum(1).square().mean().sqrt()
+    gradients = torch.autograd.grad((second @ (first.sum(1) * scale)).sum(), [first, second])
+    pairs = zip((first, second), gradients, strict=True)
+    assert logsynflow(model, PROBE) == pytest.approx(sum((w * (1 + g).log()).sum().item() for w, g in pairs))
+
+
+def test_logsynflow_of_a_transformer_is_finite_and_grows_with_it() -> None:
+    space = get_space("autoformer-tiny", img_size=32, patch_size=8)
+    probe = noise_probe((3, 32, 32), num_classes=1000, batch_size=2)
+    small, large = (
+        logsynflow(space.build(arch).eval(), probe) for arch in (space.root.smallest(), space.root.largest())
+    )
+    assert math.isfinite(large)
+    assert large > small > 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 
 @torch.no_grad()
@@ -38,3 +42,43 @@ def make_identity(norm: _BatchNorm, device: torch.device) -> None:
     if norm.affine:
         nn.init.ones_(norm.weight)
         nn.init.zeros_(norm.bias)
+
+
+class ConstantNorms(TorchFunctionMode):
+    """Within it, layer norm, RMS norm and group norm divide by the size of what they see as by a constant.
+
+    Gradients then pass a norm as they pass a linear layer. As it is, a norm hides the scale of all that lies before it:
+    the gradients there nearly cancel, and what is left of them is noise. To leave norms out would do as well, but a
+    transformer then leaves the range of numbers.
+
+    >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    >>> with ConstantNorms():
+    ...     y = F.layer_norm(x, (2,))
+    >>> torch.autograd.grad(y.sum(), x)[0].mul(12.5**0.5)  # one over the root of the mean square
+    tensor([[1., 1.]])
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in NORMS:
+            return func(*args, **(kwargs or {}))
+        x, shape, weight, bias = NORMS[func](*args, **(kwargs or {}))
+        last = tuple(range(-len(shape), 0))
+        y = x / x.detach().square().mean(last, keepdim=True).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+        return (y if weight is None else y * weight) + (0 if bias is None else bias)
+
+
+def _layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 0) -> tuple[Any, ...]:
+    return x, shape, weight, bias
+
+
+def _rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> tuple[Any, ...]:
+    return x, shape, weight, None
+
+
+def _group_norm(x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 0) -> tuple[Any, ...]:
+    """Over an image rather than over each group: for a constant scale that is near enough."""
+    channels = (-1, *[1] * (x.dim() - 2))
+    return x, x.shape[1:], *(part if part is None else part.view(channels) for part in (weight, bias))
+
+
+NORMS: dict[Any, Any] = {F.layer_norm: _layer_norm, F.rms_norm: _rms_norm, F.group_norm: _group_norm}

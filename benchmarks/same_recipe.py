@@ -1,0 +1,114 @@
+"""Trains several models by one recipe and compares them: our archs, presets, and models of timm.
+
+python benchmarks/same_recipe.py --config recipes/esformer-compare.yaml --data imagenette.npz --models models.json \
+    --seeds 2 --jobs 8 --out compare.json
+
+`models.json` holds models by name, {"space": "esformer-s0", "arch": {...}} or {"timm": "edgenext_x_small"}, each with
+further `"options"` if need be. Each training is a process of its own, and `--jobs` of them share the device. No choice
+is made on the test images: every model is trained to the end and evaluated once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+import nasformer
+from nasformer.cli import parse
+from nasformer.config import RetrainCommand
+from nasformer.device import choose_device
+from nasformer.folders import load_batches
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import evaluate
+from nasformer.train.models import train_model
+from record import save_record
+
+
+def build(entry: dict[str, Any], shape: dict[str, int], drop_path_rate: float) -> nn.Module:
+    """The model for images of this shape, freshly initialised; stochastic depth is part of the recipe."""
+    options = {"drop_path_rate": drop_path_rate, **entry.get("options", {})}
+    if "timm" in entry:
+        return timm.create_model(entry["timm"], num_classes=shape["num_classes"], in_chans=shape["in_chans"], **options)
+    space = nasformer.get_space(entry["space"], **shape, **options)
+    return space.build(space.arch(entry["arch"]))
+
+
+def train_one(command: RetrainCommand, entry: dict[str, Any], seed: int) -> dict[str, Any]:
+    device = choose_device(command.device)
+    command.seed = seed
+    batches = load_batches(command, command.train, World(), device, command.img_size)
+    size = int(command.img_size or next(iter(batches.evaluation("test", 1)))[0].shape[-1])
+    shape = {"img_size": size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+    torch.manual_seed(seed)
+    model = build(entry, shape, float(command.model.get("drop_path_rate", 0.0))).to(device)
+    start = time.perf_counter()
+    loss = train_model(model, batches, command.train, seed=seed, quiet=True)
+    seconds = time.perf_counter() - start
+    params = sum(parameter.numel() for parameter in model.parameters())
+    return {"params": params, **evaluate(model, batches), "loss": loss, "seconds": seconds}
+
+
+def in_a_process(rest: list[str], name: str, seed: int) -> tuple[str, dict[str, Any]]:
+    """Trains in a process of its own; a training that fails does not end the others."""
+    words = [sys.executable, __file__, *rest, "--only", name, "--seed", str(seed)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    lines = done.stdout.strip().splitlines()
+    result = json.loads(lines[-1]) if done.returncode == 0 else {"failed": done.stderr[-2000:]}
+    print(f"{name} seed {seed}: {json.dumps(result)}", flush=True)
+    return name, {"seed": seed, **result}
+
+
+def table(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    found = {}
+    for name, runs in rows.items():
+        sound = [run for run in runs if "accuracy" in run]
+        accuracies = [run["accuracy"] for run in sound]
+        if sound:
+            spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+            found[name] = {"params": sound[0]["params"], "accuracy": statistics.fmean(accuracies), "std": spread}
+    for name, row in sorted(found.items(), key=lambda item: -item[1]["accuracy"]):
+        print(f"{name:24} {row['params'] / 1e6:7.3f} M  {100 * row['accuracy']:6.2f} +- {100 * row['std']:.2f}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", required=True, help="JSON file of models by name")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--out", help="write the record here as JSON")
+    parser.add_argument("--only", help="train this model alone, in this process")
+    parser.add_argument("--seed", type=int, default=0)
+    args, rest = parser.parse_known_args()  # the rest are options of `nasformer retrain`: --config, --data ...
+    models = json.loads(Path(args.models).read_text())
+    if args.only:
+        command, _ = parse("retrain", rest)
+        print(json.dumps(train_one(command, models[args.only], args.seed)))
+        return
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
+    child = ["--models", args.models, *rest]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        jobs = [pool.submit(in_a_process, child, name, seed) for seed, name in product(range(args.seeds), models)]
+        for job in jobs:
+            name, row = job.result()
+            rows[name].append(row)
+    summary = table(rows)
+    save_record(
+        "same_recipe", {**vars(args), "rest": rest}, {"summary": summary, "models": models, "runs": rows}, args.out
+    )
+
+
+if __name__ == "__main__":
+    main()
