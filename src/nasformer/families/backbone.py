@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nasformer.errors import UserError
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import Rule
+from nasformer.families.sharing import MultiHead, Rule
 from nasformer.space import Arch
 
 
@@ -41,7 +43,7 @@ class Backbone(nn.Module):
     """A class method ``plan(arch, *, option=default ...)``."""
 
     @classmethod
-    def sharing(cls, **options: Any) -> Mapping[str, Rule]:
+    def sharing(cls, **options: Any) -> Mapping[str, Rule | MultiHead]:
         """Rules by the end of a parameter's name; what is not named shares its prefix."""
         return {}
 
@@ -84,6 +86,27 @@ class Backbone(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
+
+    def save_pretrained(self, folder: str | Path, **facts: Any) -> Path:
+        """Writes weights and config into a folder, with any facts about the model, such as mean and std."""
+        from nasformer.export.model_folder import save_model
+
+        return save_model(self, folder, **facts)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **changes: Any) -> Self:
+        """The model in a folder that `save_pretrained` wrote; for another `img_size` or `num_classes` if so asked.
+
+        Nothing is downloaded.
+        """
+        from nasformer.export.model_folder import load_model
+
+        if not Path(folder).is_dir():
+            raise UserError(f"there is no folder {folder}; if it is on a hub, download it first and name the folder")
+        model = load_model(folder, **changes)
+        if not isinstance(model, cls):
+            raise UserError(f"{folder} holds a model of the family {model.family}, not of {cls.family}")
+        return model
 
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:

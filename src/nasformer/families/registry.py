@@ -8,8 +8,9 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.family_names import FAMILIES
+from nasformer.timm_plugin import offer
 
-FAMILIES = ("autoformer", "pit", "esformer")
 _SPACES: dict[str, Space] = {}
 
 
@@ -17,6 +18,7 @@ def register(space: Space) -> None:
     if space.name in _SPACES:
         raise ValueError(f"a space named {space.name!r} exists already")
     _SPACES[space.name] = space
+    offer(space.model.family)
 
 
 def list_spaces() -> dict[str, Space]:

@@ -7,7 +7,9 @@ norm) must return a view, since training updates it in place; `prefix` and `cent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Size, Tensor
 
@@ -27,8 +29,10 @@ def prefix(shared: Tensor, shape: Size) -> Tensor:
     return shared
 
 
-def grouped_prefix(groups: int) -> Rule:
-    """The first rows of each of ``groups`` equal groups of rows, such as q, k and v in one matrix.
+def grouped_prefix(groups: int, dims: Sequence[int] = (0,)) -> Rule:
+    """The first entries of each of ``groups`` equal groups along some dimensions; the first ones along the others.
+
+    So it takes the first rows of q, of k and of v in one matrix.
 
     >>> import torch
     >>> grouped_prefix(3)(torch.arange(6), torch.Size([3])).tolist()
@@ -36,12 +40,22 @@ def grouped_prefix(groups: int) -> Rule:
     """
 
     def rule(shared: Tensor, shape: Size) -> Tensor:
-        if shared.shape == shape:
-            return shared
-        inner = Size([groups, shape[0] // groups, *shape[1:]])
-        return prefix(shared.unflatten(0, (groups, -1)), inner).flatten(0, 1)
+        shared = prefix(shared, Size(shared.shape[d] if d in dims else size for d, size in enumerate(shape)))
+        for dim in dims:
+            if shared.shape[dim] != shape[dim]:
+                each = shape[dim] // groups
+                shared = shared.unflatten(dim, (groups, -1)).narrow(dim + 1, 0, each).flatten(dim, dim + 1)
+                shared = shared.contiguous()  # groups of one entry make a view with gaps, which kernels are slow on
+        return shared
 
     return rule
+
+
+def centre(shared: Tensor, shape: Size) -> Tensor:
+    """The middle along the last two dimensions, whatever the others are."""
+    for dim in (-2, -1):
+        shared = shared.narrow(dim, (shared.shape[dim] - shape[dim]) // 2, shape[dim])
+    return shared
 
 
 def centred(shared: Tensor, shape: Size) -> Tensor:
@@ -51,11 +65,43 @@ def centred(shared: Tensor, shape: Size) -> Tensor:
     >>> centred(torch.arange(50).reshape(2, 1, 5, 5), torch.Size([1, 1, 3, 3])).tolist()
     [[[[6, 7, 8], [11, 12, 13], [16, 17, 18]]]]
     """
-    for dim in (2, 3):
-        shared = shared.narrow(dim, (shared.shape[dim] - shape[dim]) // 2, shape[dim])
-    return prefix(shared, shape)
+    return prefix(centre(shared, shape), shape)
 
 
-def rule_for(name: str, rules: Mapping[str, Rule]) -> Rule:
-    """The rule whose key ends the parameter's name; `prefix` where none is declared."""
-    return next((rule for suffix, rule in rules.items() if name.endswith(suffix)), prefix)
+@dataclass(frozen=True)
+class MultiHead:
+    """TrioNet's Multi-Head Sharing: of every head the first channels, so that no channel changes its head's company.
+
+    How many heads there are is an option of the member's layer, so this becomes a rule only when the layer is known.
+    A layer without heads, such as a convolution that shares a weight with attention, takes its prefix.
+
+    >>> import torch
+    >>> rule = MultiHead().bound({"num_heads": 2})
+    >>> rule(torch.arange(8), torch.Size([4])).tolist()
+    [0, 1, 4, 5]
+
+    Args:
+        dims: Which dimensions are channels in the order of heads.
+        centred: Whether the last two dimensions are a window, whose middle a smaller one is.
+        option: Name of the option.
+    """
+
+    dims: tuple[int, ...] = (0,)
+    centred: bool = False
+    option: str = "num_heads"
+
+    def bound(self, options: Mapping[str, Any]) -> Rule:
+        by_head = grouped_prefix(options.get(self.option, 1), self.dims)
+        if not self.centred:
+            return by_head
+        return lambda shared, shape: by_head(centre(shared, shape), shape)
+
+
+def rule_for(name: str, rules: Mapping[str, Rule | MultiHead], options: Mapping[str, Any] | None = None) -> Rule:
+    """The rule whose key ends the parameter's name; `prefix` where none is declared.
+
+    Args:
+        options: Those of the layer that the parameter belongs to.
+    """
+    rule = next((rule for suffix, rule in rules.items() if name.endswith(suffix)), prefix)
+    return rule.bound(options or {}) if isinstance(rule, MultiHead) else rule

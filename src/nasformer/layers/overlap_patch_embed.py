@@ -31,7 +31,7 @@ class OverlapPatchEmbed(nn.Module):
         size, stride = self.proj.kernel_size[0], self.proj.stride[0]
         check_size(x, *((side - 1) * stride + size for side in self.grid))
         patches = self.proj(x).flatten(2).transpose(1, 2) + self.pos_embed
-        cls_token = self.cls_token.expand(len(x), -1, -1).to(patches.dtype)
+        cls_token = self.cls_token.expand(x.shape[0], -1, -1).to(patches.dtype)
         return torch.cat([cls_token, patches], dim=1)
 
     @staticmethod

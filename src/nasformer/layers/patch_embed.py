@@ -30,7 +30,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.embed(x)
-        cls_token = self.cls_token.expand(len(x), -1, -1).to(tokens.dtype)
+        cls_token = self.cls_token.expand(x.shape[0], -1, -1).to(tokens.dtype)
         return torch.cat([cls_token, tokens], dim=1) + self.pos_embed
 
     def embed(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Size, Tensor, nn
 from torch.func import functional_call
 
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import Rule, rule_for
+from nasformer.families.sharing import MultiHead, Rule, rule_for
 from nasformer.layers.drop_path import set_drop_path
 
 Run = Callable[[Tensor, Sequence[Tensor], Tensor | None], Tensor]
@@ -36,14 +36,15 @@ class Skeleton:
     def __init__(
         self,
         segment: Segment,
-        rules: Mapping[str, Rule],
+        rules: Mapping[str, Rule | MultiHead],
         device: torch.device,
         compile_options: Mapping[str, Any] | None = None,
     ) -> None:
         with torch.random.fork_rng(devices=[]):  # weights are drawn in vain, and drop path must not notice
             layer = Segment("", *segment.kind).build().to(device)
+        options = dict(segment.options)
         self.parts = [
-            Part(name, rule_for(name, rules), tensor.shape, isinstance(tensor, nn.Parameter))
+            Part(name, rule_for(name, rules, options), tensor.shape, isinstance(tensor, nn.Parameter))
             for name, tensor in layer.state_dict(keep_vars=True).items()
         ]
         self.names = [part.name for part in self.parts]

@@ -1,0 +1,222 @@
+"""Time and peak memory of local attention, forward and with backward, way by way, against naive unfolding.
+
+python benchmarks/local_attention.py --device cuda --out local_attention.json
+
+The maps are those of a ResNet's four stages at 224 px (56 .. 7, 64 .. 512 channels) and of the same at 32 px.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from local_attention_ways import flex, fused, shifted, unfolded
+from nasformer.layers.local_attention import local_attention
+from record import save_record
+
+Way = Callable[..., Tensor]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
+CHANNELS = {56: 64, 28: 128, 14: 256, 7: 512, 32: 64, 16: 128, 8: 256, 4: 512}
+SMALL = (32, 16, 8, 4)
+
+
+def ways(size: int, device: str, compiled: bool) -> dict[str, Way]:
+    """Naive, chosen, and other ways; only a few of those that take long to compile."""
+    chosen: dict[str, Way] = {"unfolded": unfolded, "local_attention": local_attention}
+    if compiled:
+        tile = 8 if size > 16 else 4
+        some: dict[str, Way] = {f"tiles of {tile}": partial(local_attention, tile=tile), "fused": fused}
+        return chosen | some | ({"flex": flex} if device == "cuda" else {})
+    tiles = {f"tiles of {tile}": partial(local_attention, tile=tile) for tile in (4, 6, 8) if tile < size}
+    whole = {"whole map": partial(local_attention, tile=size)} if size <= 32 else {}
+    return chosen | tiles | whole | {"shifted": shifted}
+
+
+def inputs(batch: int, heads: int, size: int, window: int, device: str) -> Inputs:
+    torch.manual_seed(0)
+    dim = CHANNELS[size] // heads
+
+    def random(*shape: int) -> Tensor:
+        return (0.5 * torch.randn(shape, device=device)).requires_grad_()
+
+    q, k, v = (random(batch, heads, dim, size, size) for _ in range(3))
+    return q, k, v, random(heads, dim, window, window)
+
+
+def precision(name: str, device: str) -> AbstractContextManager[object]:
+    return torch.autocast(device, torch.bfloat16) if name == "bf16" else nullcontext()
+
+
+def milliseconds(work: Callable[[], object], device: str, seconds: float) -> float:
+    """The median time of repeated calls, as many as fit into the seconds but 3 at least and 30 at most."""
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < seconds and len(times) < 30):
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times)
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_mebibytes(work: Callable[[], object], device: str) -> float:
+    """The most that is allocated at once, on top of what is there before the work."""
+    if device != "cuda":
+        return peak_of_cpu(work) / 2**20
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def peak_of_cpu(work: Callable[[], object]) -> int:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    steps = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    now = peak = 0
+    for _, step in steps:
+        now += step
+        peak = max(peak, now)
+    return peak
+
+
+def measure(way: Way, tensors: Inputs, args: argparse.Namespace, dtype: str, compiled: bool) -> dict[str, float]:
+    def forward() -> Tensor:
+        with precision(dtype, args.device):
+            return way(*tensors, args.window)
+
+    def both() -> None:
+        y = forward()
+        torch.autograd.grad(y, tensors, torch.ones_like(y))
+
+    result = {"first_seconds": milliseconds_once(both, args.device) / 1000}
+    if not compiled:  # for it would be compiled once more without gradients
+        with torch.no_grad():
+            result["forward_ms"] = milliseconds(forward, args.device, args.seconds)
+            result["forward_mib"] = peak_mebibytes(forward, args.device)
+    result["both_ms"] = milliseconds(both, args.device, args.seconds)
+    result["both_mib"] = peak_mebibytes(both, args.device)
+    return result
+
+
+def milliseconds_once(work: Callable[[], object], device: str) -> float:
+    start = time.perf_counter()
+    work()
+    synchronize(device)
+    return 1000 * (time.perf_counter() - start)
+
+
+def compare(size: int, dtype: str, compiled: bool, args: argparse.Namespace) -> dict[str, Any]:
+    batch = args.small_batch if size in SMALL else args.batch
+    tensors = inputs(batch, args.heads, size, args.window, args.device)
+    with torch.no_grad(), precision(dtype, args.device):
+        expected = unfolded(*tensors, args.window)
+    results: dict[str, Any] = {}
+    for name, way in ways(size, args.device, compiled).items():
+        if args.ways and name not in (*args.ways, "unfolded"):
+            continue
+        try:
+            results[name] = attempt(way, tensors, expected, compiled and name not in ("unfolded", "flex"), args, dtype)
+            ratios(results[name], results["unfolded"])
+        except Exception as error:  # one way that fails must not lose the others
+            results[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+        show(label(size, dtype, compiled), name, results[name])
+    return {"batch": batch, "channels": CHANNELS[size], "ways": results}
+
+
+def attempt(
+    way: Way, tensors: Inputs, expected: Tensor, compiled: bool, args: argparse.Namespace, dtype: str
+) -> dict[str, float]:
+    if compiled:
+        torch.compiler.reset()
+        way = torch.compile(way, dynamic=False)
+    result = measure(way, tensors, args, dtype, compiled)
+    with precision(dtype, args.device):
+        difference = way(*tensors, args.window).detach().float() - expected.float()
+    return result | {"relative_error": float(difference.norm() / expected.float().norm())}
+
+
+def parts(result: dict[str, Any]) -> list[str]:
+    return [part for part in ("forward", "both") if f"{part}_ms" in result]
+
+
+def ratios(result: dict[str, float], naive: dict[str, float]) -> None:
+    for part in parts(result):
+        result[f"{part}_times_faster"] = naive[f"{part}_ms"] / result[f"{part}_ms"]
+        result[f"{part}_times_leaner"] = naive[f"{part}_mib"] / result[f"{part}_mib"]
+
+
+def label(size: int, dtype: str, compiled: bool) -> str:
+    return f"{size}x{size} {dtype} {'compiled' if compiled else 'eager'}"
+
+
+def show(setting: str, name: str, result: dict[str, Any]) -> None:
+    line = f"{setting:22} {name:16}"
+    if "error" in result:
+        print(line, result["error"], flush=True)
+        return
+    for part in parts(result):
+        time_, memory, faster, leaner = (
+            result[f"{part}_{key}"] for key in ("ms", "mib", "times_faster", "times_leaner")
+        )
+        line += f" {part} {time_:8.2f} ms {memory:7.0f} MiB ({faster:5.2f} x faster, {leaner:5.2f} x leaner)"
+    print(line, f"error {result['relative_error']:.0e}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(CHANNELS), choices=list(CHANNELS))
+    parser.add_argument("--compiled-sizes", type=int, nargs="*", help="default: 56 and 16 on a GPU, none on a CPU")
+    parser.add_argument("--batch", type=int, help="default: 64 on a GPU, 8 on a CPU")
+    parser.add_argument("--small-batch", type=int, help="for maps of 32 px images; default: 512 on a GPU, 8 on a CPU")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--window", type=int, default=7)
+    parser.add_argument("--dtypes", nargs="+", help="of fp32 and bf16; default: both on a GPU, fp32 on a CPU")
+    parser.add_argument("--ways", nargs="*", help="only these and unfolded")
+    parser.add_argument("--seconds", type=float, default=0.05, help="spend about so long on each time")
+    parser.add_argument("--limit", type=float, default=80, help="begin nothing after so many seconds")
+    parser.add_argument("--out", help="write the record here as JSON")
+    args = parser.parse_args()
+    on_gpu = args.device == "cuda"
+    args.batch = args.batch or (64 if on_gpu else 8)
+    args.small_batch = args.small_batch or (512 if on_gpu else 8)
+    args.dtypes = args.dtypes or (["fp32", "bf16"] if on_gpu else ["fp32"])
+    if args.compiled_sizes is None:
+        args.compiled_sizes = [56, 16] if on_gpu else []
+
+    settings = [(size, dtype, False) for size in args.sizes for dtype in args.dtypes]
+    settings += [(size, args.dtypes[-1], True) for size in args.compiled_sizes]
+    results: dict[str, Any] = {}
+    start = time.perf_counter()
+    for size, dtype, compiled in settings:
+        if time.perf_counter() - start < args.limit:
+            results[label(size, dtype, compiled)] = compare(size, dtype, compiled, args)
+        else:
+            print(label(size, dtype, compiled), "left out: no time left")
+    save_record("local_attention", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()
