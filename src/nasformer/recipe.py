@@ -5,6 +5,7 @@ No torch here: the command line reads this file to print its help, and help come
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,6 +62,8 @@ class Recipe:
 
     epochs: int = 30
     """Passes over the training images."""
+    iterations: int | None = None
+    """Steps of training, in place of `epochs`."""
     batch_size: int = 128
     """Images per step, over all processes and accumulation steps together."""
     accumulate: int = 1
@@ -86,8 +89,18 @@ class Recipe:
     freeze: Literal["optimizer", "slices"] = "optimizer"
     """What happens to weights outside the sampled slice of a tensor: "optimizer" gives them a zero gradient, so that
     momentum and decay still move them (AutoFormer's code); "slices" leaves them untouched (its text)."""
-    sampler: Literal["uniform"] = "uniform"
-    """Which archs a step of supernet training runs."""
+    sampler: Literal["uniform", "hierarchical"] = "hierarchical"
+    """How a step of supernet training draws its arch: "hierarchical", each operator equally likely, then each of its
+    configurations (TrioNet); "uniform", each configuration equally likely. Without operators to choose: the same."""
+    sandwich: int = 0
+    """The sandwich rule: a step runs the largest arch, the smallest and so many random ones, all with the operators
+    that the sampler drew; their gradients are summed (so SGD takes longer steps, and clip_grad limits the sum), the
+    loss in the log is their mean. The papers have 2; 0 is off."""
+    inplace_distillation: bool = False
+    """In a sandwich, only the largest arch learns from the targets; the others from its output (BigNAS)."""
+    decay: Literal["all", "largest"] = "all"
+    """Which weights weight_decay moves: "all"; "largest", those of the sandwich's largest arch, as an L2 term of its
+    loss (TrioNet) that clip_grad limits as well; with adamw it then is not decoupled from the step size."""
     teacher: str | None = None
     """A model folder of ours, or timm:NAME or timm:NAME:WEIGHTS, whose top class is learned beside the labels."""
     teacher_weight: float = 0.5
@@ -101,19 +114,36 @@ class Recipe:
     """Epochs between lines of the training log; checkpoints are written at these moments."""
     checkpoint_seconds: float = 60.0
     """Least time between two checkpoints."""
+    watch_epochs: float = 0.0
+    """Epochs between looks at the accuracy of the largest arch of each operator (or of the largest and the smallest
+    arch), with the weights of the moment, on the held-out images; they go into the log. 0: never."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "repeats"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give 1 or more")
-        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay"):
+        if self.iterations is not None and self.iterations < 1:
+            raise UserError(f"iterations is {self.iterations}; give 1 or more, or epochs instead")
+        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay", "sandwich", "watch_epochs"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} is {getattr(self, name)}; give 0 or more")
         if not 0 <= self.ema < 1:
             raise UserError(f"ema is {self.ema}; give a decay from 0 (off) to just below 1, such as 0.999")
         if not 0 <= self.teacher_weight <= 1:
             raise UserError(f"teacher_weight is {self.teacher_weight}; give a number from 0 to 1")
+        if self.inplace_distillation and not self.sandwich:
+            raise UserError("inplace_distillation needs the largest arch in every step; set sandwich to 2 as well")
+        if self.decay == "largest" and not self.sandwich:
+            raise UserError("decay=largest needs the largest arch in every step; set sandwich to 2 as well")
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """How many steps the training has.
+
+        >>> Recipe(epochs=3).total_steps(20), Recipe(epochs=3, iterations=7).total_steps(20)
+        (60, 7)
+        """
+        return self.iterations or math.ceil(self.epochs * steps_per_epoch)
 
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr

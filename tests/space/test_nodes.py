@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space import Arch, Choice, OneOf, Repeat, Struct, corners
+from nasformer.space import Arch, ByCardinality, Choice, OneOf, Repeat, Rule, Struct, corners
 
 BLOCK = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
 TINY = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(12, 13, 14)))
@@ -201,3 +201,34 @@ def test_neighbours_of_each_kind() -> None:
         Arch(local=Arch(kernel=3, heads=4)),
         Arch(axial=Arch(heads=4)),
     ]
+
+
+def test_the_deepest_space_has_every_stack_at_its_largest_depth() -> None:
+    nested = OneOf(plain=Struct(), stack=Struct(inner=Repeat(Choice(1, 2), depth=Choice(0, 3)))).with_role("size")
+    space = Struct(dim=Choice(8, 16), blocks=Repeat(nested, depth=Choice(1, 2, role="topology")))
+    deepest = space.deepest()
+    assert {len(arch.blocks) for arch in deepest.enumerate()} == {2}
+    assert {len(block.stack.inner) for arch in deepest.enumerate() for block in arch.blocks if "stack" in block} == {3}
+    assert deepest.cardinality == 2 * (1 + 2**3) ** 2
+    assert deepest.roles() == space.roles() - {"topology"}
+    assert repr(deepest.fields["blocks"].item).endswith(".with_role('size')")
+
+
+def test_the_deepest_space_lets_stacks_be_that_a_rule_ties() -> None:
+    rule = Rule(("a", "b"), lambda a, b: len(a) + len(b) < 4, "together at most 3 blocks")
+    stack = Repeat(Choice(1, 2), depth=Choice(1, 2))
+    space = Struct(rule, a=stack, b=stack, c=stack).deepest()
+    assert {(len(arch.a), len(arch.b), len(arch.c)) for arch in space.enumerate()} == {(1, 1, 2), (1, 2, 2), (2, 1, 2)}
+
+
+def test_dice_by_cardinality_make_all_members_equal() -> None:
+    """Each OneOf, the nested one as well, picks an option as often as it has members."""
+    inner = OneOf(few=Choice(1, 2), many=Choice(*range(6)))
+    space, rng, draws = OneOf(one=Choice(0), nested=inner), ByCardinality(3), 9000
+    found = Counter(space.sample(rng) for _ in range(draws))
+    assert len(found) == space.cardinality == 9
+    assert all(abs(count - draws / 9) < 5 * (draws * 8 / 81) ** 0.5 for count in found.values())
+
+
+def test_dice_by_cardinality_are_ordinary_where_there_is_no_alternative() -> None:
+    assert [TINY.sample(ByCardinality(seed)) for seed in range(9)] == [TINY.sample(Random(seed)) for seed in range(9)]

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nasformer.space import MUTATIONS, Arch, Mutation, Node, Struct, corners
+from nasformer.space import MUTATIONS, Arch, ByCardinality, Mutation, Node, Struct, corners
 
 from .strategies import seeds, spaces
 
@@ -127,3 +127,12 @@ def test_what_is_no_member_is_refused(space: Node, seed: int) -> None:
     assert not space.contains(object())
     assert not space.contains(None)
     assert not Struct(body=space).contains({"body": value, "extra": 1})
+
+
+@given(spaces, seeds)
+def test_members_of_the_deepest_space_are_members_and_fix_every_pick(space: Node, seed: int) -> None:
+    given_arch = space.deepest().sample(Random(seed))
+    assert is_member(space, given_arch)
+    assert is_member(space, space.sample(ByCardinality(seed)))
+    for value in (space.largest(given_arch), space.smallest(given_arch), space.sample(Random(seed), given_arch)):
+        assert is_member(space, value)

@@ -16,17 +16,21 @@ import tiny
 from families.small import images, randomise
 from nasformer.cli import main
 from nasformer.data import Batches
+from nasformer.errors import UserError
 from nasformer.export import load_model
 from nasformer.families import registry
 from nasformer.families.esformer import add
 from nasformer.files import read_json
+from nasformer.search import read_journal
 from nasformer.space import Arch
 from nasformer.supernet import Supernet, load_supernet, save_supernet
 from nasformer.supernet.skeleton import Skeleton
 from nasformer.supernet.statistics import recalibrate, recalibrated
-from nasformer.train import evaluate, inherited_accuracy, train_supernet
+from nasformer.train import evaluate, inherited_accuracy, search_supernet, train_supernet
 from nasformer.train.ema import MovingAverage
 from nasformer.train.evaluate import KEPT, Heirs
+from nasformer.train.log import watched
+from nasformer.train.watch import landmarks
 from runs import SETTINGS, words
 from supernet.toy import toy_esformer, toy_supernet
 
@@ -250,6 +254,18 @@ def test_a_search_judges_with_recalibrated_statistics_and_keeps_them() -> None:
     assert len(batches.asked) == known + 1  # it was forgotten meanwhile
 
 
+def test_a_search_says_on_how_many_images_it_estimates(tmp_path: Path) -> None:
+    found, batches, path = supernet(), Counted(), tmp_path / "journal.jsonl"
+    options: dict[str, Any] = {"strategy": "random", "options": {"evaluations": 2}, "journal": path, "quiet": True}
+    search_supernet(found, batches, **options, calibration_images=70)
+    assert batches.asked == [70, 70]
+    with pytest.raises(UserError, match="calibration_images was 70, now 80"):
+        search_supernet(found, batches, **options, calibration_images=80)
+    other = tmp_path / "other.jsonl"
+    search_supernet(tiny.supernet(), batches, **options | {"journal": other}, calibration_images=70)
+    assert "calibration_images" not in read_journal(other)[0]  # without batch norm it means nothing
+
+
 def test_heirs_are_judged_on_several_splits_and_shipped_with_one_calibration() -> None:
     found, batches = supernet(), Counted()
     heirs = Heirs(found, batches)
@@ -270,6 +286,30 @@ def test_without_batch_norm_nothing_is_recalibrated() -> None:
 
 
 # The whole job
+
+
+def test_every_command_estimates_on_as_many_images_as_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(monkeypatch)
+    asked: list[int] = []
+    real = Batches.calibration
+
+    def calibration(self: Batches, images: int, batch_size: int) -> Iterator[Tensor]:
+        asked.append(images)
+        return real(self, images, batch_size)
+
+    monkeypatch.setattr(Batches, "calibration", calibration)
+    changes = {"space": SPACE.name, "patch_size": 1, "model": {"layer_scale": 0.5}}
+    training = {**SETTINGS["train"], "epochs": 1, "warmup_epochs": 0, "watch_epochs": 1}
+    folder, few = tmp_path / "run", ["--calibration-images", "60", "--data", "digits", "--device", "cpu"]
+    assert main([*words("train", folder, **changes, train=training), *few]) == 0
+    (look,) = watched(folder / "train" / "log.jsonl")
+    with_norm = [arch for arch in landmarks(SPACE.root).values() if any(map(is_norm, SPACE.build(arch).modules()))]
+    assert len(look["watch"]) > len(asked) == len(with_norm) > 0
+    assert main([*words("search", folder, **changes, max_params="1M"), *few]) == 0
+    assert main(["evaluate", str(folder), "--holdout", "0.2", *few]) == 0
+    assert set(asked) == {60}
 
 
 def test_a_run_ships_a_recalibrated_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

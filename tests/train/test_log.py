@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.train.log import TrainLog
+from nasformer.train.log import TrainLog, watched
 
 
 def write(path: Path, text: str) -> Path:
@@ -43,3 +43,10 @@ def test_a_damaged_line_is_said_to_be_one(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", 'what?\n{"step": 4}\n')
     with pytest.raises(UserError, match=r"log\.jsonl is damaged"):
         TrainLog(path, 4)
+
+
+def test_looks_at_archs_are_told_from_the_lines_of_the_training(tmp_path: Path) -> None:
+    look = {"step": 4, "epoch": 0.5, "watch": {"conv": 0.5}}
+    path = write(tmp_path / "log.jsonl", "".join(json.dumps(x) + "\n" for x in ({"step": 4, "loss": 1.0}, look)))
+    assert watched(path) == [look]
+    assert watched(tmp_path / "none.jsonl") == []

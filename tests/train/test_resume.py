@@ -17,6 +17,13 @@ RECIPES: dict[str, dict[str, Any]] = {
     "adamw": {"ema": 0.9, "clip_grad": 1.0, "augment": AUGMENT},
     "sgd": {"optimizer": "sgd", "lr": 0.05, "ema": 0.9},
     "slices": {"freeze": "slices", "ema": 0.9},
+    "sandwich": {
+        "freeze": "slices",
+        "sandwich": 2,
+        "inplace_distillation": True,
+        "decay": "largest",
+        "watch_epochs": 0.375,
+    },
 }
 DROP = {"drop_path_rate": 0.3}
 
@@ -37,7 +44,15 @@ def interrupted(folder: Path, recipe: Recipe, moments: list[int]) -> tuple[Super
 
 @pytest.mark.parametrize(
     ("name", "moments"),
-    [("adamw", [1]), ("adamw", [2]), ("adamw", [15]), ("adamw", [3, 6, 11]), ("sgd", [3, 6]), ("slices", [3, 6])],
+    [
+        ("adamw", [1]),
+        ("adamw", [2]),
+        ("adamw", [15]),
+        ("adamw", [3, 6, 11]),
+        ("sgd", [3, 6]),
+        ("slices", [3, 6]),
+        ("sandwich", [4, 7]),
+    ],
 )
 def test_resumed_is_the_same_as_uninterrupted(tmp_path: Path, name: str, moments: list[int]) -> None:
     recipe = tiny.recipe(**RECIPES[name])

@@ -21,7 +21,7 @@ from nasformer.space.choice import Choice
 from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
 from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.node import Node, corners
-from nasformer.space.oneof import OneOf
+from nasformer.space.oneof import ByCardinality, OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.roles import ROLES, Gene, Role, genes, same_role
 from nasformer.space.rules import Rule
@@ -31,6 +31,7 @@ __all__ = [
     "MUTATIONS",
     "ROLES",
     "Arch",
+    "ByCardinality",
     "Choice",
     "Gene",
     "Mutation",

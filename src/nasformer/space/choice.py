@@ -58,6 +58,9 @@ class Choice(Node):
     def sample(self, rng: Dice, given: Value = None) -> Scalar:
         return self.values[rng.randrange(self.cardinality)]
 
+    def deepest(self) -> Choice:
+        return self
+
     def enumerate(self) -> Iterator[Scalar]:
         return iter(self.values)
 

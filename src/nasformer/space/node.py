@@ -58,6 +58,13 @@ class Node(ABC):
         return self.sample(LAST, given)
 
     @abstractmethod
+    def deepest(self) -> Node:
+        """The same space, but every Repeat has its largest depth; stacks that a rule ties to others stay as they are.
+
+        A member of it has an item, and so an operator, in every place that any member has.
+        """
+
+    @abstractmethod
     def enumerate(self) -> Iterator[Value]:
         """All members, each once. Lazy: it is fine to take a few from a huge space."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from itertools import accumulate
 from random import Random
 from reprlib import repr as short
 from typing import Self
@@ -15,11 +17,21 @@ from nasformer.space.node import FIRST, Dice, Node, Path, check_children, neares
 from nasformer.space.roles import Gene, Role, check_role
 
 
+class ByCardinality(Random):
+    """Dice with which an option of a OneOf is as likely as it has members: all configurations are equal.
+
+    >>> from nasformer.space import Choice
+    >>> operator, dice = OneOf(small=Choice(1), large=Choice(*range(99))), ByCardinality(0)
+    >>> sum("large" in operator.sample(dice) for _ in range(1000)) > 950
+    True
+    """
+
+
 class OneOf(Node):
     """One of the named options, smaller ones first.
 
     Sampling picks the option uniformly, then goes on inside it, so that an option with many configurations is
-    no likelier than one with few. (TrioNet calls this Hierarchical Sampling.)
+    no likelier than one with few. (TrioNet calls this Hierarchical Sampling; `ByCardinality` is the other way.)
 
     >>> from nasformer.space import Choice, Struct
     >>> operator = OneOf(conv=Struct(kernel=Choice(3, 5)), attention=Struct(heads=Choice(4, 8)))
@@ -39,7 +51,8 @@ class OneOf(Node):
             raise UserError("OneOf() has no options, expected at least one, such as OneOf(conv=Struct(...))")
         self.options = options
         self.names = tuple(options)
-        self.cardinality = sum(option.cardinality for option in options.values())
+        self._ends = list(accumulate(option.cardinality for option in options.values()))
+        self.cardinality = self._ends[-1]
         self.code_length = 1 + sum(option.code_length for option in options.values())
 
     def __repr__(self) -> str:
@@ -63,11 +76,18 @@ class OneOf(Node):
 
         It may ask `rng` for `randrange` alone: the smallest and the largest member come from loaded dice.
         """
+        if isinstance(rng, ByCardinality):  # the option in which a random one of all the members is
+            return self.names[bisect_right(self._ends, rng.randrange(self.cardinality))]
         return self.names[rng.randrange(len(self.names))]
 
     def sample(self, rng: Dice, given: Value = None) -> Arch:
         name = self.pick(rng) if given is None else _name(given)
         return Arch(**{name: self.options[name].sample(rng, None if given is None else given[name])})
+
+    def deepest(self) -> OneOf:
+        other = copy(self)
+        OneOf.__init__(other, **{name: option.deepest() for name, option in self.options.items()})
+        return other
 
     def enumerate(self) -> Iterator[Arch]:
         for name, option in self.options.items():

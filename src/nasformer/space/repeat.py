@@ -45,6 +45,9 @@ class Repeat(Node):
         known = (*given, *[None] * (depth - len(given)))
         return tuple(self.item.sample(rng, known[layer]) for layer in range(depth))
 
+    def deepest(self) -> Repeat:
+        return Repeat(self.item.deepest(), depth=Choice(self.depths[-1], role=self.depth.role))
+
     def enumerate(self) -> Iterator[Items]:
         for depth in self.depths:
             yield from lazy_product(*[self.item.enumerate] * depth)

@@ -64,6 +64,9 @@ class Struct(Node):
             return Arch(**free)
         return self._arch(free, *(group.sample(rng, given) for group in self.groups))
 
+    def deepest(self) -> Struct:
+        return Struct(*self.rules, **{**self.fields, **{name: field.deepest() for name, field in self.free.items()}})
+
     def enumerate(self) -> Iterator[Arch]:
         parts: list[Callable[[], Any]] = [_named_members(name, field) for name, field in self.free.items()]
         parts += [group.combinations.__iter__ for group in self.groups]

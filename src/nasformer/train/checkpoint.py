@@ -5,6 +5,7 @@ Random numbers need no saving: every draw is a function of (seed, step).
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,9 @@ from torch import Tensor, nn
 from nasformer.errors import UserError
 from nasformer.files import read_json, read_tensors, save_tensors, write_json
 
+Parts = dict[str, dict[str, Tensor]]
+"""The state of a training: weights, optimizer and, where there is one, average, each by the names of weights."""
+
 
 @dataclass
 class Checkpoints:
@@ -32,7 +36,7 @@ class Checkpoints:
     folder: Path
     settings: dict[str, Any]
 
-    def save(self, step: int, parts: dict[str, dict[str, Tensor]]) -> None:
+    def save(self, step: int, parts: Parts) -> None:
         draft, final = self.folder / f".step-{step}.tmp", self.folder / f"step-{step}"
         shutil.rmtree(draft, ignore_errors=True)
         for name, tensors in parts.items():
@@ -40,14 +44,27 @@ class Checkpoints:
         write_json(draft / "settings.json", self.settings)
         os.replace(draft, final)
         for old in self.folder.iterdir():  # also what a kill left half written
-            if old != final:
+            if old not in (final, self.rollback_path):
                 shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def rollback_path(self) -> Path:
+        return self.folder / "rollback.json"
+
+    def note_rollback(self, facts: Mapping[str, Any]) -> None:
+        """Beside the checkpoints, not in one: it holds for steps, whichever checkpoint a training goes on from."""
+        write_json(self.rollback_path, {"settings": self.settings, "rollback": facts})
+
+    def noted_rollback(self) -> dict[str, Any] | None:
+        """The facts noted; but not those of other settings, which left no checkpoint behind."""
+        found = read_json(self.rollback_path) if self.rollback_path.exists() else {}
+        return found["rollback"] if found.get("settings") == json.loads(json.dumps(self.settings)) else None
 
     def steps(self) -> list[int]:
         found = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
         return sorted(int(match[1]) for match in found if match)
 
-    def load(self) -> tuple[int, dict[str, dict[str, Tensor]]]:
+    def load(self) -> tuple[int, Parts]:
         """The newest checkpoint's step and tensors; step 0 and nothing where there is none."""
         if not self.steps():
             return 0, {}
@@ -74,6 +91,10 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state, each tensor under the name of its weight."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -92,7 +113,7 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
         parameter = parameters[name]
         # AdamW keeps its step count on the CPU unless it is fused
         device = parameter.device if tensor.ndim or fused(optimizer) else torch.device("cpu")
-        optimizer.state[parameter][key] = tensor.to(device)
+        optimizer.state[parameter][key] = tensor.to(device, copy=True)
 
 
 def fused(optimizer: torch.optim.Optimizer) -> bool:

@@ -29,6 +29,14 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def agree(self, decision: bool, device: torch.device) -> bool:
+        """What the main process has decided."""
+        if self.size == 1:
+            return decision
+        told = torch.tensor([decision], dtype=torch.int64, device=device)
+        dist.broadcast(told, 0)
+        return bool(told)
+
 
 def join_world(device: torch.device) -> World:
     """Joins the processes that torchrun started; alone where it did not."""

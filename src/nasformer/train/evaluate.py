@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
 import torch
@@ -34,17 +34,33 @@ def evaluate(
     Args:
         arch: Which arch to run, if the model is a supernet.
     """
-    model.eval()
     device = next(model.parameters()).device
     top1, top5, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
+    for guesses, labels in ranked(model, batches, split, arch=arch, batch_size=batch_size, precision=precision):
+        hits = guesses == labels[:, None]
+        top1 += hits[:, 0].sum()
+        top5 += hits.any(1).sum()
+        count += len(labels)
+    return {"accuracy": top1.item() / count, "top5": top5.item() / count}
+
+
+@torch.no_grad()
+def ranked(
+    model: nn.Module,
+    batches: BatchSource,
+    split: Split,
+    *,
+    arch: Arch | None = None,
+    batch_size: int = 512,
+    precision: str = "auto",
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """A split in batches: the model's five best guesses for each image (all, where there are fewer), and the labels."""
+    model.eval()
+    device = next(model.parameters()).device
     for x, labels in batches.evaluation(split, batch_size):
         with autocast(device, precision):
             logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, batch_size)
-        ranked = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]
-        top1 += ranked[:, 0].sum()
-        top5 += ranked.any(1).sum()
-        count += len(labels)
-    return {"accuracy": top1.item() / count, "top5": top5.item() / count}
+        yield logits.topk(min(5, logits.shape[1])).indices, labels
 
 
 def padded(forward: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import nn
 from nasformer.data import Batches, BatchSource, Data
 from nasformer.recipe import Recipe
 from nasformer.supernet.samplers import Sampler
+from nasformer.supernet.statistics import IMAGES
 from nasformer.train.distributed import World, join_world
 from nasformer.train.loop import Trainer
 from nasformer.train.loss import Loss, load_teacher, soft_cross_entropy, with_teacher
@@ -26,6 +27,7 @@ def fit(
     seed: int = 0,
     settings: dict[str, Any] | None = None,
     quiet: bool = False,
+    calibration_images: int = IMAGES,
 ) -> float:
     """Trains a model in place, where its weights are, among the processes of torchrun. Returns the last mean loss."""
     device = next(model.parameters()).device
@@ -42,6 +44,7 @@ def fit(
         seed=seed,
         world=world,
         quiet=quiet,
+        calibration_images=calibration_images,
     )
     return trainer.run()
 

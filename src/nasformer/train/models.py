@@ -27,7 +27,7 @@ def train_model(
     """Trains an ordinary model in place, the whole of it in every step. Returns the last mean loss.
 
     With a folder it can be killed and started again. Under torchrun every process calls it alike, with the same
-    weights. What a recipe says of supernets (`freeze`, `sampler`) has no meaning here.
+    weights. What a recipe says of supernets (`freeze`, `sampler`, `sandwich` ...) has no meaning here.
     """
     recipe = recipe or Recipe()
     if recipe.compile:

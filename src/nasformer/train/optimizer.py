@@ -15,19 +15,38 @@ from nasformer.supernet import Supernet
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    weights: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    ask: Any = getattr(model, "no_weight_decay", set)
-    spared = (*ask(), *recipe.no_decay)
-    for name, weight in model.named_parameters():
-        weights[weight.ndim > 1 and not any(part in name for part in spared)].append(weight)
-    groups = [
-        {"params": weights[True], "weight_decay": recipe.weight_decay},
-        {"params": weights[False], "weight_decay": 0.0},
+    decaying = decaying_weights(model, recipe)
+    others = [weight for name, weight in model.named_parameters() if name not in decaying]
+    decay = 0.0 if decays_by_loss(model, recipe) else recipe.weight_decay
+    groups: list[dict[str, Any]] = [
+        {"params": list(decaying.values()), "weight_decay": decay},
+        {"params": others, "weight_decay": 0.0},
     ]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.peak_lr(), momentum=0.9, nesterov=True)
     fused = next(model.parameters()).device.type == "cuda"
     return torch.optim.AdamW(groups, lr=recipe.peak_lr(), fused=fused)
+
+
+def decaying_weights(model: nn.Module, recipe: Recipe) -> dict[str, nn.Parameter]:
+    """The weights that decay at all: no biases, no norms, and nothing that the model or the recipe spares."""
+    ask: Any = getattr(model, "no_weight_decay", set)
+    spared = (*ask(), *recipe.no_decay)
+    named = model.named_parameters()
+    return {name: p for name, p in named if p.ndim > 1 and not any(part in name for part in spared)}
+
+
+def decays_by_loss(model: nn.Module, recipe: Recipe) -> bool:
+    """Whether a supernet's weights decay through the loss of its largest arch; a single model is its own largest."""
+    return recipe.decay == "largest" and isinstance(model, Supernet)
+
+
+def add_decay(supernet: Supernet, arch: Arch, recipe: Recipe) -> None:
+    """Adds the gradients of weight_decay / 2 * |w|^2 over those weights of one arch that decay at all."""
+    decaying = decaying_weights(supernet, recipe)
+    slices = [part for name, part in supernet.slices(arch).items() if f"weights.{name}" in decaying]
+    # The gradient of the term at each slice is known; the sharing rules carry it to the shared weights.
+    torch.autograd.backward(slices, torch._foreach_mul([part.detach() for part in slices], recipe.weight_decay))
 
 
 class FrozenSlices:

@@ -17,5 +17,5 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
     peak, warmup = recipe.peak_lr(), recipe.warmup_epochs * steps_per_epoch
     if step < warmup:
         return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
-    progress = (step - warmup) / max(recipe.epochs * steps_per_epoch - warmup, 1)
+    progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
     return recipe.min_lr + (peak - recipe.min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2

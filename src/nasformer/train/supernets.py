@@ -10,7 +10,8 @@ from nasformer.data import BatchSource, Data
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, SearchResult, search
 from nasformer.supernet import Supernet
-from nasformer.supernet.samplers import SAMPLERS
+from nasformer.supernet.samplers import make_sampler
+from nasformer.supernet.statistics import IMAGES
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import inherited_accuracy
 from nasformer.train.fit import as_batches, fit
@@ -25,10 +26,12 @@ def train_supernet(
     seed: int = 0,
     settings: dict[str, Any] | None = None,
     quiet: bool = False,
+    calibration_images: int = IMAGES,
 ) -> float:
-    """Trains the shared weights in place: a random arch each step. Returns the last mean loss.
+    """Trains the shared weights in place, each step on the archs that the recipe's sampler draws.
 
-    With a folder it can be killed and started again. Under torchrun every process calls it alike.
+    Returns the last mean loss. With a folder it can be killed and started again. Under torchrun every process calls
+    it alike.
     """
     recipe = recipe or Recipe()
     if recipe.compile:
@@ -37,12 +40,13 @@ def train_supernet(
         supernet,
         data,
         recipe,
-        sampler=SAMPLERS[recipe.sampler](supernet.space, seed),
+        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
         folder=folder,
         seed=seed,
         # No arch of its own: so the folder of a single model's training is refused.
         settings={"space": supernet.space.name, "arch": None, **(settings or {})},
         quiet=quiet,
+        calibration_images=calibration_images,
     )
 
 
@@ -59,12 +63,18 @@ def search_supernet(
     settings: Mapping[str, Any] | None = None,
     precision: str = "auto",
     quiet: bool = False,
+    calibration_images: int = IMAGES,
 ) -> SearchResult:
-    """Searches the space by accuracy with inherited weights on the held-out images, never the test set."""
+    """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
+
+    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
+    """
+    # What has no effect is no setting: so it refuses no journal.
+    calibration = {"calibration_images": calibration_images} if supernet.has_statistics else {}
     batches = as_batches(data, Recipe(), seed, World(), supernet.device)
     return search(
         supernet.space,
-        inherited_accuracy(supernet, batches, "holdout", precision),
+        inherited_accuracy(supernet, batches, "holdout", precision, calibration_images),
         supernet.space.costs,
         strategy=strategy,
         options=options,
@@ -72,6 +82,6 @@ def search_supernet(
         objectives=objectives,
         seed=seed,
         journal=journal,
-        settings={"space": supernet.space.name, **(settings or {})},
+        settings={"space": supernet.space.name, **calibration, **(settings or {})},
         quiet=quiet,
     )

@@ -1,0 +1,58 @@
+"""Watching a supernet while it is trained: the accuracy of a few telling archs with the weights of the moment.
+
+It changes nothing: what is random in a step depends on the step alone, and batch norm is estimated anew on copies.
+"""
+
+from __future__ import annotations
+
+from nasformer.data import BatchSource
+from nasformer.errors import UserError
+from nasformer.recipe import Recipe
+from nasformer.space import Arch, Node, corners
+from nasformer.supernet import Supernet
+from nasformer.supernet.statistics import IMAGES
+from nasformer.train.evaluate import Heirs
+
+
+class Watch:
+    """Looks at a supernet every `watch_epochs` of the recipe, and at the end. Only held-out images are looked at."""
+
+    def __init__(self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES) -> None:
+        self.supernet, self.batches, self.precision, self.images = supernet, batches, recipe.precision, images
+        epochs, steps = recipe.watch_epochs, batches.steps_per_epoch
+        self.interval = max(1, round(epochs * steps)) if epochs else 0
+        if self.interval and not batches.held_out:
+            raise UserError("watch_epochs needs images held out of training; set --holdout 0.1 or so, or leave it out")
+        self.archs = landmarks(supernet.space.root) if self.interval else {}
+
+    def due(self, done: int, total: int) -> bool:
+        """Whether to look after so many steps out of all."""
+        return self.interval > 0 and (done % self.interval == 0 or done == total)
+
+    def look(self) -> dict[str, float]:
+        """The accuracy of each arch, by its name. The supernet goes on in the mode that it was in."""
+        training = self.supernet.training
+        heirs = Heirs(self.supernet, self.batches, self.precision, self.images)  # anew: the weights have changed
+        found = {name: heirs.accuracy(arch, "holdout") for name, arch in self.archs.items()}
+        self.supernet.train(training)
+        return found
+
+
+def landmarks(root: Node) -> dict[str, Arch]:
+    """The largest arch of each pure operator by the operator's name.
+
+    Where not every alternative has such an arch, or there are none, also the smallest and the largest of all.
+
+    >>> from nasformer.space import Choice, OneOf, Struct
+    >>> landmarks(Struct(operator=OneOf(conv=Choice(3, 5), attention=Choice(4, 8)), dim=Choice(16, 32)))
+    {'conv': Arch(operator=Arch(conv=5), dim=32), 'attention': Arch(operator=Arch(attention=8), dim=32)}
+    >>> landmarks(Struct(dim=Choice(16, 32)))
+    {'smallest': Arch(dim=16), 'largest': Arch(dim=32)}
+    """
+    found: dict[str, Arch] = {}
+    every = corners(root)
+    for arch in every:
+        operators = {name for _, name in root.picks(arch)}
+        if len(operators) == 1:
+            found |= {operators.pop(): arch}
+    return found if len(found) == len(every) else found | {"smallest": root.smallest(), "largest": root.largest()}

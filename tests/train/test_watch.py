@@ -1,0 +1,149 @@
+"""Looks at a supernet during its training: what they say, and that they change nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny
+from nasformer.config import DataConfig
+from nasformer.data import Batches, load_data
+from nasformer.errors import UserError
+from nasformer.recipe import Recipe
+from nasformer.space import Choice, OneOf, Repeat, Struct
+from nasformer.supernet import Supernet
+from nasformer.supernet.statistics import IMAGES, recalibrated
+from nasformer.train import evaluate, train_supernet
+from nasformer.train.log import TrainLog, watched
+from nasformer.train.watch import Watch, landmarks
+from supernet.toy import toy_esformer
+from train.test_resume import ended
+
+# Alternatives, batch norm and stochastic depth, and everything that a sandwich can do; 20 steps.
+SPACE = toy_esformer(drop_path_rate=0.2)
+EVERYTHING: dict[str, Any] = {
+    "epochs": 1,
+    "batch_size": 56,
+    "optimizer": "sgd",
+    "lr": 0.02,
+    "sampler": "uniform",
+    "sandwich": 2,
+    "inplace_distillation": True,
+    "decay": "largest",
+    "weight_decay": 1e-3,
+    "clip_grad": 5.0,
+    "accumulate": 2,
+    "ema": 0.5,
+    "log_epochs": 0.2,
+    "watch_epochs": 0.3,
+}
+
+
+def train(folder: Path, recipe: Recipe, fail_at: int | None = None) -> Supernet:
+    supernet = Supernet(SPACE)
+    batches = tiny.Watched(recipe, fail_at)
+    train_supernet(supernet, batches, recipe, folder=folder, quiet=True, calibration_images=100)
+    return supernet
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Supernet]:
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, train(folder, tiny.recipe(**EVERYTHING))
+
+
+def test_a_training_with_everything_is_watched(whole: tuple[Path, Supernet]) -> None:
+    lines, looks = TrainLog.read(whole[0] / "log.jsonl"), watched(whole[0] / "log.jsonl")
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 5
+    assert all(map(math.isfinite, losses))
+    assert [line["step"] for line in looks] == [6, 12, 18, 20]
+    assert [line["epoch"] for line in looks] == [0.3, 0.6, 0.9, 1.0]
+    assert all(line.keys() == {"step", "epoch", "watch"} for line in looks)
+    assert all(list(line["watch"]) == list(landmarks(SPACE.root)) for line in looks)
+    assert len({tuple(line["watch"].values()) for line in looks}) == 4  # each time with other weights
+    assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
+
+
+def test_resumed_is_the_same_as_uninterrupted(whole: tuple[Path, Supernet], tmp_path: Path) -> None:
+    recipe = tiny.recipe(**EVERYTHING)
+    for moment in (7, 14):  # checkpoints are at 4, 8, 12 ...: the look at 6 comes again, that at 12 does not
+        with pytest.raises(tiny.Interrupted):
+            train(tmp_path, recipe, fail_at=moment)
+    tiny.assert_same(train(tmp_path, recipe), whole[1])
+    assert ended(tmp_path) == ended(whole[0])
+
+
+def test_watching_changes_nothing(whole: tuple[Path, Supernet], tmp_path: Path) -> None:
+    found = train(tmp_path, tiny.recipe(**EVERYTHING | {"watch_epochs": 0.0}))
+    tiny.assert_same(found, whole[1])  # weights and statistics
+    seen = TrainLog.read(whole[0] / "log.jsonl")
+    assert TrainLog.read(tmp_path / "log.jsonl") == [line for line in seen if "watch" not in line]
+    assert watched(tmp_path / "log.jsonl") == []
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_look_is_the_accuracy_on_held_out_images_with_statistics_of_its_own(training: bool) -> None:
+    supernet, batches = Supernet(SPACE).train(training), Batches(tiny.DATA, tiny.PLAIN, 128)
+    watch = Watch(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
+    found = watch.look()
+    assert supernet.training == training
+    for name, arch in landmarks(SPACE.root).items():
+        model = recalibrated(supernet, arch, batches, images=100)
+        assert found[name] == evaluate(model, batches, "holdout")["accuracy"]
+    with torch.no_grad():
+        for weight in supernet.parameters():
+            weight.zero_()
+    assert len(set(watch.look().values())) == 1  # it sees the weights of the moment
+
+
+def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_path: Path) -> None:
+    model, batches = tiny.train(tmp_path, tiny.recipe(epochs=1, watch_epochs=1))
+    (look,) = watched(tmp_path / "log.jsonl")
+    expected = {
+        name: evaluate(model, batches, "holdout", arch=arch)["accuracy"]
+        for name, arch in {"smallest": tiny.SMALLEST, "largest": tiny.LARGEST}.items()
+    }
+    assert look == {"step": 8, "epoch": 1.0, "watch": expected}
+
+
+def test_the_end_is_watched_whatever_the_interval() -> None:
+    watch = Watch(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=0.5))
+    assert [step for step in range(1, 11) if watch.due(step, 10)] == [4, 8, 10]
+    never = Watch(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe())
+    assert not any(never.due(step, 10) for step in range(1, 11))
+
+
+def test_pure_operators_have_their_names() -> None:
+    block = OneOf(conv=Struct(kernel=Choice(3, 5)), axial=Struct(heads=Choice(4, 8)))
+    found = landmarks(Struct(dim=Choice(8, 16), one=Repeat(block, Choice(1, 2)), two=Repeat(block, Choice(1, 3))))
+    assert list(found) == ["conv", "axial"]
+    assert found["conv"].to_dict() == {
+        "dim": 16,
+        "one": [{"conv": {"kernel": 5}}] * 2,
+        "two": [{"conv": {"kernel": 5}}] * 3,
+    }
+
+
+def test_where_an_operator_is_never_alone_the_extremes_stand_beside_the_pure_ones() -> None:
+    few, many = OneOf(conv=Choice(3)), OneOf(conv=Choice(3, 5), axial=Choice(4, 8))
+    root = Struct(one=few, two=many)
+    found = landmarks(root)
+    assert list(found) == ["conv", "smallest", "largest"]
+    assert found["largest"] == root.largest()
+
+
+def test_without_held_out_images_there_is_nothing_to_look_at() -> None:
+    data = load_data("digits", holdout=0)
+    with pytest.raises(UserError, match="watch_epochs needs images held out of training; set --holdout"):
+        train_supernet(tiny.supernet(), data, tiny.recipe(watch_epochs=1), quiet=True)
+
+
+def test_the_number_of_calibration_images_has_one_default() -> None:
+    assert DataConfig().calibration_images == IMAGES
+    with pytest.raises(UserError, match="calibration_images is 0; give 1 or more"):
+        DataConfig(calibration_images=0)
