@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nasformer.data import AugmentConfig, BatchSource, StreamingFolder
-from nasformer.data.stream import seeded
+from nasformer.data import AugmentConfig, BatchSource, ImageFiles, StreamingFolder, find_files
+from nasformer.data.stream import _Items, seeded
 from nasformer.errors import UserError
 
 RECIPE = AugmentConfig(
@@ -27,7 +27,7 @@ def root(image_folder: Callable[..., Path]) -> Path:
     return image_folder(parts, size=(24, 36), ext="jpg")
 
 
-def stream(root: Path, **changes: Any) -> StreamingFolder:
+def stream(root: Path | ImageFiles, **changes: Any) -> StreamingFolder:
     settings: dict[str, Any] = {
         "augment": RECIPE,
         "batch_size": 8,
@@ -63,9 +63,9 @@ def test_resuming_decodes_nothing_of_what_came_before(root: Path, monkeypatch: p
     read: list[str] = []
     original = module.read_image
 
-    def recording(path: str) -> Any:
+    def recording(path: str, channels: int) -> Any:
         read.append(path)
-        return original(path)
+        return original(path, channels)
 
     monkeypatch.setattr(module, "read_image", recording)
     take(stream(root), 1, start=1000)
@@ -135,34 +135,107 @@ def test_labels_belong_to_their_images(root: Path) -> None:
         assert ((red > 0.3).long() == targets.argmax(1)).all()
 
 
-def test_an_unreadable_file_gives_its_place_to_another(root: Path) -> None:
-    for split in ("train", "val"):
-        (root / split / "ant" / "0001.jpg").write_bytes(b"broken")
-    source = stream(root, holdout=0, batch_size=42)
-    with pytest.warns(UserWarning, match=r"cannot read .*train/ant/0001.jpg; skipped"):
-        (x, targets), *_ = take(source, 1)
-    assert len(x) == len(targets) == 42
-    with pytest.warns(UserWarning, match="cannot read"):
-        found = list(source.evaluation("test", 100))
-    assert len(found[0][0]) == 8
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
 
 
-def test_errors(root: Path) -> None:
-    with pytest.raises(UserError, match=r"no folder .*nowhere; check the path"):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_unreadable_file_gives_its_place_to_the_next_of_its_class(
+    root: Path, capsys: pytest.CaptureFixture[str], workers: int
+) -> None:
+    """The header of a truncated file is fine, so that it is found out only when it is decoded."""
+    truncate(root / "train" / "ant" / "0019.jpg")
+    source = stream(root, augment=PLAIN, holdout=0, batch_size=42, max_bad=0.1, workers=workers)
+    (x, targets), *_ = take(source, 1)
+    assert targets.argmax(1).bincount().tolist() == [20, 22]
+    red = x[:, 0].mean(dim=(1, 2)) * 0.229 + 0.485
+    assert ((red > 0.3).long() == targets.argmax(1)).all()
+    assert len(x) == 42
+    (path,) = source.bad.found
+    assert path.endswith("train/ant/0019.jpg")
+    take(source, 2)
+    assert capsys.readouterr().err.count("0019.jpg (image file is truncated") == 1  # said once
+    again = stream(root, augment=PLAIN, holdout=0, batch_size=42, max_bad=0.1)
+    check_same(take(source, 3)[1:], take(again, 2, start=1))
+
+
+def test_an_unreadable_file_is_replaced_like_its_neighbour(root: Path) -> None:
+    files = find_files(str(root), holdout=0, img_size=16)
+    items = _Items(files.splits.train, np_tensor, 3, replace=True)
+    expected = items[(3, 0)][0]
+    truncate(root / "train" / "ant" / "0002.jpg")
+    image, label, bad = items[(2, 0)]
+    assert torch.equal(image, expected)  # type: ignore[arg-type]
+    assert (label, len(bad)) == (0, 1)
+    for number in range(3, 20):
+        truncate(root / "train" / "ant" / f"{number:04d}.jpg")
+    assert torch.equal(items[(2, 0)][0], items[(0, 0)][0])  # type: ignore[arg-type] # round to the first
+    for number in (0, 1):
+        truncate(root / "train" / "ant" / f"{number:04d}.jpg")
+    assert items[(2, 0)][1] == 1  # no file of the class is left
+
+
+def np_tensor(image: Any) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def test_evaluation_leaves_unreadable_files_out(root: Path) -> None:
+    truncate(root / "val" / "bee" / "0001.jpg")
+    source = stream(root, holdout=0, max_bad=0.1)
+    found = list(source.evaluation("test", 1))  # one of the batches is empty
+    assert torch.cat([labels for _, labels in found]).tolist() == [0] * 5 + [1] * 3
+    assert sum(len(x) for x in source.calibration(42, 8)) == 42
+
+
+def test_too_many_unreadable_files_end_the_stream(root: Path) -> None:
+    for number in range(3):
+        truncate(root / "train" / "ant" / f"{number:04d}.jpg")
+    source = stream(root, holdout=0, batch_size=42, max_bad=0.05)
+    with pytest.raises(
+        UserError, match=r"3 of 51 images cannot be read: .*ant/000.*; more than 0.05 of them is too many"
+    ):
+        take(source, 1)
+
+
+def test_errors(root: Path, image_folder: Callable[..., Path]) -> None:
+    with pytest.raises(UserError, match=r"no file or folder .*nowhere; check the path"):
         stream(root / "nowhere")
+    with pytest.raises(UserError, match="digits is not made of image files, so it cannot be streamed"):
+        stream(Path("digits"))
     with pytest.raises(UserError, match="crop=resized and rotate=0 only"):
         stream(root, augment=AugmentConfig())
+    with pytest.raises(UserError, match="with 1 or 3 channels only"):
+        stream(find_files(str(root), in_chans=4))
     with pytest.raises(UserError, match="no images are held out"):
         next(stream(root, holdout=0).evaluation("holdout", 4))
     with pytest.raises(UserError, match="cannot hold out 20 images per class: class 'ant' has only 20"):
         stream(root, holdout=20)
     for path in (root / "train").rglob("*.jpg"):
         path.write_bytes(b"")
-    with (
-        pytest.warns(UserWarning, match="cannot read"),
-        pytest.raises(UserError, match="no image of a whole batch could be read"),
-    ):
-        take(stream(root), 1)
+    with pytest.raises(UserError, match="42 of 51 images cannot be read"):
+        stream(root)
+    with pytest.raises(UserError, match="42 of 51 images cannot be read"):
+        stream(root, max_bad=0.8)
+
+
+def test_without_augmentation_images_are_shown_as_in_evaluation(root: Path) -> None:
+    source = stream(root, augment=AugmentConfig(crop="none", hflip=0.0, smoothing=0.0), holdout=0, batch_size=42)
+    (x, _), *_ = take(source, 1)
+    (expected, _), *_ = source.evaluation("train", 42)
+    assert torch.equal(x.flatten(1).sort(0).values, expected.flatten(1).sort(0).values)
+
+
+def test_grey_images(root: Path) -> None:
+    from PIL import Image
+
+    for path in root.rglob("*.jpg"):
+        with Image.open(path) as image:
+            image.convert("L").save(path)
+    source = stream(root)
+    (x, _), *_ = take(source, 1)
+    assert (source.in_chans, len(source.mean), x.shape) == (1, 1, (8, 1, 16, 16))
+    assert next(source.evaluation("test", 4))[0].shape == (4, 1, 16, 16)
+    assert stream(find_files(str(root), in_chans=3)).in_chans == 3
 
 
 def test_full_magnitude_does_not_trip_over_pillow(root: Path) -> None:

@@ -24,6 +24,9 @@ class BatchSource(Protocol):
     @property
     def num_classes(self) -> int: ...
 
+    classes: list[str]
+    """Their names."""
+
     @property
     def in_chans(self) -> int: ...
 
@@ -36,7 +39,7 @@ class BatchSource(Protocol):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """How images are normalised. A trained model wants them as in its training: set these before evaluation."""
+    """How images are normalised. A trained model wants them as in its training: set them before any batch."""
 
     @property
     def steps_per_epoch(self) -> int: ...
@@ -74,12 +77,29 @@ class Batches:
         device: torch.device | str = "cpu",
         repeats: int = 1,
     ) -> None:
-        self.data, self.mean, self.std = data, data.mean, data.std
+        self.data, self.classes = data, data.classes
         self.batch_size = clamp_batch(len(data.train), batch_size, world)
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
         self.device = torch.device(device)
         self.augment = Augment(augment, data.mean, data.std, data.num_classes)
         self._on_device: dict[str, ImageSet] = {}
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """That of the augmentation, so that training and evaluation show images alike."""
+        return self.augment.mean
+
+    @mean.setter
+    def mean(self, values: tuple[float, ...]) -> None:
+        self.augment.mean = values
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        return self.augment.std
+
+    @std.setter
+    def std(self, values: tuple[float, ...]) -> None:
+        self.augment.std = values
 
     @property
     def num_classes(self) -> int:

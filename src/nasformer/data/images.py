@@ -40,6 +40,9 @@ class ImageSet:
     def subset(self, indices: Tensor) -> ImageSet:
         return ImageSet(self.images[indices], self.labels[indices])
 
+    def __add__(self, other: ImageSet) -> ImageSet:
+        return ImageSet(torch.cat([self.images, other.images]), torch.cat([self.labels, other.labels]))
+
 
 @dataclass
 class Parts:

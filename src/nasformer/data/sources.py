@@ -7,48 +7,85 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nasformer.data.folder import decode, list_folder
+from nasformer.data.bad import MAX_BAD, BadImages
+from nasformer.data.files import Listing, check_classes
+from nasformer.data.folder import list_folder
+from nasformer.data.image_files import USUAL_SIZE, ImageFiles, settle
 from nasformer.data.images import Data, ImageSet, Parts, channel_stats, check_filled, resize
+from nasformer.data.named import NAMED, is_cub, list_cub
 from nasformer.data.npz import read_npz
 from nasformer.data.rng import Stream, generator
 from nasformer.data.split import stratified
 from nasformer.errors import UserError
 
+Source = Parts | Listing
+
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller of `load_data` asked for."""
+    """Which set the caller asked for, and where sets with a name are."""
 
     source: str
-    holdout: float | int
-    seed: int
-    img_size: int | None
+    root: Path
+    download: bool
 
 
-def load_data(source: str, *, holdout: float | int = 0.1, seed: int = 0, img_size: int | None = None) -> Data:
-    """Load a dataset into memory.
+def load_data(source: str, **options: Any) -> Data:
+    """Load a dataset into memory; the options are those of `open_data`.
+
+    >>> data = load_data("digits")
+    >>> len(data.train), len(data.holdout), len(data.test), data.num_classes, data.img_size
+    (1293, 144, 360, 10, 8)
+    """
+    found = open_data(source, **options)
+    return found.decode() if isinstance(found, ImageFiles) else found
+
+
+def open_data(
+    source: str,
+    *,
+    holdout: float | int = 0.1,
+    seed: int = 0,
+    img_size: int | None = None,
+    in_chans: int | None = None,
+    usual_size: int = USUAL_SIZE,
+    root: str | Path = "data",
+    download: bool = False,
+    max_bad: float = MAX_BAD,
+    bad_list: Path | None = None,
+    quiet: bool = False,
+) -> Data | ImageFiles:
+    """Find a dataset: in memory, or files that can be decoded into memory or streamed.
 
     Args:
         source: a name in SOURCES, an .npz file of plain arrays, or an image folder.
         holdout: how much of train to set aside for choosing: a fraction, or (int) images per class; or 0.
         seed: decides which images are set aside; the test set does not depend on it.
         img_size: resize to this; None keeps the size of the images.
-
-    >>> data = load_data("digits")
-    >>> len(data.train), len(data.holdout), len(data.test), data.num_classes, data.img_size
-    (1293, 144, 360, 10, 8)
+        in_chans: read image files with 1, 3 or 4 channels; None: 3, or 1 where all are grey.
+        usual_size: the size for image files that have not one size of their own.
+        root: the folder in which sets with a name are, each in a folder of its own.
+        download: fetch a set with a name that is not there.
+        max_bad: the share of image files that may be unreadable; they are left out.
+        bad_list: a file to list them in.
+        quiet: say nothing of what was decided, and show no progress.
     """
     if img_size is not None and img_size < 1:
         raise UserError(f"img_size {img_size} is not a size; give a positive number of pixels")
     source = os.path.expanduser(source)
-    parts = _find_loader(source)(Request(source, holdout, seed, img_size))
-    check_filled(parts.train, f"{source}: train")
-    train, held = _hold_out(parts, holdout, seed)
-    train, held, test = (_sized(part, img_size) for part in (train, held, parts.test))
-    return Data(Path(source).stem, train, held, test, parts.classes, *channel_stats(train.images))
+    bad = BadImages(max_bad, bad_list, quiet)
+    found = _find_loader(source)(Request(source, Path(root).expanduser(), download))
+    if isinstance(found, Listing):
+        return settle(found, holdout, seed, img_size, in_chans, usual_size, bad)
+    check_classes(found.classes, source)
+    check_filled(found.train, f"{source}: train")
+    train, held = _hold_out(found, holdout, seed)
+    train, held, test = (_sized(part, img_size) for part in (train, held, found.test))
+    return Data(Path(source).stem, train, held, test, found.classes, *channel_stats(train.images))
 
 
 def load_digits(request: Request) -> Parts:
@@ -67,21 +104,22 @@ def load_npz(request: Request) -> Parts:
     return read_npz(request.source)
 
 
-def load_folder(request: Request) -> Parts:
-    """A folder train/<class>/*.jpg, with val/ or test/ beside it (see `list_folder`)."""
-    files = list_folder(request.source, request.holdout, request.seed)
-    train = decode(files.train, request.img_size, f"{request.source}: train")
-    test = decode(files.test, request.img_size, f"{request.source}: test")
-    empty = not len(files.holdout)
-    holdout = None if empty else decode(files.holdout, request.img_size, f"{request.source}: holdout")
-    nothing = train.subset(torch.zeros(0, dtype=torch.int64))
-    return Parts(train, test, files.classes, holdout or nothing)
+def load_folder(request: Request) -> Listing:
+    """A folder of class folders (see `list_folder`), or CUB-200-2011 in its own layout."""
+    folder = Path(request.source)
+    inner = folder / "CUB_200_2011"
+    return list_cub(inner if is_cub(inner) else folder) if is_cub(inner) or is_cub(folder) else list_folder(folder)
 
 
-SOURCES: dict[str, Callable[[Request], Parts]] = {"digits": load_digits}
+def load_named(request: Request) -> Source:
+    """A set by its name, from the data root (see `NAMED`)."""
+    return NAMED[request.source].open(request.source, request.root, request.download)
 
 
-def _find_loader(source: str) -> Callable[[Request], Parts]:
+SOURCES: dict[str, Callable[[Request], Source]] = {"digits": load_digits} | dict.fromkeys(NAMED, load_named)
+
+
+def _find_loader(source: str) -> Callable[[Request], Source]:
     path = Path(source)
     if source in SOURCES:
         return SOURCES[source]
@@ -100,10 +138,11 @@ def _find_loader(source: str) -> Callable[[Request], Parts]:
 
 def _hold_out(parts: Parts, holdout: float | int, seed: int) -> tuple[ImageSet, ImageSet]:
     """(train, holdout)"""
-    if parts.holdout is not None:
+    if parts.holdout is not None and holdout:
         return parts.train, parts.holdout
-    rest, taken = stratified(parts.train.labels, holdout, generator(seed, Stream.SPLIT), parts.classes)
-    return parts.train.subset(rest), parts.train.subset(taken)
+    train = parts.train + parts.holdout if parts.holdout else parts.train  # with holdout 0 all is trained on
+    rest, taken = stratified(train.labels, holdout, generator(seed, Stream.SPLIT), parts.classes)
+    return train.subset(rest), train.subset(taken)
 
 
 def _sized(images: ImageSet, img_size: int | None) -> ImageSet:

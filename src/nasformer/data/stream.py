@@ -2,12 +2,12 @@
 
 What an item looks like depends on (seed, step, place in the global batch) alone, not on the worker that
 makes it. So batches are the same for any number of workers, and any step can be the first to be decoded.
+A file that cannot be read gives its place to the next one of its class, which is the same one each time.
 """
 
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -19,35 +19,45 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from nasformer.data.bad import MAX_BAD
 from nasformer.data.batches import Batch, Split, check_split
-from nasformer.data.folder import Files, list_folder, read_image
+from nasformer.data.files import Files
+from nasformer.data.image_files import ImageFiles
 from nasformer.data.mixing import Mixing
 from nasformer.data.order import batch_indices, calibration_indices, clamp_batch, rank_slice, steps_per_epoch
+from nasformer.data.read import BadImage, read_image
 from nasformer.data.rng import Stream, generator, mix
+from nasformer.data.sources import open_data
 from nasformer.errors import UserError
+from nasformer.progress import say
 from nasformer.recipe import AugmentConfig
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 Key = tuple[int, int]  # which file, and the seed of its augmentation
-Item = tuple[Tensor, int] | None  # None: the file cannot be read
+Bad = tuple[str, str]  # a file that cannot be read, and why
+Item = tuple[Tensor | None, int, list[Bad]]  # without an image where none of the files tried can be read
+Loaded = tuple[Tensor, Tensor, list[Bad]]
 
 
 class StreamingFolder:
-    """Batches of an image folder (`train/<class>/*.jpg` and `val/` or `test/`), read from disk.
+    """Batches of image files, read from disk.
 
     Args:
-        augment: crop must be "resized" and rotate 0: each image is augmented by timm's own transforms.
+        files: a folder or another source of files (see `open_data`), or what is known of them already, in which
+            size, channels, hold-out and bad images are settled.
+        augment: crop must be "resized" and rotate 0: each image is augmented by timm's own transforms. Or nothing
+            at all (crop "none", hflip 0), which shows images as in evaluation.
         batch_size: of all ranks together.
         holdout: images per class (int) or fraction (float) of train that are set aside and never trained on.
         workers: processes that decode; 0 decodes in this one.
+        mean, std: None for ImageNet's, in grey their means over the colours.
+        max_bad: the share of files that may be unreadable before it is an error.
     """
-
-    in_chans = 3
 
     def __init__(
         self,
-        root: str | Path,
+        files: str | Path | ImageFiles,
         augment: AugmentConfig,
         batch_size: int,
         seed: int = 0,
@@ -59,21 +69,23 @@ class StreamingFolder:
         img_size: int = 224,
         holdout: float | int = 10,
         workers: int = 4,
-        mean: tuple[float, ...] = IMAGENET_MEAN,
-        std: tuple[float, ...] = IMAGENET_STD,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        max_bad: float = MAX_BAD,
     ) -> None:
-        if not Path(root).is_dir():
-            raise UserError(f"no folder {root}; check the path")
-        if augment.crop != "resized" or augment.rotate:
-            raise UserError("an image folder is streamed with crop=resized and rotate=0 only; set them so")
-        files = list_folder(root, holdout, seed)
-        self.classes = files.classes
-        self._files = {"train": files.train, "holdout": files.holdout, "test": files.test}
-        self.batch_size = clamp_batch(len(files.train), batch_size, world)
+        if not isinstance(files, ImageFiles):
+            files = find_files(str(files), holdout=holdout, seed=seed, img_size=img_size, max_bad=max_bad)
+        check_streamable(files, augment)
+        files.bad.tell(len(files.splits), files.name)
+        splits = files.splits
+        self.classes, self.in_chans, self.bad, self._total = splits.classes, files.channels, files.bad, len(splits)
+        self._name, self._files = files.name, {"train": splits.train, "holdout": splits.holdout, "test": splits.test}
+        self.batch_size = clamp_batch(len(splits.train), batch_size, world)
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
-        self.device, self.workers, self.img_size = torch.device(device), workers, img_size
-        self.augment, self.mean, self.std = augment, mean, std
-        self.mixing = Mixing.of(augment, self.num_classes)
+        self.device, self.workers, self.img_size = torch.device(device), workers, files.size
+        self.augment, self.mixing = augment, Mixing.of(augment, self.num_classes)
+        self.mean = mean or (IMAGENET_MEAN if self.in_chans == 3 else (sum(IMAGENET_MEAN) / 3,))
+        self.std = std or (IMAGENET_STD if self.in_chans == 3 else (sum(IMAGENET_STD) / 3,))
 
     @property
     def num_classes(self) -> int:
@@ -89,23 +101,22 @@ class StreamingFolder:
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         """This rank's batches from `start_step` on, without end: normalised images and soft targets."""
-        items = _Items(self._files["train"], self._train_transform())
-        loaded = self._load(items, self._train_keys(start_step), _replace_unread)
-        for step, (x, labels) in enumerate(loaded, start_step):
+        items = self._items("train", self._train_transform(), replace=True)
+        for step, (x, labels) in enumerate(self._load(items, self._train_keys(start_step)), start_step):
             yield self.mixing(x, labels, self.seed, step)
 
     def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
         """A whole split once, in a fixed order, on every rank; files that cannot be read are left out."""
-        files = self._files[check_split(split, self.held_out)]
-        keys = [[(index, 0) for index in part.tolist()] for part in torch.arange(len(files)).split(batch_size)]
-        return self._load(_Items(files, self._eval_transform()), keys, _drop_unread)
+        items = self._items(check_split(split, self.held_out), self._eval_transform())
+        keys = [[(index, 0) for index in part.tolist()] for part in torch.arange(len(items.files)).split(batch_size)]
+        return self._load(items, keys)
 
     def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
         """So many training images, not augmented; files that cannot be read are left out."""
-        files = self._files["train"]
-        parts = calibration_indices(len(files), images, batch_size, self.seed)
+        items = self._items("train", self._eval_transform())
+        parts = calibration_indices(len(items.files), images, batch_size, self.seed)
         keys = [[(index, 0) for index in part.tolist()] for part in parts]
-        return (x for x, _ in self._load(_Items(files, self._eval_transform()), keys, _drop_unread))
+        return (x for x, _ in self._load(items, keys))
 
     def _train_keys(self, start_step: int) -> Iterator[list[Key]]:
         for step in count(start_step):
@@ -114,25 +125,36 @@ class StreamingFolder:
             first = self.rank * len(mine)
             yield [(index, mix(self.seed, Stream.ITEM, step, first + place)) for place, index in enumerate(mine)]
 
-    def _load(
-        self, items: _Items, keys: Iterable[list[Key]], collate: Callable[[list[Item]], Batch | None]
-    ) -> Iterator[Batch]:
+    def _items(self, split: str, transform: Callable[[Any], Tensor], replace: bool = False) -> _Items:
+        return _Items(self._files[split], transform, self.in_chans, replace)
+
+    def _load(self, items: _Items, keys: Iterable[list[Key]]) -> Iterator[Batch]:
         loader = DataLoader(
             items,
             batch_sampler=keys,
-            collate_fn=collate,
+            collate_fn=_collate,
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
             generator=generator(self.seed),  # else a loader takes a number from the global generator
         )
-        for batch in loader:
-            if batch is None:
-                raise UserError("no image of a whole batch could be read; check the disk and the files")
-            yield batch[0].to(self.device, non_blocking=True), batch[1].to(self.device, non_blocking=True)
+        for x, labels, bad in loader:
+            self._note(bad)
+            if len(x):
+                yield x.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+    def _note(self, bad: list[Bad]) -> None:
+        """Tell of each unreadable file once, until they are too many."""
+        for path, reason in bad:
+            if self.bad.add(path, reason) and not self.bad.quiet:
+                say(f"cannot read {path} ({reason}); left out")
+        self.bad.check(self._total, self._name)
 
     def _train_transform(self) -> Callable[[Any], Tensor]:
         from timm.data import create_transform
 
+        if self.augment.crop == "none":
+            return self._eval_transform()
+        mean, std = self._colours()
         transform = create_transform(
             self.img_size,
             is_training=True,
@@ -142,8 +164,8 @@ class StreamingFolder:
             re_prob=self.augment.erasing,
             re_mode="pixel",
             interpolation="bicubic",
-            mean=self.mean,
-            std=self.std,
+            mean=mean,
+            std=std,
         )
         for operation in (op for part in transform.transforms for op in getattr(part, "ops", ())):
             if operation.name.startswith("Posterize"):
@@ -153,23 +175,56 @@ class StreamingFolder:
     def _eval_transform(self) -> Callable[[Any], Tensor]:
         from timm.data import create_transform
 
-        return create_transform(
-            self.img_size, interpolation="bicubic", crop_pct=224 / 256, mean=self.mean, std=self.std
-        )
+        mean, std = self._colours()
+        return create_transform(self.img_size, interpolation="bicubic", crop_pct=224 / 256, mean=mean, std=std)
+
+    def _colours(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and deviation of three channels: timm's transforms are for RGB, also where an image is grey."""
+        return self.mean * (3 // self.in_chans), self.std * (3 // self.in_chans)
+
+
+def find_files(source: str, **options: Any) -> ImageFiles:
+    """Files of a source (see `open_data`), which must have some."""
+    found = open_data(source, **options)
+    if not isinstance(found, ImageFiles):
+        raise UserError(f"{source} is not made of image files, so it cannot be streamed; leave --stream out")
+    return found
+
+
+def check_streamable(files: ImageFiles, augment: AugmentConfig) -> None:
+    plain = augment.crop == "none" and not (augment.hflip or augment.randaugment or augment.color_jitter)
+    if augment.rotate or not (augment.crop == "resized" or (plain and not augment.erasing)):
+        raise UserError(f"{files.name} is streamed, with crop=resized and rotate=0 only; set train.augment so")
+    if files.channels > 3:
+        raise UserError(f"{files.name} is streamed, with 1 or 3 channels only; leave --in-chans out")
 
 
 class _Items(Dataset[Item]):
-    def __init__(self, files: Files, transform: Callable[[Any], Tensor]) -> None:
-        self.files, self.transform = files, transform
+    """Images by key: a grey one goes through the transforms in RGB."""
+
+    def __init__(self, files: Files, transform: Callable[[Any], Tensor], channels: int, replace: bool) -> None:
+        self.files, self.transform, self.channels, self.replace = files, transform, channels, replace
 
     def __getitem__(self, key: Key) -> Item:
         index, seed = key
-        image = read_image(self.files.path(index))
-        if image is None:
-            warnings.warn(f"cannot read {self.files.path(index)}; skipped", stacklevel=2)
-            return None
-        with seeded(seed):
-            return self.transform(image), int(self.files.labels[index])
+        bad = list[Bad]()
+        for place in self._candidates(index):
+            try:
+                image = read_image(self.files.path(place), self.channels)
+            except BadImage as error:
+                bad.append((self.files.path(place), str(error)))
+                continue
+            with seeded(seed):
+                return self.transform(image.convert("RGB"))[: self.channels], int(self.files.labels[place]), bad
+        return None, 0, bad
+
+    def _candidates(self, index: int) -> Iterator[int]:
+        """The file itself; to replace it, those after it in turn, first the ones of its class."""
+        yield index
+        if self.replace:
+            after = torch.arange(1, len(self.files)).add(index).remainder(len(self.files))
+            same = self.files.labels[after] == self.files.labels[index]
+            yield from after[same].tolist() + after[~same].tolist()
 
 
 @contextmanager
@@ -194,16 +249,7 @@ def _posterize(image: Any, bits: int, **_: Any) -> Any:
     return ImageOps.posterize(image, bits) if bits else Image.new(image.mode, image.size)
 
 
-def _replace_unread(items: list[Item]) -> Batch | None:
-    """Give the place of an unreadable file to another one: training batches must keep their size."""
-    good = [item for item in items if item is not None]
-    return _collate([item or good[place % len(good)] for place, item in enumerate(items)]) if good else None
-
-
-def _drop_unread(items: list[Item]) -> Batch | None:
-    good = [item for item in items if item is not None]
-    return _collate(good) if good else None
-
-
-def _collate(items: list[tuple[Tensor, int]]) -> Batch:
-    return torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
+def _collate(items: list[Item]) -> Loaded:
+    good = [(image, label) for image, label, _ in items if image is not None]
+    images = torch.stack([image for image, _ in good]) if good else torch.empty(0)
+    return images, torch.tensor([label for _, label in good]), [one for _, _, bad in items for one in bad]
