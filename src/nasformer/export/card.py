@@ -1,0 +1,152 @@
+"""The model card: what the network is, what it can do, how it came about, and how each of its files is loaded."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nasformer
+from nasformer.errors import UserError
+from nasformer.families.backbone import Backbone
+from nasformer.files import read_json
+from nasformer.layers.cost import Cost
+from nasformer.search import format_quantity
+
+ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
+
+LOADING = {
+    "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
+
+```python
+import model
+
+network = model.load()
+logits = network({images})
+```""",
+    "model.pt2": """`model.pt2` is a graph of torch.export, for any number of images:
+
+```python
+import torch
+
+network = torch.export.load("model.pt2").module()
+```""",
+    "model.onnx": """`model.onnx` takes `images` and gives `logits`, for any number of images:
+
+```python
+import onnxruntime
+
+session = onnxruntime.InferenceSession("model.onnx")
+(logits,) = session.run(["logits"], {{"images": images}})
+```""",
+    "model.safetensors": """`model.safetensors` and `config.json` are for nasformer and timm:
+
+```python
+import nasformer, timm
+
+network = nasformer.load_model("FOLDER")
+network = timm.create_model("local-dir:FOLDER", pretrained=True)
+```""",
+}
+
+
+WEIGHTS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """How the model of a folder came about, if it lies in a run: data, seed, recipe, accuracies and versions."""
+    run = folder.parent if folder.name == "model" else folder
+    if not (run / "result.json").exists() or not (run / "config.json").exists():
+        return {}
+    config, result = read_json(run / "config.json"), read_json(run / "result.json")
+    winner = result.get("winner")
+    if not isinstance(winner, dict):
+        raise UserError(f"{run / 'result.json'} is damaged (no winner); search or retrain again")
+    weights = WEIGHTS.get(str(winner.get("name")), "inherited from a trained supernet")
+    told = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
+    accuracies = {name: winner[name] for name in ACCURACIES if name in winner}
+    return {"weights": weights, **told, **accuracies, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
+
+
+def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:
+    """The text of README.md; `differences` are those of the logits, by file."""
+    come = facts.get("provenance", {})
+    parts = [
+        f"# A network of the family {model.family}",
+        f"Found and written by nasformer {nasformer.__version__}.",
+        table(summary(model, facts)),
+        "## Files",
+        "The last column is the largest difference of any logit to the searched model's, on random images.",
+        files_table(differences),
+        *loading(facts, differences),
+        "## Images",
+        images_text(model, facts),
+        "## How it came about",
+        table(origin(come)) if come else "Nothing is known about it: the model was not exported from a run.",
+        *([details("Recipe", come["recipe"])] if come.get("recipe") else []),
+        "## Architecture",
+        f"```json\n{json.dumps(model.arch.to_dict())}\n```",
+        details("Options of the model", model.options),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
+    cost = sum((segment.cost() for segment in model.plan(model.arch, **model.options)), Cost())
+    macs = f"{format_quantity(cost.macs)}"
+    if cost.position_macs:
+        macs += f", and {format_quantity(cost.position_macs)} for relative positions"
+    known = {**facts, **facts.get("provenance", {})}
+    rows = {"space": str(known["space"])} if "space" in known else {}
+    rows |= {"parameters": f"{cost.params:,}", "multiply-accumulates an image": macs}
+    return rows | {label: f"{known[name]:.2%}" for name, label in ACCURACIES.items() if name in known}
+
+
+def origin(come: Mapping[str, Any]) -> dict[str, str]:
+    rows = {name: str(come[name]) for name in ("weights", "data", "holdout", "seed") if name in come}
+    budget = come.get("budget")
+    if isinstance(budget, dict):
+        rows["budget"] = ", ".join(f"{name} {value}" for name, value in budget.items())
+    for name, version in come.get("versions", {}).items():
+        rows[f"{name}, when trained"] = str(version)
+    versions = {"nasformer": nasformer.__version__, "torch": torch.__version__, "Python": platform.python_version()}
+    return rows | {f"{name}, when exported": version for name, version in versions.items()}
+
+
+def table(rows: Mapping[str, str]) -> str:
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {cell(value)} |" for name, value in rows.items())])
+
+
+def cell(text: str) -> str:
+    """Text that neither ends a cell nor a row."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def files_table(differences: Mapping[str, float | None]) -> str:
+    rows = [f"| `{file}` | {'not checked' if d is None else f'{d:.1e}'} |" for file, d in differences.items()]
+    return "\n".join(["| file | difference |", "| --- | --- |", *rows])
+
+
+def loading(facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
+    images = "model.normalise(images)" if "mean" in facts and "std" in facts else "images"
+    return [text.format(images=images) for file, text in LOADING.items() if file in differences]
+
+
+def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
+    size, channels = model.options["img_size"], model.options["in_chans"]
+    rows, columns = (size, size) if isinstance(size, int) else size
+    text = f"Float tensors [batch, {channels}, {rows}, {columns}]. "
+    if "mean" not in facts or "std" not in facts:
+        return text + "How they were normalised in training is not known."
+    text += f"Pixels in 0..1, less the mean {facts['mean']}, divided by the deviation {facts['std']} of each channel."
+    if "classes" in facts:
+        text += "\n\nClasses in the order of the logits: " + ", ".join(str(name) for name in facts["classes"]) + "."
+    return text
+
+
+def details(title: str, content: Any) -> str:
+    return f"<details><summary>{title}</summary>\n\n```json\n{json.dumps(content, indent=1)}\n```\n\n</details>"
