@@ -30,6 +30,16 @@ def words(command: str, folder: Path, **changes: Any) -> list[str]:
     return [command, "--config", str(path), "--out", str(folder)]
 
 
+def command_for(recipe: Path) -> str:
+    """The command that takes a recipe; one that goes on from a run need not name a space."""
+    name, text = recipe.stem, recipe.read_text(encoding="utf-8")
+    if "finetune" in name or "transfer" in name:
+        return "finetune"
+    if "retrain" in name:
+        return "retrain"
+    return "search" if "\nproxy:" in text else "run" if "\nsearch:" in text else "train"
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

@@ -18,7 +18,7 @@ import tiny
 from nasformer.cli import COMMANDS, main
 from nasformer.export import load_model
 from nasformer.files import read_json
-from runs import contents, words
+from runs import command_for, contents, words
 
 TINY = nasformer.get_space("autoformer-tiny")
 SMALL = {"embed_dim": 192, "blocks": [{"num_heads": 3, "mlp_ratio": 3.5}] * 12}
@@ -142,9 +142,8 @@ def test_the_recipes_are_what_the_commands_take(capsys: Any) -> None:
     recipes = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
     assert recipes
     for path in recipes:
-        command = "search" if "proxy" in yaml.safe_load(path.read_text()) else "run"
-        settings = yaml.safe_load(said(capsys, command, "--config", path, "--print_config"))
-        assert settings["space"].startswith(("autoformer-", "esformer-"))
+        settings = yaml.safe_load(said(capsys, command_for(path), "--config", path, "--print_config"))
+        assert settings["space"] is None or settings["space"].startswith(("autoformer-", "esformer-", "trionet"))
 
 
 HELP = """
@@ -172,7 +171,7 @@ def test_the_program_itself(finished: Path) -> None:
     command = kill.nasformer("evaluate", finished / "model", "--json")
     done = subprocess.run(command, env=kill.ENVIRONMENT, capture_output=True, text=True, timeout=kill.PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
-    assert set(json.loads(done.stdout)) == {"accuracy", "top5"}
+    assert set(json.loads(done.stdout)) == {"accuracy", "top5", "images", "worst"}
 
 
 def test_a_reader_that_has_gone_is_no_error(finished: Path, monkeypatch: Any) -> None:

@@ -60,7 +60,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "no data file": (["train", *OUT, "--data", "no/file.npz"], "no file or folder no/file.npz; check the path"),
     "unknown data": (
         ["train", *OUT, "--data", "digit"],
-        "unknown dataset 'digit', known: digits; did you mean",
+        "digits, fgvc_aircraft, flowers102, oxford_pets, stanford_cars; did you mean 'digits'?",
     ),
     "other classes": (["train", *OUT, "--num-classes", "3"], "digits has num_classes 10, not 3"),
     "patches that do not fit": (["train", *OUT, "--patch-size", "3"], "img_size 8 is not a multiple of patch_size 3"),

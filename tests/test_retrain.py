@@ -180,7 +180,7 @@ def test_a_search_is_never_overwritten(finished: Path, capsys: Any) -> None:
     before = contents(finished)
     for more in ([str(finished)], [*SPACE, "--arch", ARCH]):
         message = refused(capsys, words(finished, *more))
-        assert "is the folder of a search; retrain in another --out folder" in message
+        assert "is the folder of a search or of the weights to start from; train in another --out folder" in message
     assert contents(finished) == before
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from nasformer.timm_plugin import install
+
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `nasformer --help` does not wait for torch.
@@ -17,6 +19,7 @@ _HOMES = {
     "Space": "families",
     "Supernet": "supernet",
     "evaluate": "train",
+    "export_model": "export",
     "get_space": "families",
     "list_spaces": "families",
     "load_data": "data",
@@ -32,6 +35,8 @@ _HOMES = {
 }
 
 __all__ = list(_HOMES)
+
+install()
 
 
 def __getattr__(name: str) -> Any:

@@ -6,13 +6,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from nasformer.config import DataConfig
 from nasformer.data import BatchSource
 from nasformer.errors import UserError
 from nasformer.families import Space
 from nasformer.families.backbone import model_options
 from nasformer.files import read_json
-from nasformer.supernet import Supernet
 from nasformer.supernet.storage import CONFIG
 
 
@@ -48,16 +49,21 @@ def training_images(config: DataConfig) -> dict[str, Any]:
 def check_holdout(config: DataConfig, supernet: Path) -> None:
     """Another share or seed would hold out other images, some of which the supernet was trained on."""
     before = read_json(supernet / CONFIG).get("trained_on", {}) if supernet.is_dir() else {}
-    if before and before["data"] == config.data and before != training_images(config):
+    if holds_out_others(config, before):
         raise UserError(
             f"{supernet} was trained with --holdout {before['holdout']} --seed {before['seed']}; "
             "give the same, or the search would see images that it was trained on"
         )
 
 
-def fingerprint(supernet: Supernet) -> str:
-    """Tells supernets apart, so that a journal never mixes the scores of two."""
+def holds_out_others(config: DataConfig, before: dict[str, Any]) -> bool:
+    """Whether weights may have been trained on the images that are held out now."""
+    return bool(before) and before["data"] == config.data and before != training_images(config)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Tells supernets or models apart, so that a journal never mixes the scores of two."""
     digest = hashlib.blake2b(digest_size=8)
-    for weight in supernet.parameters():
+    for weight in model.parameters():
         digest.update(weight.detach().cpu().numpy().tobytes())
     return digest.hexdigest()

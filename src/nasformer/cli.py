@@ -28,7 +28,9 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "search": (configs.SearchCommand, None),
     "patterns": (configs.PatternsCommand, "runs"),
     "retrain": (configs.RetrainCommand, "run"),
+    "finetune": (configs.FinetuneCommand, "run"),
     "extract": (configs.ExtractCommand, "run"),
+    "export": (configs.ExportCommand, "run"),
     "evaluate": (configs.EvaluateCommand, "model"),
     "run": (configs.RunCommand, None),
 }
@@ -94,7 +96,7 @@ def parse(name: str, argv: list[str]) -> tuple[Any, bool]:
 
     parser = make_parser(name)
     try:
-        found = parser.parse_args(underscored(argv))
+        found = parser.parse_args(switched(underscored(argv), COMMANDS[name][0]))
     except SystemExit as stop:
         if stop.code:
             raise UserError(f"wrong options; see nasformer {name} --help") from None
@@ -140,6 +142,16 @@ def underscored(argv: list[str]) -> list[str]:
         return "--" + option[2:].replace("-", "_") + equals + value
 
     return [spelled(word) for word in argv]
+
+
+def switched(argv: list[str], kind: type) -> list[str]:
+    """A switch alone, such as --download, means --download=true."""
+    switches = {f"--{item.name}" for item in fields(kind) if str(item.type).startswith("bool")}
+
+    def alone(place: int) -> bool:
+        return argv[place] in switches and (place + 1 == len(argv) or argv[place + 1].startswith("--"))
+
+    return [f"{word}=true" if alone(place) else word for place, word in enumerate(argv)]
 
 
 def tidy(error: Exception) -> str:

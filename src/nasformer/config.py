@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nasformer.errors import UserError
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, parse_quantity
 
@@ -40,17 +41,30 @@ class DataConfig:
     """Which images."""
 
     data: str = "digits"
-    """digits, an .npz file of arrays, or a folder of images"""
+    """digits, an .npz file of arrays, a folder of images, or a set by name: cifar10, cifar100, flowers102,
+    stanford_cars, fgvc_aircraft, caltech101, oxford_pets, cub200"""
+    data_root: str = "data"
+    """the folder that holds the sets with a name"""
+    download: bool = False
+    """download a set with a name that is not there"""
+    max_bad: float = 0.01
+    """share of the image files that may be unreadable: they are left out and listed in OUT/bad_images.txt"""
     holdout: float = 0.1
     """share of the training images set aside for the search and never trained on; above 1: images per class; 0: none"""
-    stream: bool = False
-    """read an image folder from disk while training, for sets too large for memory"""
+    stream: bool | Literal["auto"] = "auto"
+    """read image files from disk while training instead of keeping them in memory; auto: where they do not fit"""
     workers: int = 4
     """processes that decode images when streaming"""
+    calibration_images: int = 2048
+    """training images on which batch norm is estimated anew for an arch that inherits its weights from a supernet"""
     seed: int = 0
     """seed of everything random"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+
+    def __post_init__(self) -> None:
+        if self.calibration_images < 1:
+            raise UserError(f"calibration_images is {self.calibration_images}; give 1 or more")
 
 
 @dataclass
@@ -211,6 +225,19 @@ class RetrainCommand(DataConfig, SpaceConfig):
 
 
 @dataclass
+class FinetuneCommand(DataConfig, SpaceConfig):
+    """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
+
+    run: str = ""
+    """where the weights are: a run folder (of its supernet, or of its model), a supernet or a model folder"""
+    arch: str | None = None
+    """which architecture of a supernet: JSON file, inline JSON or preset; None: the winner of the run's search"""
+    out: str = ""
+    """the new run folder"""
+    train: Recipe = field(default_factory=Recipe)
+
+
+@dataclass
 class ExtractCommand(SpaceConfig):
     """Cut an architecture out of a supernet, as an ordinary model with its weights."""
 
@@ -223,6 +250,18 @@ class ExtractCommand(SpaceConfig):
 
 
 @dataclass
+class ExportCommand:
+    """Write a model for use elsewhere: self-contained Python, torch.export, ONNX; each checked against the model."""
+
+    run: str = ""
+    """a run folder with a model in it, or a folder that `nasformer extract` wrote"""
+    to: str = ""
+    """the folder to write"""
+    formats: str = "python,pt2,onnx"
+    """which files, beside weights, config and model card: any of python, pt2 and onnx"""
+
+
+@dataclass
 class EvaluateCommand(DataConfig):
     """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
 
@@ -232,6 +271,8 @@ class EvaluateCommand(DataConfig):
     """the architecture, if MODEL is a run folder"""
     split: Literal["test", "holdout", "train"] = "test"
     """which images"""
+    out: str = ""
+    """a folder for evaluation.json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
 
 
 @dataclass

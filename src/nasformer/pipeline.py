@@ -14,9 +14,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timm
 import torch
@@ -32,19 +32,22 @@ from nasformer.agreement import (
 from nasformer.config import (
     BudgetConfig,
     DataConfig,
+    FinetuneCommand,
     RetrainCommand,
     RunCommand,
     SearchCommand,
     SearchOptions,
     TrainCommand,
 )
+from nasformer.data import StreamingFolder
+from nasformer.data.image_files import USUAL_SIZE
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import save_model
 from nasformer.families import Space, get_space, list_spaces
-from nasformer.families.backbone import Backbone
+from nasformer.families.backbone import Backbone, model_options
 from nasformer.files import locked, read_json, write_json
-from nasformer.folders import UNTRAINED, load_batches, normalise_as
+from nasformer.folders import UNTRAINED, facts_of, load_batches, normalise_as
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, Problem, SearchResult, complete_options, find_strategy, references
 from nasformer.space import Arch, check_satisfiable
@@ -55,18 +58,32 @@ from nasformer.train.evaluate import Heirs
 from nasformer.train.log import TrainLog
 from nasformer.train.supernets import search_supernet, train_supernet
 
+AnyCommand = TrainCommand | SearchCommand | RunCommand | RetrainCommand | FinetuneCommand
+
 
 class Run:
     """One run folder and the work in it."""
 
     def __init__(
-        self, folder: Path, config: DataConfig, space: Space, recipe: Recipe, world: World, img_size: int | None
+        self,
+        folder: Path,
+        config: DataConfig,
+        space: Space,
+        recipe: Recipe,
+        world: World,
+        img_size: int | None,
+        in_chans: int | None = None,
+        usual_size: int = USUAL_SIZE,
     ) -> None:
-        self.folder, self.config, self.recipe, self.world = folder, config, recipe, world
+        self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(config.device)
-        self.batches = load_batches(config, recipe, world, self.device, img_size)
+        config = replace(config, stream=streamed_before(folder, config))
+        world.barrier()  # until all have read that, as the main process will write it
+        self.batches = load_batches(config, recipe, world, self.device, img_size, in_chans, usual_size, folder)
+        self.config = replace(config, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, config)
         self.supernet_folder = folder / "supernet"
+        self.trained_on = training_images(config)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -84,15 +101,18 @@ class Run:
             folder=self.folder / "train",
             seed=self.config.seed,
             settings=self.settings,
+            calibration_images=self.config.calibration_images,
         )
         if self.world.main:
-            facts = {"trained_on": training_images(self.config), **self.normalisation}
+            facts = {"trained_on": self.trained_on, **self.image_facts}
             save_supernet(supernet, self.supernet_folder, **facts)
         self.world.barrier()
 
     @property
-    def normalisation(self) -> dict[str, Any]:
-        return {"mean": list(self.batches.mean), "std": list(self.batches.std)}
+    def image_facts(self) -> dict[str, Any]:
+        """What a model must know of its images: how they are normalised, and the names of their classes."""
+        batches = self.batches
+        return {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
 
     def last_loss(self) -> float:
         return TrainLog.read(self.folder / "train" / "log.jsonl")[-1]["loss"]
@@ -104,6 +124,7 @@ class Run:
         check_holdout(self.config, path)
         check_options(self.config, self.batches, supernet.space)
         normalise_as(self.batches, path)
+        self.trained_on = facts_of(path, "trained_on").get("trained_on", {})
         self.space = supernet.space
         return supernet
 
@@ -128,12 +149,13 @@ class Run:
             journal=self.folder / "search" / "journal.jsonl",
             settings={**self.settings, "supernet": fingerprint(supernet)},
             precision=self.recipe.precision,
+            calibration_images=self.config.calibration_images,
         )
 
     def summarise(self, supernet: Supernet, result: SearchResult, budget: Budget) -> dict[str, Any]:
         """Tests the winner beside a random arch, the smallest and the largest in the budget; writes it all down."""
         rivals = references(self.space.root, self.space.costs, budget, self.config.seed)
-        heirs = Heirs(supernet, self.batches, self.recipe.precision)
+        heirs = Heirs(supernet, self.batches, self.recipe.precision, self.config.calibration_images)
         summary: dict[str, Any] = {
             "space": self.space.name,
             "data": self.config.data,
@@ -149,7 +171,8 @@ class Run:
 
     def publish(self, model: Backbone, summary: dict[str, Any]) -> None:
         """Writes the winning model, the result and the report."""
-        facts = {"space": self.space.name, "test_accuracy": summary["winner"]["test_accuracy"], **self.normalisation}
+        facts = {"space": self.space.name, "test_accuracy": summary["winner"]["test_accuracy"], **self.image_facts}
+        facts["trained_on"] = self.trained_on
         save_model(model, self.folder / "model", **facts)
         write_json(self.folder / "result.json", summary)
         from nasformer.report import write_report
@@ -171,7 +194,7 @@ def objectives_of(options: SearchOptions) -> tuple[str, ...]:
 
 
 @contextmanager
-def open_run(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand) -> Iterator[Run]:
+def open_run(command: AnyCommand) -> Iterator[Run]:
     """The run folder of a command, which no other process may use meanwhile."""
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
@@ -181,10 +204,20 @@ def open_run(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand
     recipe = getattr(command, "train", None) or UNTRAINED
     with locked(folder / ".lock", needed=world.main):
         # Images keep their size, unless another was asked for, now or when the supernet was trained.
-        img_size = command.img_size if command.space else space.options["img_size"]
-        run = Run(folder, command, space, recipe, world, img_size)
-        with noted_in(folder, command, run.space) if world.main else nullcontext():
+        options = model_options(space.model) | dict(space.options)
+        asked = {"img_size": command.img_size, "in_chans": command.in_chans} if command.space else options
+        size, channels = asked["img_size"], asked["in_chans"]
+        run = Run(folder, command, space, recipe, world, size, channels, options["img_size"])
+        with noted_in(folder, run.config, run.space) if world.main else nullcontext():
             yield run
+
+
+def streamed_before(folder: Path, config: DataConfig) -> bool | Literal["auto"]:
+    """Whether to stream: where that is left open, as when the run began, whatever memory is free now."""
+    path = folder / "config.json"
+    before = read_json(path) if config.stream == "auto" and path.exists() else {}
+    same = before.get("data") == config.data and isinstance(before.get("stream"), bool)
+    return before["stream"] if same else config.stream
 
 
 @contextmanager
@@ -201,7 +234,7 @@ def noted_in(folder: Path, command: Any, space: Space) -> Iterator[None]:
         raise
 
 
-def asked_space(command: TrainCommand | SearchCommand | RunCommand | RetrainCommand, folder: Path) -> Space:
+def asked_space(command: AnyCommand, folder: Path) -> Space:
     """The space that was named, or the one that the folder's supernet has."""
     if command.space:
         return get_space(command.space, **command.model_options())
@@ -218,6 +251,6 @@ def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
     versions = {"nasformer": nasformer.__version__, "python": platform.python_version()}
     versions |= {"torch": torch.__version__, "timm": timm.__version__}
     if isinstance(command, BudgetConfig):
-        limits = {name: value for name, value in told.items() if name.startswith(("min_", "max_"))}
+        limits = {limit.name: told[limit.name] for limit in fields(BudgetConfig)}
         asked |= limits | {"budget": {name: value for name, value in limits.items() if value is not None}}
     return {**config, **asked, "space": space.name, "versions": versions}

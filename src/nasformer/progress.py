@@ -11,6 +11,11 @@ from typing import Protocol
 LINE_SECONDS = 15.0  # least time between two plain lines
 
 
+def say(line: str) -> None:
+    """One line to the user, beside whatever a command prints as its result."""
+    print(line, file=sys.stderr)
+
+
 class Progress(Protocol):
     def __call__(self, done: int, note: str = "") -> None: ...
 

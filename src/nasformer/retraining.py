@@ -1,17 +1,19 @@
 """Retraining: one architecture from scratch, as an ordinary model, in a run folder of its own.
 
-The folder is that of `pipeline.py` without supernet and search; its winner is the model that was trained.
+The folder is that of `pipeline.py` without supernet and search; its winner is the model that was trained. What
+`finetuning.py` does alike, but from weights, is here as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from nasformer.config import RetrainCommand
+from nasformer.config import FinetuneCommand, RetrainCommand
 from nasformer.data import Split
 from nasformer.errors import UserError
 from nasformer.export.model_folder import CONFIG as MODEL_CONFIG
@@ -26,6 +28,8 @@ from nasformer.supernet.storage import retuple
 from nasformer.train.evaluate import evaluate
 from nasformer.train.models import train_model
 
+Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
+
 
 def settled(command: RetrainCommand) -> RetrainCommand:
     """The command, in which what it leaves open is as in the search that it names."""
@@ -34,18 +38,25 @@ def settled(command: RetrainCommand) -> RetrainCommand:
         return command
     run = Path(command.run)
     space = searched_space(run, command.space)
-    options = searched_options(run) | command.model_options()
-    named = {name: options.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
-    arch = command.arch or winner(run).to_json()
-    return replace(command, space=space, arch=arch, model=options, **named)
+    return completed(command, space, searched_options(run), command.arch or winner(run).to_json())
 
 
-def check_out(command: RetrainCommand) -> None:
-    """A search's result and model must not be overwritten."""
+def completed(command: Single, space: str, options: Mapping[str, Any], arch: str) -> Single:
+    """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
+    known = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
+    known |= command.model_options()
+    named = {name: known.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
+    return replace(command, space=space, arch=arch, model=known, **named)
+
+
+def check_out(command: RetrainCommand | FinetuneCommand) -> None:
+    """The result and the model of a search, or those to start from, must not be overwritten."""
     out = Path(command.out)
     same = bool(command.run and command.out) and out.resolve() == Path(str(command.run)).resolve()
     if same or (out / "search").exists() or (out / "supernet").exists():
-        raise UserError(f"{out} is the folder of a search; retrain in another --out folder")
+        raise UserError(
+            f"{out} is the folder of a search or of the weights to start from; train in another --out folder"
+        )
 
 
 def searched_space(run: Path, asked: str | None) -> str:
@@ -58,23 +69,23 @@ def searched_space(run: Path, asked: str | None) -> str:
 
 
 def searched_options(run: Path) -> dict[str, Any]:
-    """The model options of a search; but channels and classes are those of the data to train on now.
-
-    A search by a proxy leaves no model behind: its options are those that were asked for.
-    """
+    """The model options of a search. One by a proxy leaves no model behind: its options are those asked for."""
     model, config = run / "model" / MODEL_CONFIG, read_json(run / "config.json")
     asked = {name: config.get(name) for name in ("img_size", "patch_size")} | (config.get("model") or {})
     found = read_json(model).get("options", {}) if model.exists() else asked
-    fresh = ("num_classes", "in_chans")
-    return {name: retuple(value) for name, value in found.items() if value is not None and name not in fresh}
+    return {name: retuple(value) for name, value in found.items() if value is not None}
 
 
 def retrain(run: Run, arch: Arch, recipe: Recipe) -> dict[str, Any]:
     """Trains the arch in a run folder and writes down what became of it; a finished one is left as it is."""
-    seed, settings = run.config.seed, {"space": run.space.name, **run.settings}
-    model = fresh_model(run.space, arch, seed).to(run.device)
-    train_model(model, run.batches, recipe, folder=run.folder / "train", seed=seed, settings=settings)
-    return summarise(run, model) if run.world.main else {}
+    return train_single(run, fresh_model(run.space, arch, run.config.seed).to(run.device), recipe, "retrained")
+
+
+def train_single(run: Run, model: Backbone, recipe: Recipe, name: str, weights: str | None = None) -> dict[str, Any]:
+    """Trains a model, from scratch or from the weights that are told apart by this text, and names the result so."""
+    settings = {"space": run.space.name, **run.settings, "weights": weights}
+    train_model(model, run.batches, recipe, folder=run.folder / "train", seed=run.config.seed, settings=settings)
+    return summarise(run, model, name) if run.world.main else {}
 
 
 def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
@@ -84,8 +95,8 @@ def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
         return space.build(arch)
 
 
-def summarise(run: Run, model: Backbone) -> dict[str, Any]:
-    row = {"name": "retrained", "arch": model.arch.to_dict(), **run.space.costs(model.arch)}
+def summarise(run: Run, model: Backbone, name: str) -> dict[str, Any]:
+    row = {"name": name, "arch": model.arch.to_dict(), **run.space.costs(model.arch)}
     splits: list[Split] = ["holdout", "test"] if run.batches.held_out else ["test"]
     for split in splits:
         row[f"{split}_accuracy"] = evaluate(model, run.batches, split, precision=run.recipe.precision)["accuracy"]

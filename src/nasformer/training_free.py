@@ -53,7 +53,8 @@ def check_probing(command: ProbeConfig) -> None:
 def probe_batches(command: Any, img_size: int | None) -> BatchSource:
     """Plain training images, shuffled, without augmentation."""
     plain = Recipe(batch_size=command.probe_size, augment=AugmentConfig(crop="none", hflip=0.0, smoothing=0.0))
-    config = DataConfig(data=command.data, seed=command.seed)
+    asked = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
+    config = DataConfig(data=command.data, seed=command.seed, **asked)
     return load_batches(config, plain, World(), choose_device(command.device), img_size)
 
 

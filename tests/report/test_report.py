@@ -14,6 +14,7 @@ from PIL import Image
 
 from nasformer.errors import UserError
 from nasformer.report import write_report
+from nasformer.report.contents import read_run
 
 from .fake import PLOTS, edit, log_lines, write_log, write_run
 
@@ -176,6 +177,15 @@ def test_scores_that_are_all_nan_leave_the_plots_out(run: Path) -> None:
 
 def test_a_few_nan_losses_do_not_hurt(run: Path) -> None:
     write_log(run, [{**line, "loss": None, "lr": None} if line["step"] < 30 else line for line in log_lines()])
+    write_report(run)
+    assert plots(run) == PLOTS
+
+
+def test_looks_at_archs_leave_the_training_curve_as_it_is(run: Path) -> None:
+    before = read_run(run).log
+    looks = [{"step": step, "epoch": step / 10, "watch": {"conv": 0.5}} for step in (5, 15, 301)]
+    write_log(run, [*log_lines(), *looks])  # last, where they would replace the lines of their steps
+    assert read_run(run).log == before
     write_report(run)
     assert plots(run) == PLOTS
 

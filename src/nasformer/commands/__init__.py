@@ -1,6 +1,7 @@
 """What the commands do, a function for each; heavy imports are fine here."""
 
-from nasformer.commands.models import evaluate, extract, retrain
+from nasformer.commands.exports import export
+from nasformer.commands.models import evaluate, extract, finetune, retrain
 from nasformer.commands.patterns import patterns
 from nasformer.commands.proxies import proxies, rank, score
 from nasformer.commands.spaces import cost, sample, spaces
@@ -9,7 +10,9 @@ from nasformer.commands.supernets import run, search, train
 __all__ = [
     "cost",
     "evaluate",
+    "export",
     "extract",
+    "finetune",
     "patterns",
     "proxies",
     "rank",

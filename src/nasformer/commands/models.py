@@ -1,15 +1,18 @@
-"""The commands for one model: retrain, extract and evaluate."""
+"""The commands for one model: retrain, finetune, extract and evaluate."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nasformer import folders, pipeline, retraining
+from nasformer import finetuning, folders, pipeline, retraining
 from nasformer.commands.common import chosen_space, print_json
-from nasformer.config import EvaluateCommand, ExtractCommand, RetrainCommand
+from nasformer.config import EvaluateCommand, ExtractCommand, FinetuneCommand, RetrainCommand
 from nasformer.errors import UserError
 from nasformer.search import format_quantity
+
+WORST = 3
 
 
 def retrain(command: RetrainCommand, as_json: bool) -> None:
@@ -20,13 +23,24 @@ def retrain(command: RetrainCommand, as_json: bool) -> None:
     with pipeline.open_run(command) as run:
         summary = retraining.retrain(run, arch, command.train)
     if run.world.main:
-        print_json(summary) if as_json else print_retrained(summary["winner"], run.folder)
+        print_json(summary) if as_json else print_trained(summary["winner"], run.folder)
 
 
-def print_retrained(found: dict[str, Any], folder: Path) -> None:
+def finetune(command: FinetuneCommand, as_json: bool) -> None:
+    if not command.run:
+        raise UserError("say whose weights to start from: nasformer finetune RUN --data DATA --out NEW")
+    heritage = finetuning.find_heritage(command)
+    command = finetuning.settled(command, heritage)
+    with pipeline.open_run(command) as run:
+        summary = finetuning.finetune(run, heritage, command.train)
+    if run.world.main:
+        print_json(summary) if as_json else print_trained(summary["winner"], run.folder)
+
+
+def print_trained(found: dict[str, Any], folder: Path) -> None:
     costs = f"{format_quantity(found['params'])} parameters, {format_quantity(found['macs'])} MACs"
     held_out = f", held-out {found['holdout_accuracy']:.2%}" if "holdout_accuracy" in found else ""
-    print(f"retrained: {costs}, test {found['test_accuracy']:.2%}{held_out}")
+    print(f"{found['name']}: {costs}, test {found['test_accuracy']:.2%}{held_out}")
     print(f"model: {folder / 'model'}   report: {folder / 'report.html'}")
 
 
@@ -38,7 +52,7 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
     space = chosen_space(command) if command.space else None
     supernet = folders.find_supernet(Path(command.run), space)
     arch = supernet.space.arch(command.arch) if command.arch else folders.winner(Path(command.run))
-    facts = folders.normalisation_of(Path(command.run))
+    facts = folders.facts_of(Path(command.run), "mean", "std", "classes", "trained_on")
     save_model(folders.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
@@ -50,8 +64,13 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
 def evaluate(command: EvaluateCommand, as_json: bool) -> None:
     if not command.model:
         raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
-    scores = folders.evaluate_folder(command)
+    found = folders.evaluate_folder(command)
+    if command.out:
+        from nasformer.report.confusion_plot import write_confusion
+
+        write_confusion(found, Path(command.out), model=command.model, data=command.data, split=command.split)
     if as_json:
-        return print_json(scores)
-    print(f"{command.split}: top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}")
+        return print_json({**found.scores, "worst": [asdict(one) for one in found.worst(WORST)]})
+    print(f"{command.split}: top-1 {found.scores['accuracy']:.2%}, top-5 {found.scores['top5']:.2%}")
+    print("worst: " + ", ".join(f"{one.name} {one.accuracy:.2%} of {one.images}" for one in found.worst(WORST)))
     return None

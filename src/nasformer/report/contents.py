@@ -12,7 +12,7 @@ from nasformer.errors import UserError
 from nasformer.files import read_json
 from nasformer.search import Candidate, parse_quantity, read_journal
 from nasformer.search.candidate import RESERVED, plain_scores
-from nasformer.train.log import TrainLog
+from nasformer.train.log import TrainLog, is_rollback, is_watch
 
 Limits = Mapping[str, tuple[float | None, float | None]]
 REPAIR = "restore it or start in another folder"
@@ -121,7 +121,7 @@ def _training(path: Path) -> list[dict[str, float]]:
         records = TrainLog.read(path)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); {REPAIR}") from None
-    lines = [_log_line(record, path) for record in records]
+    lines = [_log_line(record, path) for record in records if not (is_watch(record) or is_rollback(record))]
     return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
 
 

@@ -1,4 +1,7 @@
-"""Draws architectures of any family side by side: a card each, a row a layer, a bar a field."""
+"""Draws architectures of any family side by side: a card each, a row a layer, a bar a field.
+
+Where blocks choose among operators, a row is a box in the colour of the operator, for then fields differ by row.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from nasformer.errors import UserError
 from nasformer.families import get_space
 from nasformer.report.anatomy import Anatomy, Block, dissect, is_number, ranges
+from nasformer.report.block_label import in_short
+from nasformer.report.boxes import LEGEND, Boxes
 from nasformer.report.contents import Run
 from nasformer.report.labels import CHOSEN, costs_in_short
+from nasformer.report.operators import stage_name
 from nasformer.report.style import FAINT, GREY, INK, PALETTE, RED, new_figure, plain
 from nasformer.space import Arch, corners
 
 ROW, LINE, GAP, PAD, SPACING = 0.27, 0.24, 0.22, 0.22, 0.08  # inches
+NUMBER, HEADINGS = 0.3, 0.24  # inches: the column of a layer's number, the line of the fields' names
 SHORTEST = 0.3  # of a cell: the bar of the smallest value
 
 
@@ -72,29 +79,30 @@ class _Sheet:
     def __init__(self, cards: Sequence[Card], known: Sequence[Anatomy]) -> None:
         anatomies = [card.anatomy for card in cards]
         self.ranges = ranges([*anatomies, *known])
-        self.scalars = list(dict.fromkeys(name for a in anatomies for name in a.scalars))
         self.stacks = list(dict.fromkeys(name for a in anatomies for name in a.stacks))
+        self.scalars = [name for a in anatomies for name in a.scalars if not self._is_of_a_stack(name)]
+        self.scalars = list(dict.fromkeys(self.scalars))
+        self.boxes = Boxes(anatomies, known)
         self.columns = {name: _columns(anatomies, name) for name in self.stacks}
-        self.kinds = _kinds([*known, *anatomies])
-        self.label = 0.3 + 0.085 * min(12, max(map(len, self.kinds), default=0))
         fields = max(map(len, self.columns.values()), default=1)
-        self.width = max(3.3, 2 * PAD + self.label + 0.85 * fields)
+        self.width = max(3.3, 2 * PAD + max(NUMBER + 0.85 * fields, self.boxes.width))
         self.plan, bottom = self._plan(anatomies)
-        legend = 0.4 if self.kinds else 0
+        legend = LEGEND if self.boxes.colours else 0
         size = (len(cards) * (self.width + GAP) + GAP, bottom + PAD + GAP + legend)
         self.figure = new_figure(*size, layout=None)
         self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
         self.axes.set_axis_off()
         for index, card in enumerate(cards):
             self._card(card, GAP + index * (self.width + GAP), bottom + PAD)
-        self._legend(size)
+        self.boxes.legend(self.axes, GAP + PAD, size[1] - 0.42)
 
     def _plan(self, anatomies: Sequence[Anatomy]) -> tuple[dict[str, float], float]:
         """The top of each stack, and the bottom of all."""
         top, plan = GAP + PAD + 0.62 + LINE * len(self.scalars), {}
         for name in self.stacks:
             plan[name] = top + 0.12
-            top = plan[name] + 0.72 + ROW * max(len(a.stacks.get(name, ())) for a in anatomies)
+            headings = HEADINGS if self.columns[name] else 0
+            top = plan[name] + 0.48 + headings + ROW * max(len(a.stacks.get(name, ())) for a in anatomies)
         return plan, top
 
     def _card(self, card: Card, left: float, bottom: float) -> None:
@@ -117,40 +125,48 @@ class _Sheet:
             if name in card.anatomy.scalars:
                 self._scalar(x, y + 0.68 + row * LINE, name, card.anatomy.scalars[name])
         for name, stack in card.anatomy.stacks.items():
-            self._stack(x, self.plan[name], name, stack)
+            self._stack(x, self.plan[name], name, stack, self._beside(card.anatomy, name))
 
     def _scalar(self, x: float, y: float, name: str, value: Any) -> None:
         self._text(x, y, name, size=9.5, color=GREY)
-        self._text(x + self.width - 2 * PAD, y, _short(value), size=9.5, weight="bold", ha="right")
+        self._text(x + self.width - 2 * PAD, y, in_short(value), size=9.5, weight="bold", ha="right")
 
-    def _stack(self, x: float, top: float, name: str, stack: Sequence[Block]) -> None:
-        count = sum(_layers(block) for block in stack)
-        layers = f"{count} layer{'s' * (count != 1)}"
-        self.axes.plot([x, x + self.width - 2 * PAD], [top, top], color="#cfd6de", lw=0.8)
-        self._text(x, top + 0.2, name, size=9.5, color=GREY)
-        self._text(x + self.width - 2 * PAD, top + 0.2, layers, size=9.5, weight="bold", ha="right")
-        cell = self._cell(name)
+    def _is_of_a_stack(self, name: str) -> bool:
+        """Whether a value outside lists stands beside a list, as stage1.embed_dim beside stage1.blocks."""
+        return any(_parent(name) and _parent(name) == _parent(stack) for stack in self.stacks)
+
+    def _beside(self, anatomy: Anatomy, stack: str) -> list[str]:
+        own = {name: value for name, value in anatomy.scalars.items() if self._is_of_a_stack(name)}
+        mine = {name: value for name, value in own.items() if _parent(name) == _parent(stack)}
+        return [f"{name.rpartition('.')[2]} {in_short(value)}" for name, value in mine.items()]
+
+    def _stack(self, x: float, top: float, name: str, stack: Sequence[Block], beside: Sequence[str]) -> None:
+        count, width = sum(_layers(block) for block in stack), self.width - 2 * PAD
+        layers = " · ".join([*beside, f"{count} layer{'s' * (count != 1)}"])
+        self.axes.plot([x, x + width], [top, top], color="#cfd6de", lw=0.8)
+        self._text(x, top + 0.2, stage_name(name), size=9.5, color=GREY)
+        self._text(x + width, top + 0.2, layers, size=9.5, weight="bold", ha="right")
+        cell, headings = self._cell(name), HEADINGS if self.columns[name] else 0
         for column, field in enumerate(self.columns[name]):
-            self._text(x + self.label + column * cell, top + 0.5, _heading(field, cell), size=8, color=GREY)
+            self._text(x + NUMBER + column * cell, top + 0.5, _heading(field, cell), size=8, color=GREY)
         for row, block in enumerate(stack):
-            self._layer(x, top + 0.62 + row * ROW, row + 1, block, name)
+            place = top + 0.38 + headings + row * ROW
+            if block.kind:
+                self.boxes.draw(self.axes, x, place, width, ROW, row + 1, block)
+            else:
+                self._layer(x, place, row + 1, block, name)
 
     def _cell(self, stack: str) -> float:
-        room = self.width - 2 * PAD - self.label + SPACING
+        room = self.width - 2 * PAD - NUMBER + SPACING
         return room / max(1, len(self.columns[stack]))
 
     def _layer(self, x: float, top: float, number: int, block: Block, stack: str) -> None:
         middle, cell = top + ROW / 2, self._cell(stack)
-        self._text(x, middle, f"{number} {block.kind[:12]}".strip(), size=8, color=GREY)
+        self._text(x, middle, str(number), size=8, color=GREY)
         for column, field in enumerate(self.columns[stack]):
-            left = x + self.label + column * cell
+            left, colour = x + NUMBER + column * cell, PALETTE[column % len(PALETTE)]
             if field in block.fields:
-                colour = self._colour(block.kind, column)
                 self._value(left, top, cell - SPACING, field, block.fields[field], colour)
-
-    def _colour(self, kind: str, column: int) -> str:
-        """By the kind of a layer where there are kinds, else by field."""
-        return PALETTE[(self.kinds.index(kind) if kind else column) % len(PALETTE)]
 
     def _value(self, left: float, top: float, width: float, field: str, value: Any, colour: str) -> None:
         corner, height = (left, top + 0.03), ROW - 0.06
@@ -159,14 +175,7 @@ class _Sheet:
             share = SHORTEST + (1 - SHORTEST) * (value - low) / (high - low) if high > low else 1.0
             self.axes.add_patch(Rectangle(corner, width, height, facecolor=FAINT))
             self.axes.add_patch(Rectangle(corner, width * share, height, facecolor=colour, alpha=0.6))
-        self._text(left + 0.06, top + ROW / 2, _short(value), size=8.5)
-
-    def _legend(self, size: tuple[float, float]) -> None:
-        for index, kind in enumerate(self.kinds):
-            left, top = GAP + PAD + index * 1.5, size[1] - 0.42
-            box = Rectangle((left, top), 0.2, 0.18, facecolor=self._colour(kind, 0), alpha=0.6, linewidth=0)
-            self.axes.add_patch(box)
-            self._text(left + 0.28, top + 0.09, kind[:14], size=9.5)
+        self._text(left + 0.06, top + ROW / 2, in_short(value), size=8.5)
 
     def _text(self, x: float, y: float, text: str, *, size: float, color: str = INK, **style: Any) -> None:
         self.axes.text(x, y, plain(text, 60), va="center", fontsize=size, color=color, **style)
@@ -179,19 +188,15 @@ def _layers(block: Block) -> int:
 
 
 def _columns(anatomies: Sequence[Anatomy], stack: str) -> list[str]:
-    blocks = [block for a in anatomies for block in a.stacks.get(stack, ())]
+    """The fields of a table; boxes have none, for what they hold differs by operator."""
+    blocks = [block for a in anatomies for block in a.stacks.get(stack, ()) if not block.kind]
     return list(dict.fromkeys(field for block in blocks for field in block.fields))
 
 
-def _kinds(anatomies: Sequence[Anatomy]) -> list[str]:
-    blocks = [block for a in anatomies for stack in a.stacks.values() for block in stack]
-    return list(dict.fromkeys(block.kind for block in blocks if block.kind))
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
 
 
 def _heading(field: str, cell: float) -> str:
     room = max(4, int(cell * 13))  # letters, at the size of a heading
     return field if len(field) <= room else field[: room - 1] + "…"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -17,7 +17,7 @@ NAMES = {
     "test_accuracy": "test accuracy",
 }
 
-CHOSEN = ("winner", "retrained")
+CHOSEN = ("winner", "retrained", "finetuned")
 """Names of the model that a run is about."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean, pstdev
 from typing import Any
 
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -14,13 +13,12 @@ from nasformer.report.labels import label
 from nasformer.report.patterns import Patterns
 from nasformer.report.patterns_view import names
 from nasformer.report.stages import WHOLE, Reading, shares, values
-from nasformer.report.style import GREY, INK, NICE, PALETTE, PURPLE, RED, dress, legend_below, new_figure, plain
+from nasformer.report.style import GREY, INK, NICE, PURPLE, RED, dress, legend_below, new_figure, pale, palette, plain
 
 FIRST = ("blocks", "kernel", "ffn", "qkv_dim / embed_dim")
 """What the papers speak of comes first."""
 WORDS = {"blocks": "blocks", "ffn": "feed-forward halves", "qkv_dim / embed_dim": "q-k-v width / embedding"}
 SIDE = 0.19  # from the middle of a stage to the middle of a bar or mark
-PALE = 0.4  # how much of its colour a bar of random archs keeps
 
 
 def patterns_figure(patterns: Patterns) -> Figure:
@@ -64,7 +62,7 @@ def _all(reading: Reading, name: str) -> list[Any]:
 def colours_of(together: Reading, shown: list[str]) -> dict[Any, str]:
     """One colour for each kind, the same in all panels."""
     kinds = [kind for name in shown for kind in shares(_all(together, name)) if not is_number(kind)]
-    return {kind: PALETTE[number % len(PALETTE)] for number, kind in enumerate(dict.fromkeys(kinds))}
+    return palette(list(dict.fromkeys(kinds)))
 
 
 def _bars(axes: Any, patterns: Patterns, name: str, stages: list[str], colours: dict[Any, str]) -> None:
@@ -80,24 +78,19 @@ def _bars(axes: Any, patterns: Patterns, name: str, stages: list[str], colours: 
         if kind in _all(patterns.together, name):
             axes.bar([0], [0], color=colour, label=kind)
     axes.bar([0], [0], color=GREY, label="winners, how many above")
-    axes.bar([0], [0], color=_pale(GREY), label="random archs")
+    axes.bar([0], [0], color=pale(GREY), label="random archs")
 
 
 def _stack(axes: Any, x: float, found: dict[Any, float], colours: dict[Any, str], pale: bool) -> None:
     bottom = 0.0
     for kind in [kind for kind in colours if kind in found]:
         share = found[kind]
-        colour = _pale(colours[kind]) if pale else colours[kind]
+        colour = pale(colours[kind]) if pale else colours[kind]
         axes.bar([x], [share], 0.35, bottom, color=colour, edgecolor="white", lw=0.8, zorder=3)
         if share >= 0.12:
             ink = INK if pale else "white"
             axes.annotate(f"{100 * share:.0f}", (x, bottom + share / 2), (0, 0), **_note(ink), va="center", zorder=5)
         bottom += share
-
-
-def _pale(colour: str) -> str:
-    """Mixed with white; a transparent bar would show the grid."""
-    return to_hex([1 - PALE * (1 - part) for part in to_rgb(colour)])
 
 
 def _note(colour: str) -> dict[str, Any]:

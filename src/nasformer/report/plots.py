@@ -13,7 +13,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from nasformer.report.contents import Model, Run
 from nasformer.report.drawing import architectures
 from nasformer.report.labels import axis_label, figure_of, on_axis
+from nasformer.report.operator_curves import supernet_curves
+from nasformer.report.operator_shares import operator_shares
 from nasformer.report.scatter import score_vs_cost
+from nasformer.report.steps import steps
 from nasformer.report.style import (
     BLUE,
     INK,
@@ -34,11 +37,11 @@ SMOOTH_FROM = 60  # training lines from which on a smoothed curve says more than
 
 def search_progress(run: Run) -> Figure | None:
     """The best so far, the median and the middle half of each generation, and the random references."""
-    steps, unit = _steps(run)
-    if not steps:
+    course, unit = _steps(run)
+    if not course:
         return None
-    x = [at for at, _ in steps]
-    scores = [[on_axis(run.score, value) for value in values] for _, values in steps]
+    x = [at for at, _ in course]
+    scores = [[on_axis(run.score, value) for value in values] for _, values in course]
     best = np.maximum.accumulate([max(values) for values in scores])
     low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in scores]).T
     figure = new_figure(8, 4.6)
@@ -67,18 +70,10 @@ def search_progress(run: Run) -> Figure | None:
 
 def _steps(run: Run) -> tuple[list[tuple[int, list[float]]], str]:
     """Scores by generation; a search without generations in twenty batches, by the candidates judged so far."""
-    whole = [c.scores.get(run.score, math.nan) for c in run.candidates]
-    generations = [c.generation for c in run.candidates]
-    unit = "generation"
-    if len(set(generations)) == 1 and len(whole) > 1:
-        size = -(-len(whole) // 20)
-        generations = [min(len(whole), size * (index // size + 1)) for index in range(len(whole))]
-        unit = "candidates judged"
-    steps: dict[int, list[float]] = {}
-    for generation, score in zip(generations, whole, strict=True):
-        if math.isfinite(score):
-            steps.setdefault(generation, []).append(score)
-    return sorted(steps.items()), unit
+    course, unit = steps(run)
+    scores = [(at, [c.scores.get(run.score, math.nan) for c in found]) for at, found in course]
+    known = [(at, [score for score in found if math.isfinite(score)]) for at, found in scores]
+    return [(at, found) for at, found in known if found], unit
 
 
 def _random_line(axes: Any, run: Run) -> None:
@@ -157,5 +152,7 @@ FIGURES: dict[str, Callable[[Run], Figure | None]] = {
     "score_vs_cost": score_vs_cost,
     "search_progress": search_progress,
     "architecture": architectures,
+    "operator_shares": operator_shares,
     "training_curve": training_curve,
+    "operator_curves": supernet_curves,
 }

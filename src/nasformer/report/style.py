@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from nasformer.report.labels import CHOSEN
@@ -17,6 +19,7 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: also told 
 LOOKS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
 NICE = (1, 2, 5, 10)  # steps between ticks
 DPI = 150
+PALE = 0.4  # how much of itself a pale colour keeps
 
 
 def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
@@ -24,6 +27,20 @@ def new_figure(width: float, height: float, layout: Literal["constrained"] | Non
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
+
+
+def palette(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each name, in the order of the names.
+
+    >>> palette(["conv", "local"])
+    {'conv': '#0072b2', 'local': '#e69f00'}
+    """
+    return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(names)}
+
+
+def pale(colour: str) -> str:
+    """Mixed with white; a transparent bar would show the grid."""
+    return to_hex([1 - PALE * (1 - part) for part in to_rgb(colour)])
 
 
 def dress(axes: Any, x: str = "", y: str = "") -> None:
@@ -72,6 +89,14 @@ def plain(text: str, width: int = 200) -> str:
     """
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return (shown if len(shown) <= width else shown[: width - 1] + "…").replace("$", r"\$")
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG; without date and with settled names in it, equal figures are equal bytes."""
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "nasformer"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
 
 
 def png(figure: Figure) -> bytes:
