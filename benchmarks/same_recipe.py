@@ -21,11 +21,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import nn
 
 import nasformer
+from nasformer.baselines.timm_models import build_timm
 from nasformer.cli import parse
 from nasformer.config import RetrainCommand
 from nasformer.device import choose_device
@@ -40,7 +40,7 @@ def build(entry: dict[str, Any], shape: dict[str, int], drop_path_rate: float) -
     """The model for images of this shape, freshly initialised; stochastic depth is part of the recipe."""
     options = {"drop_path_rate": drop_path_rate, **entry.get("options", {})}
     if "timm" in entry:
-        return timm.create_model(entry["timm"], num_classes=shape["num_classes"], in_chans=shape["in_chans"], **options)
+        return build_timm(entry["timm"], **shape, **options)
     space = nasformer.get_space(entry["space"], **shape, **options)
     return space.build(space.arch(entry["arch"]))
 

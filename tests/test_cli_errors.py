@@ -72,6 +72,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         ["extract"],
         "say what to extract from and where to: nasformer extract",
     ),
+    "nobody to look at": (["doctor"], "say which run: nasformer doctor RUN"),
+    "a patient that is not there": (["doctor", "no/run"], "config.json is missing; is no/run a folder that"),
     "a run that is not there": (["extract", "no/run", "--to", "OUT"], "no supernet at no/run"),
     "nothing to evaluate": (["evaluate"], "say which model: nasformer evaluate FOLDER --data DATA"),
     "a model that is not there": (["evaluate", "no/model"], "no model folder at no/model"),
@@ -97,6 +99,18 @@ def test_files_that_are_not_what_they_should_be(capsys: Any, tmp_path: Path) -> 
     assert "Problems parsing config" in refused(capsys, ["train", *out, "--config", str(tmp_path / "bad.yaml")])
     assert "'spcae' is not accepted" in refused(capsys, ["train", *out, "--config", str(tmp_path / "odd.yaml")])
     assert "not valid JSON" in refused(capsys, ["cost", *TINY, "--arch", str(tmp_path / "arch.json")])
+
+
+def test_only_what_a_run_has_is_left_out_of_a_file(capsys: Any, tmp_path: Path) -> None:
+    """Typing errors beside it are still refused, and so are these options on the command line."""
+    path, out = tmp_path / "run.yaml", ["--out", str(tmp_path / "out")]
+    path.write_text("space: autoformer-micro\nmax_params: 1M\nsearch: {population: 3}\nserach: {population: 3}")
+    assert "'serach.population' is not accepted" in refused(capsys, ["train", *out, "--config", str(path)])
+    path.write_text("space: autoformer-micro\nsearch: {population: 3}\ntrain: {epchs: 3}")
+    assert "epchs" in refused(capsys, ["train", *out, "--config", str(path)])
+    path.write_text("space: autoformer-micro\nsearch: {population: 3}")
+    argv = ["train", *out, "--config", str(path), "--max-params", "1M"]
+    assert "unrecognized arguments: --max_params 1M" in refused(capsys, argv)
 
 
 def test_an_npz_without_labels(capsys: Any, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ STILL = {"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0, "iterations": 1}
 def words(folder: Path, source: Path, *more: str | Path, **changes: Any) -> list[str]:
     path = folder.parent / "finetune.yaml"
     plain = {"batch_size": 128, "lr": 1e-3, "warmup_epochs": 0, "augment": {"crop": "none", "hflip": 0.0}}
-    path.write_text(json.dumps({"train": plain | changes}))
+    path.write_text(json.dumps({"train": plain | changes, "export": False}))
     return ["finetune", str(source), "--config", str(path), "--out", str(folder), *map(str, more)]
 
 

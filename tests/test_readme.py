@@ -33,3 +33,9 @@ def test_every_recipe_is_read(recipe: Path) -> None:
     options, _ = parse(command_for(recipe), ["--config", str(recipe)])
     assert options.space is None or options.space in nasformer.list_spaces()
     assert getattr(options, "proxy", None) or options.train.total_steps(steps_per_epoch=1) > 0
+    if command_for(recipe) == "run":  # then it serves each step of the run as well
+        train, _ = parse("train", ["--config", str(recipe), "--data", "images", "--out", "runs/one"])
+        assert (train.space, train.train, train.data) == (options.space, options.train, "images")
+        search, _ = parse("search", [f"--config={recipe}", "--max-params", "9M"])
+        assert (search.space, search.search, search.max_macs) == (options.space, options.search, options.max_macs)
+        assert search.max_params == "9M"

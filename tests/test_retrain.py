@@ -30,7 +30,7 @@ SPACE = ["--space", "autoformer-micro", "--patch-size", "4"]
 def words(folder: Path, *more: str | Path, **changes: Any) -> list[str]:
     """A retraining of a second or so."""
     path = folder.parent / "retrain.yaml"
-    path.write_text(json.dumps({"train": TRAIN | changes}))
+    path.write_text(json.dumps({"train": TRAIN | changes, "export": False}))
     return ["retrain", "--config", str(path), "--out", str(folder), *map(str, more)]
 
 

@@ -329,7 +329,8 @@ def test_killed_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
 
 def test_the_winner_is_retrained(searched: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "retrain.yaml"
-    recipe.write_text(json.dumps({"train": {"epochs": 1, "batch_size": 256, "augment": {"crop": "none"}}}))
+    settings = {"train": {"epochs": 1, "batch_size": 256, "augment": {"crop": "none"}}, "export": False}
+    recipe.write_text(json.dumps(settings))
     out = tmp_path / "retrained"
     assert main(["retrain", str(searched), "--config", str(recipe), "--data", "digits", "--out", str(out)]) == 0
     winner, result = read_json(searched / "result.json")["winner"], read_json(out / "result.json")

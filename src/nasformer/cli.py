@@ -1,7 +1,8 @@
 """The command line: `nasformer COMMAND --help` says what each command takes.
 
 A command is a dataclass of options (`config.py`) and a function (`commands/`). Options may be written with dashes
-or underscores, and come from a YAML file (``--config FILE.yaml``), which options given beside it override.
+or underscores, and come from a YAML file (``--config FILE.yaml``), which options given beside it override. A file that
+was written for `run` serves other commands too: what they do not have of it is left out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from nasformer import config as configs
@@ -21,14 +23,18 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "spaces": (configs.SpacesCommand, "name"),
     "cost": (configs.CostCommand, None),
     "sample": (configs.SampleCommand, None),
+    "profile": (configs.ProfileCommand, None),
+    "plan": (configs.PlanCommand, None),
     "proxies": (configs.ProxiesCommand, "name"),
     "score": (configs.ScoreCommand, None),
     "rank": (configs.RankCommand, None),
     "train": (configs.TrainCommand, None),
     "search": (configs.SearchCommand, None),
     "patterns": (configs.PatternsCommand, "runs"),
+    "compare": (configs.CompareCommand, "runs"),
     "retrain": (configs.RetrainCommand, "run"),
     "finetune": (configs.FinetuneCommand, "run"),
+    "doctor": (configs.DoctorCommand, "run"),
     "extract": (configs.ExtractCommand, "run"),
     "export": (configs.ExportCommand, "run"),
     "evaluate": (configs.EvaluateCommand, "model"),
@@ -80,7 +86,7 @@ def run_command(argv: list[str]) -> int:
     if options is not None:
         from nasformer import commands
 
-        getattr(commands, name)(options, as_json)
+        return getattr(commands, name)(options, as_json) or 0
     return 0
 
 
@@ -96,7 +102,7 @@ def parse(name: str, argv: list[str]) -> tuple[Any, bool]:
 
     parser = make_parser(name)
     try:
-        found = parser.parse_args(switched(underscored(argv), COMMANDS[name][0]))
+        found = parser.parse_args(narrowed(switched(underscored(argv), COMMANDS[name][0]), COMMANDS[name][0]))
     except SystemExit as stop:
         if stop.code:
             raise UserError(f"wrong options; see nasformer {name} --help") from None
@@ -152,6 +158,36 @@ def switched(argv: list[str], kind: type) -> list[str]:
         return argv[place] in switches and (place + 1 == len(argv) or argv[place + 1].startswith("--"))
 
     return [f"{word}=true" if alone(place) else word for place, word in enumerate(argv)]
+
+
+def narrowed(argv: list[str], kind: type) -> list[str]:
+    """Config files in which a command finds its own options only, so that one written for `run` serves others too.
+
+    What `run` does not have either is left in, and so refused as the typing error that it is.
+    """
+    other = {item.name for item in fields(configs.RunCommand)} - {item.name for item in fields(kind)}
+    return [
+        narrowed_file(word.removeprefix("--config="), other, word)
+        if word.startswith("--config=") or argv[place - 1 : place] == ["--config"]
+        else word
+        for place, word in enumerate(argv)
+    ]
+
+
+def narrowed_file(path: str, other: set[str], word: str) -> str:
+    """The word of the command line that names the file; or what it holds instead, where there is something to drop."""
+    import json
+
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return word  # the parser says what is wrong with it
+    if not isinstance(found, dict) or not any(str(key).partition(".")[0] in other for key in found):
+        return word
+    kept = {key: value for key, value in found.items() if str(key).partition(".")[0] not in other}
+    return word.removesuffix(path) + json.dumps(kept, default=str)
 
 
 def tidy(error: Exception) -> str:

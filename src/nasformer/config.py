@@ -11,6 +11,7 @@ from typing import Any, Literal
 from nasformer.errors import UserError
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, parse_quantity
+from nasformer.search.units import parse_bytes, parse_milliseconds
 
 
 @dataclass
@@ -79,11 +80,25 @@ class BudgetConfig:
     """fewest multiply-accumulates per image (papers on transformers call them FLOPs)"""
     max_macs: str | int | None = None
     """most multiply-accumulates per image"""
+    max_latency: str | None = None
+    """longest time of a batch, such as 5ms, on a machine that `nasformer profile` has measured"""
+    max_memory: str | None = None
+    """most memory for inference, weights included, such as 500MB, where `nasformer profile` has measured it"""
+    latency_profile: str | None = None
+    """the file that `nasformer profile` wrote; None: the one in profiles/ that fits"""
+
+    def limits(self) -> dict[str, Any]:
+        """What was given: counts as they were written, time in milliseconds and memory in bytes."""
+        counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}
+        given = {name: value for name, value in counts.items() if value is not None}
+        if self.max_latency is not None:
+            given["max_latency_ms"] = parse_milliseconds(self.max_latency)
+        if self.max_memory is not None:
+            given["max_memory_bytes"] = parse_bytes(self.max_memory)
+        return given
 
     def budget(self) -> Budget:
-        names = ("min_params", "max_params", "min_macs", "max_macs")
-        given = {name: getattr(self, name) for name in names}
-        return Budget(**{name: parse_quantity(value) for name, value in given.items() if value is not None})
+        return Budget(**{name: parse_quantity(value) for name, value in self.limits().items()})
 
 
 @dataclass
@@ -108,6 +123,9 @@ class SearchOptions:
     """cyclic: the most cycles; one that changes nothing is the last"""
     evaluations: int | None = None
     """candidates of a random search; None: 1000, or with a proxy 8000 as TF-TAS has it"""
+    baseline: Literal["none", "random"] = "none"
+    """random: beside it a random search with as many candidates, for the report; without, the best of the search's
+    random start stands for it"""
     objectives: list[str] = field(default_factory=list)
     """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
     with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""
@@ -202,13 +220,67 @@ class PatternsCommand:
 
 
 @dataclass
+class CompareCommand:
+    """Runs side by side: winners, settings that differ, fronts, progress and training in common plots."""
+
+    runs: list[str] = field(default_factory=list)
+    """the run folders"""
+    out: str = ""
+    """a folder for compare.html, compare.json and plots"""
+
+
+@dataclass
 class RunCommand(BudgetConfig, DataConfig, SpaceConfig):
-    """Everything: train a supernet, search it, extract the winner, report. Killed, the same command goes on."""
+    """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     out: str = ""
     """the run folder"""
+    export: bool = True
+    """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
+    baseline: str = ""
+    """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
     search: SearchOptions = field(default_factory=SearchOptions)
+
+
+@dataclass
+class PlanCommand(RunCommand):
+    """Before a run: does the budget leave anything, how long will it take here, and how much disk? Writes nothing."""
+
+    draws: int = 2000
+    """random architectures from which the share that fits is estimated"""
+    steps: int = 10
+    """steps of training to measure, after two to warm up"""
+
+
+@dataclass
+class ProfileCommand(SpaceConfig):
+    """Measure this machine: the latency and memory of a space's layers, and how well they predict whole nets."""
+
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    backend: Literal["eager", "compile", "onnxruntime"] = "eager"
+    """how nets are run; compile: layer by layer, one graph for each kind"""
+    batch_size: int = 1
+    """images at a time"""
+    threads: int | None = None
+    """threads of the CPU; None: as many as torch takes"""
+    nets: int = 24
+    """nets that fill the table and calibrate the sum of their layers"""
+    holdout: int = 30
+    """other nets, on which the prediction is tested"""
+    rounds: int = 7
+    """how often each net is visited; more for a busy machine"""
+    seed: int = 0
+    out: str = ""
+    """the file to write; none: profiles/SPACE-SIZEpx-DEVICE-BACKEND-bBATCH.json"""
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch_size": 1, "nets": 3, "holdout": 1, "rounds": 1}.items():
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}; give {least} or more")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"threads is {self.threads}; give 1 or more")
 
 
 @dataclass
@@ -221,6 +293,10 @@ class RetrainCommand(DataConfig, SpaceConfig):
     """JSON file, inline JSON or preset; None: the winner of the run's search"""
     out: str = ""
     """the new run folder"""
+    export: bool = True
+    """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
+    baseline: str = ""
+    """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
 
 
@@ -234,7 +310,21 @@ class FinetuneCommand(DataConfig, SpaceConfig):
     """which architecture of a supernet: JSON file, inline JSON or preset; None: the winner of the run's search"""
     out: str = ""
     """the new run folder"""
+    export: bool = True
+    """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     train: Recipe = field(default_factory=Recipe)
+
+
+@dataclass
+class DoctorCommand:
+    """Is the supernet of a run in good health? Exit code 1 where there is an alarm."""
+
+    run: str = ""
+    """the run folder, of a training that has ended or goes on"""
+    data: str = ""
+    """the images, where they are no longer where the training found them"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
 
 
 @dataclass

@@ -12,7 +12,7 @@ RUN/plots/, RUN/report.html
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from nasformer.agreement import (
     fit_to_data,
     training_images,
 )
+from nasformer.baselines.timm_table import fitting
 from nasformer.config import (
     BudgetConfig,
     DataConfig,
@@ -48,6 +49,9 @@ from nasformer.families import Space, get_space, list_spaces
 from nasformer.families.backbone import Backbone, model_options
 from nasformer.files import locked, read_json, write_json
 from nasformer.folders import UNTRAINED, facts_of, load_batches, normalise_as
+from nasformer.latency.lookup import with_profile
+from nasformer.latency.profile import Profile
+from nasformer.latency.search import keep_profile, measured_winner, profile_settings
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, Problem, SearchResult, complete_options, find_strategy, references
 from nasformer.space import Arch, check_satisfiable
@@ -84,6 +88,11 @@ class Run:
         self.space = fit_to_data(space, self.batches, config)
         self.supernet_folder = folder / "supernet"
         self.trained_on = training_images(config)
+        self.profile: Profile | None = None
+
+    def use_profile(self, command: BudgetConfig, objectives: Sequence[str] = ()) -> None:
+        """Adds predicted costs to the space, where the command speaks of latency or memory; refuses if unprofiled."""
+        self.space, self.profile = with_profile(self.space, command, objectives, self.device.type)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -109,6 +118,12 @@ class Run:
         self.world.barrier()
 
     @property
+    def image_shape(self) -> dict[str, int]:
+        """What a model is built for."""
+        options = model_options(self.space.model) | dict(self.space.options)
+        return {name: options[name] for name in ("img_size", "in_chans", "num_classes")}
+
+    @property
     def image_facts(self) -> dict[str, Any]:
         """What a model must know of its images: how they are normalised, and the names of their classes."""
         batches = self.batches
@@ -125,7 +140,7 @@ class Run:
         check_options(self.config, self.batches, supernet.space)
         normalise_as(self.batches, path)
         self.trained_on = facts_of(path, "trained_on").get("trained_on", {})
-        self.space = supernet.space
+        self.space = supernet.space = replace(supernet.space, predicted=self.space.predicted)
         return supernet
 
     def check_search(self, options: SearchOptions, budget: Budget) -> None:
@@ -137,7 +152,10 @@ class Run:
         strategy(problem, **complete_options(strategy, options.options()))
         next(iter(self.batches.evaluation("holdout", 1)))
 
-    def search(self, supernet: Supernet, options: SearchOptions, budget: Budget) -> SearchResult:
+    def search(
+        self, supernet: Supernet, options: SearchOptions, budget: Budget, journal: str = "journal.jsonl"
+    ) -> SearchResult:
+        keep_profile(self.profile, self.folder)
         return search_supernet(
             supernet,
             self.batches,
@@ -146,27 +164,42 @@ class Run:
             options=options.options(),
             objectives=objectives_of(options),
             seed=self.config.seed,
-            journal=self.folder / "search" / "journal.jsonl",
-            settings={**self.settings, "supernet": fingerprint(supernet)},
+            journal=self.folder / "search" / journal,
+            settings={**self.settings, "supernet": fingerprint(supernet), **profile_settings(self.profile)},
             precision=self.recipe.precision,
             calibration_images=self.config.calibration_images,
         )
 
-    def summarise(self, supernet: Supernet, result: SearchResult, budget: Budget) -> dict[str, Any]:
-        """Tests the winner beside a random arch, the smallest and the largest in the budget; writes it all down."""
-        rivals = references(self.space.root, self.space.costs, budget, self.config.seed)
+    def summarise(
+        self,
+        supernet: Supernet,
+        result: SearchResult,
+        budget: Budget,
+        rivals: Mapping[str, Arch] | None = None,
+        trained: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Tests the winner beside a random arch, the smallest and the largest in the budget; writes it all down.
+
+        Args:
+            rivals: Further archs to test, by name.
+            trained: Further lines of the results, of models that were trained on their own.
+        """
+        rivals = references(self.space.root, self.space.costs, budget, self.config.seed) | dict(rivals or {})
         heirs = Heirs(supernet, self.batches, self.recipe.precision, self.config.calibration_images)
+        winner, measured, told = measured_winner(self.profile, self.space, result, budget, self.folder)
         summary: dict[str, Any] = {
             "space": self.space.name,
             "data": self.config.data,
             "budget": str(budget),
-            "winner": self.row("winner", heirs, result.best.arch),
-            "references": [self.row(name, heirs, arch) for name, arch in rivals.items()],
+            "winner": self.row("winner", heirs, winner) | measured,
+            "references": [*(self.row(name, heirs, arch) for name, arch in rivals.items()), *trained],
+            "timm": fitting(budget, self.space.costs(winner)["params"], **self.image_shape),
             "health": check_up(self.space, heirs.accuracy, self.config.seed),
             "front": [one.to_dict() for one in result.front],
             "note": result.note,
+            **told,
         }
-        self.publish(heirs.model(result.best.arch), summary)
+        self.publish(heirs.model(winner), summary)
         return summary
 
     def publish(self, model: Backbone, summary: dict[str, Any]) -> None:
@@ -252,5 +285,5 @@ def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
     versions |= {"torch": torch.__version__, "timm": timm.__version__}
     if isinstance(command, BudgetConfig):
         limits = {limit.name: told[limit.name] for limit in fields(BudgetConfig)}
-        asked |= limits | {"budget": {name: value for name, value in limits.items() if value is not None}}
+        asked |= limits | {"budget": command.limits()}
     return {**config, **asked, "space": space.name, "versions": versions}

@@ -116,7 +116,10 @@ class Recipe:
     """Least time between two checkpoints."""
     watch_epochs: float = 0.0
     """Epochs between looks at the accuracy of the largest arch of each operator (or of the largest and the smallest
-    arch), with the weights of the moment, on the held-out images; they go into the log. 0: never."""
+    arch), and of the 13 archs by which `nasformer doctor` judges, with the weights of the moment, on the held-out
+    images; they go into the log. 0: never."""
+    tensorboard: bool = False
+    """Write the training log for TensorBoard as well, beside log.jsonl; needs nasformer[tensorboard]."""
     augment: AugmentConfig = field(default_factory=AugmentConfig)
 
     def __post_init__(self) -> None:

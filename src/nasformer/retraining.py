@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from nasformer.baselines.beside import train_baselines
 from nasformer.config import FinetuneCommand, RetrainCommand
 from nasformer.data import Split
 from nasformer.errors import UserError
@@ -76,16 +77,24 @@ def searched_options(run: Path) -> dict[str, Any]:
     return {name: retuple(value) for name, value in found.items() if value is not None}
 
 
-def retrain(run: Run, arch: Arch, recipe: Recipe) -> dict[str, Any]:
-    """Trains the arch in a run folder and writes down what became of it; a finished one is left as it is."""
-    return train_single(run, fresh_model(run.space, arch, run.config.seed).to(run.device), recipe, "retrained")
+def retrain(run: Run, arch: Arch, recipe: Recipe, baseline: str = "") -> dict[str, Any]:
+    """Trains the arch in a run folder and writes down what became of it; a finished one is left as it is.
+
+    Args:
+        baseline: Models of timm to train alike, such as "timm:resnet18".
+    """
+    model = fresh_model(run.space, arch, run.config.seed).to(run.device)
+    return train_single(run, model, recipe, "retrained", baseline=baseline)
 
 
-def train_single(run: Run, model: Backbone, recipe: Recipe, name: str, weights: str | None = None) -> dict[str, Any]:
+def train_single(
+    run: Run, model: Backbone, recipe: Recipe, name: str, weights: str | None = None, baseline: str = ""
+) -> dict[str, Any]:
     """Trains a model, from scratch or from the weights that are told apart by this text, and names the result so."""
     settings = {"space": run.space.name, **run.settings, "weights": weights}
     train_model(model, run.batches, recipe, folder=run.folder / "train", seed=run.config.seed, settings=settings)
-    return summarise(run, model, name) if run.world.main else {}
+    references = train_baselines(run, baseline, recipe)
+    return summarise(run, model, name, references) if run.world.main else {}
 
 
 def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
@@ -95,11 +104,11 @@ def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
         return space.build(arch)
 
 
-def summarise(run: Run, model: Backbone, name: str) -> dict[str, Any]:
+def summarise(run: Run, model: Backbone, name: str, references: list[dict[str, Any]]) -> dict[str, Any]:
     row = {"name": name, "arch": model.arch.to_dict(), **run.space.costs(model.arch)}
     splits: list[Split] = ["holdout", "test"] if run.batches.held_out else ["test"]
     for split in splits:
         row[f"{split}_accuracy"] = evaluate(model, run.batches, split, precision=run.recipe.precision)["accuracy"]
-    summary = {"space": run.space.name, "data": run.config.data, "winner": row, "references": []}
+    summary = {"space": run.space.name, "data": run.config.data, "winner": row, "references": references}
     run.publish(model, summary)
     return summary

@@ -8,24 +8,31 @@ RUN/plots/, RUN/report.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nasformer.agreement import fit_to_data
-from nasformer.config import DataConfig, ProbeConfig, SearchCommand, SpaceConfig
+from nasformer.baselines.random_start import RANDOM, best_of_search, best_of_start
+from nasformer.baselines.timm_table import fitting
+from nasformer.config import DataConfig, ProbeConfig, SearchCommand, SearchOptions, SpaceConfig
 from nasformer.data import BatchSource
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.families import Space
+from nasformer.families.backbone import model_options
 from nasformer.files import locked, write_json
 from nasformer.folders import load_batches
+from nasformer.latency.lookup import with_profile
+from nasformer.latency.search import keep_profile, measured_winner, profile_settings
 from nasformer.pipeline import noted_in
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.search import search_training_free
 from nasformer.recipe import AugmentConfig, Recipe
-from nasformer.search import Budget, SearchResult, references
+from nasformer.search import Budget, Problem, SearchResult, references
+from nasformer.search.problem import Order
 from nasformer.space import Arch
 from nasformer.train.distributed import World
 
@@ -61,21 +68,46 @@ def probe_batches(command: Any, img_size: int | None) -> BatchSource:
 def search_in_folder(command: SearchCommand, space: Space) -> dict[str, Any]:
     """Searches by proxies; with a run folder it can be killed and goes on."""
     scorer, budget = make_scorer(command, space), command.budget()
+    device = choose_device(command.device).type
+    scorer.space, profile = with_profile(scorer.space, command, command.search.objectives, device)
     with opened(command, scorer.space) as folder:
-        result = search_training_free(
-            scorer,
-            budget=budget,
-            strategy=command.search.strategy,
-            options=command.search.options(EVALUATIONS),
-            objectives=tuple(command.search.objectives),
-            seed=command.seed,
-            journal=folder / "search" / "journal.jsonl" if folder else None,
-            settings={"data": command.data},
-        )
-        summary = summarise(scorer, result, budget, command)
+        place: dict[str, Any] = {"budget": budget, "seed": command.seed}
+        place["settings"] = {"data": command.data, **profile_settings(profile)}
+        result = search_as(command.search, scorer, folder, "journal.jsonl", **place)
+        rivals = random_rivals(command.search, scorer, folder, result, **place)
+        keep_profile(profile, folder)
+        winner, measured, told = measured_winner(profile, scorer.space, result, budget, folder)
+        summary = summarise(scorer, result, winner, budget, command, rivals) | told
+        summary["winner"] |= measured
         if folder:
             publish(folder, summary)
     return summary
+
+
+def search_as(options: SearchOptions, scorer: Scorer, folder: Path | None, journal: str, **place: Any) -> SearchResult:
+    return search_training_free(
+        scorer,
+        strategy=options.strategy,
+        options=options.options(EVALUATIONS),
+        objectives=tuple(options.objectives),
+        journal=folder / "search" / journal if folder else None,
+        **place,
+    )
+
+
+def random_rivals(
+    options: SearchOptions, scorer: Scorer, folder: Path | None, result: SearchResult, **place: Any
+) -> dict[str, Arch]:
+    """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
+    if options.strategy == "random":
+        return {}
+    if options.baseline == "random":
+        again = replace(options, strategy="random", evaluations=len(result.candidates))
+        return best_of_search(search_as(again, scorer, folder, RANDOM, **place))
+    objectives = tuple(options.objectives) or tuple(proxy.name for proxy in scorer.proxies)
+    order: Order = "pareto" if options.objectives else "ranks"
+    problem = Problem(scorer.space.root, scorer.space.costs, place["budget"], objectives, place["seed"], order)
+    return best_of_start(problem, result.candidates)
 
 
 @contextmanager
@@ -91,22 +123,32 @@ def opened(command: SearchCommand, space: Space) -> Iterator[Path | None]:
         yield folder
 
 
-def summarise(scorer: Scorer, result: SearchResult, budget: Budget, command: SearchCommand) -> dict[str, Any]:
-    """The winner beside a random arch, the smallest and the largest in the budget, all scored alike."""
+def summarise(
+    scorer: Scorer,
+    result: SearchResult,
+    winner: Arch,
+    budget: Budget,
+    command: SearchCommand,
+    further: Mapping[str, Arch],
+) -> dict[str, Any]:
+    """The winner beside a random arch, the smallest and the largest in the budget and further ones, scored alike."""
 
     def row(name: str, arch: Arch) -> dict[str, Any]:
         scores = {proxy: score.to_dict()["mean"] for proxy, score in scorer.score(arch).items()}
         return {"name": name, "arch": arch.to_dict(), **scorer.space.costs(arch), **scores}
 
-    rivals = references(scorer.space.root, scorer.space.costs, budget, command.seed)
+    rivals = references(scorer.space.root, scorer.space.costs, budget, command.seed) | dict(further)
+    known = model_options(scorer.space.model) | dict(scorer.space.options)
+    shape = {name: known[name] for name in ("img_size", "num_classes")}
     return {
         "space": scorer.space.name,
         "data": command.data or None,
         "budget": str(budget),
         "proxies": [proxy.name for proxy in scorer.proxies],
         "candidates": len(result.candidates),
-        "winner": row("winner", result.best.arch),
+        "winner": row("winner", winner),
         "references": [row(name, arch) for name, arch in rivals.items()],
+        "timm": fitting(budget, scorer.space.costs(winner)["params"], **shape),
         "front": [one.to_dict() for one in result.front],
         "note": result.note,
     }

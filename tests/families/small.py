@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nasformer.families import Space, list_spaces
 from nasformer.families.backbone import model_options
 from nasformer.families.pit import declare as declare_pit
+from nasformer.families.s3 import declare as declare_s3
 from nasformer.families.trionet import declare as declare_trionet
 from nasformer.space import Arch, Struct
 
@@ -26,12 +27,22 @@ SMALL: dict[str, dict[str, Any]] = {
     "autoformer": {"img_size": 32, "patch_size": 8},
     "esformer": {"img_size": 32, "patch_size": 2},  # maps of 16 x 16 down to 2 x 2
     "pit": {"img_size": 17, "patch_size": 3, "stride": 2},  # 8 x 8 patches that overlap, then 4 x 4, then 2 x 2
+    "s3": {"img_size": 32, "patch_size": 2, "head_dim": 8},  # maps of 16 x 16 down to 2 x 2
     "trionet": {"img_size": 16, "stem_stride": 1, "stem_dim": 8, "last_gamma": 0.5},  # with 0, no branch would learn
 }
 
 # Narrower, all else the same: the largest net of pit-small has 258 M parameters, that of trionet-wide 75 M.
+# (Windows of S3 shrink with its maps: where they do not divide them, the largest is not the dearest.)
 NARROW: dict[str, Struct] = {
     "pit-small": declare_pit((9, 12, 15, 18), (3, 6, 12)),
+    **dict.fromkeys(
+        ("s3", "s3-tiny", "s3-small", "s3-base"),
+        declare_s3(
+            ((8, 16, 24), (16, 24, 32), (24, 32, 40), (32, 40, 48)),
+            ((1, 2, 3), (2, 3, 4), (3, 4, 5), (4, 5, 6)),
+            window=((4, 8), (4, 8), (2, 4), (2,)),
+        ),
+    ),
     **dict.fromkeys(("trionet", "trionet-wide", "trionet-small"), declare_trionet((32, 64, 64, 128), num_heads=(2, 4))),
 }
 

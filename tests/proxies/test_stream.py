@@ -92,7 +92,7 @@ def test_a_net_without_blocks_has_no_score(proxy: Any, model: nn.Module) -> None
 # Many at once
 
 
-@pytest.mark.parametrize("name", ["autoformer-micro", "autoformer-tiny", "pit-tiny", "esformer-s0"])
+@pytest.mark.parametrize("name", ["autoformer-micro", "autoformer-tiny", "pit-tiny", "esformer-s0", "s3-micro"])
 def test_many_are_scored_as_one_by_one_and_none_is_built(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     space = SPACES[name]
     archs = [*some_archs(space, count=3).values(), space.root.smallest()]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import re
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from nasformer.families import get_space
 from nasformer.files import write_json
 from nasformer.report.anatomy import Anatomy, Block, dissect, ranges
 from nasformer.report.contents import read_run
@@ -100,11 +102,49 @@ def test_fields_have_colours_where_layers_have_no_kind() -> None:
     assert {"embed_dim", "192", "num_heads", "3.5", "2 layers"} <= set(words(figure))
 
 
-def test_kinds_have_colours_a_legend_and_their_name_on_each_layer() -> None:
+def test_blocks_that_choose_are_boxes_in_the_colour_of_their_operator() -> None:
     blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}, {"conv": {"kernel": 5}}, {"none": {}}]
     figure = draw([card({"blocks": blocks})])
-    assert [colour for colour, _ in bars(figure)] == [BLUE, ORANGE, BLUE, BLUE, ORANGE, GREEN]
-    assert {"1 conv", "2 local", "3 conv", "4 none", "conv", "local", "none"} <= set(words(figure))
+    assert [colour for colour, _ in bars(figure)] == [BLUE, ORANGE, BLUE, GREEN, BLUE, ORANGE, GREEN]  # and the legend
+    found = Counter(words(figure))
+    assert {name: found[name] for name in ("conv", "local", "none")} == {"conv": 3, "local": 2, "none": 2}
+    assert {"1", "4", "kernel 3", "kernel 5", "window 7"} <= set(found)
+
+
+def test_an_operator_has_its_colour_whatever_else_is_drawn() -> None:
+    space = dissect({"blocks": [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]})
+    figure = draw([card({"blocks": [{"local": {"window": 7}}]})], [space])
+    assert bars(figure)[0][0] == ORANGE
+
+
+def test_a_kind_within_a_kind_has_the_colour_of_the_outer_one() -> None:
+    halves = [{"encoder": {"qkv_dim": 64, "ffn": {kind: {"kernel": 5}}}} for kind in ("ibn", "convnext")]
+    figure = draw([card({"blocks": [{"ibn": {"kernel": 3}}, *halves]})])
+    assert [colour for colour, _ in bars(figure)] == [BLUE, ORANGE, ORANGE, BLUE, ORANGE]
+    assert {"encoder + ibn", "encoder + convnext", "encoder", "q-k-v 64"} <= set(words(figure))
+
+
+def test_the_width_of_a_stage_stands_with_its_blocks() -> None:
+    blocks = [{"conv": {"expansion": 0.125}}] * 2
+    figure = draw([card({"size": 224, "stage1": {"embed_dim": 64, "blocks": blocks}})])
+    assert {"size", "224", "stage 1", "embed_dim 64 · 2 layers", "×1/8"} <= set(words(figure))
+    assert "stage1.embed_dim" not in words(figure)
+
+
+def test_tables_and_boxes_go_together() -> None:
+    figure = draw([card({"stem": [{"dim": 8}, {"dim": 16}], "blocks": [{"conv": {"kernel": 3}}]})])
+    assert {"dim", "8", "16", "conv", "kernel 3"} <= set(words(figure))
+    assert "kernel" not in words(figure)
+
+
+@pytest.mark.parametrize("name", ["trionet", "esformer-s0"])
+def test_no_word_of_a_box_hides_another(name: str) -> None:
+    root = get_space(name).root
+    figure = draw([card(arch.to_dict(), str(k)) for k, arch in enumerate([root.largest(), root.sample(Random(1))])])
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
+    assert max(box.x1 for box in boxes) < figure.bbox.x1
 
 
 def test_any_arch_of_stages_and_operators_can_be_drawn() -> None:
@@ -112,8 +152,9 @@ def test_any_arch_of_stages_and_operators_can_be_drawn() -> None:
         archs = [STAGES.smallest(), STAGES.sample(Random(seed)), STAGES.largest()]
         figure = draw([card(arch.to_dict(), str(k)) for k, arch in enumerate(archs)])
         blocks = [block for arch in archs for block in (*arch.first.blocks, *arch.second.blocks)]
-        layers = [word for word in words(figure) if re.fullmatch(r"\d (conv|local|none)", word)]
-        assert len(layers) == len(blocks)
+        kinds = {kind for block in blocks for kind in block}
+        named = [word for word in words(figure) if word in kinds]
+        assert len(named) == len(blocks) + len(kinds)  # and the legend
 
 
 @pytest.mark.parametrize("arch", [{"dim": 3}, {"blocks": []}, {"blocks": [{}]}, {"a": None, "b": [True, "x", 1e-9]}])

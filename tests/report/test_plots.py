@@ -53,7 +53,8 @@ def lines(axes: Any) -> dict[str, Any]:
 
 
 def test_every_plot_has_its_words_on_the_page(run: Run) -> None:
-    assert set(FIGURES) == set(captions(run)) == PLOTS
+    assert set(FIGURES) == set(captions(run))
+    assert {name for name, draw in FIGURES.items() if draw(run)} == PLOTS
 
 
 @pytest.mark.parametrize("name", sorted(PLOTS))

@@ -1,23 +1,30 @@
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
+import html
 import io
 import json
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
 
 from nasformer.errors import UserError
-from nasformer.report import write_report
+from nasformer.report import hover, write_report
 from nasformer.report.contents import read_run
 
 from .fake import PLOTS, edit, log_lines, write_log, write_run
 
+PNG = "data:image/png;base64,"
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -80,7 +87,7 @@ def rewrite_journal(run: Path, change: Any) -> None:
 def test_a_whole_run_has_all_plots_as_sound_pngs(run: Path) -> None:
     assert write_report(run) == run / "report.html"
     assert plots(run) == PLOTS
-    for path in (run / "plots").iterdir():
+    for path in (run / "plots").glob("*.png"):
         with Image.open(io.BytesIO(path.read_bytes())) as picture:
             assert picture.format == "PNG"
             picture.load()
@@ -88,15 +95,72 @@ def test_a_whole_run_has_all_plots_as_sound_pngs(run: Path) -> None:
             assert len(picture.convert("L").getcolors() or []) > 20, f"{path.name} shows next to nothing"
 
 
+def test_every_plot_is_also_a_sound_svg(run: Path) -> None:
+    write_report(run)
+    assert {path.stem for path in (run / "plots").glob("*.svg")} == PLOTS
+    for path in (run / "plots").glob("*.svg"):
+        assert ElementTree.fromstring(path.read_bytes()).tag == "{http://www.w3.org/2000/svg}svg"
+
+
 def test_the_page_is_whole_and_needs_nothing_else(run: Path) -> None:
     page = Page(write_report(run))
     text = (run / "report.html").read_text()
     assert "http://" not in text
     assert "https://" not in text
-    assert not {"script", "link", "iframe", "object"} & set(page.tags)
-    sources = [value for name, value in page.attributes if name in ("src", "href")]
-    assert len(sources) == len(PLOTS)
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert not {"link", "iframe", "object"} & set(page.tags)
+    sources = [value for name, value in page.attributes if name == "src" or name.endswith("href")]
+    assert [source for source in sources if not source.startswith((PNG, "#"))] == []
+    assert page.tags.count("img") == len(PLOTS) - 1
+    assert page.tags.count("svg") == 1
+
+
+def test_the_policy_lets_our_script_run_and_no_other(run: Path) -> None:
+    page = Page(write_report(run))
+    assert page.tags.count("script") == 1
+    (policy,) = (value for name, value in page.attributes if value.startswith("default-src"))
+    digest = base64.b64encode(hashlib.sha256(hover.SCRIPT.encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" == policy
+    assert f"<script>{hover.SCRIPT}</script>" in (run / "report.html").read_text()
+
+
+def test_every_dot_tells_its_architecture(run: Path, made: Path) -> None:
+    candidates = read_run(run).candidates
+    text, links = (
+        write_report(run).read_text(),
+        re.compile(r'<a class="dot" id="([\w-]+)" [^>]*><title>(.*?)</title>', re.S),
+    )
+    told = {name: html.unescape(words) for name, words in links.findall(text)}
+    assert len(told) == len(candidates) + 4  # the winner and three references
+    for one in candidates:
+        assert hover.arch_in_lines(one.arch.to_dict()) in told[f"candidate-{one.id}"]
+        assert f"{one.scores['params']:,}" in told[f"candidate-{one.id}"]
+        assert all(f"#{parent}" in told[f"candidate-{one.id}"] for parent in one.parents)
+    assert told["model-0"].startswith("winner\n")
+
+
+def test_where_archs_have_no_room_the_best_go_first(run: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(hover, "ROOM", 1000)
+    found = read_run(run)
+    told = hover.dots(found)
+    best = max(found.candidates, key=lambda one: one.scores["accuracy"])
+    worst = min(found.candidates, key=lambda one: one.scores["accuracy"])
+    assert "blocks: [" in told[f"candidate-{best.id}"]
+    assert told[f"candidate-{worst.id}"].endswith("its arch: candidates.csv")
+    assert len(told) == len(found.candidates) + 4
+
+
+def test_the_candidates_are_a_table(run: Path) -> None:
+    write_report(run)
+    with open(run / "candidates.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, one in zip(rows, read_run(run).candidates, strict=True):
+        assert (int(row["id"]), int(row["generation"]), row["origin"]) == (one.id, one.generation, one.origin)
+        assert tuple(map(int, row["parents"].split())) == one.parents
+        assert (int(row["params"]), float(row["accuracy"])) == (one.scores["params"], one.scores["accuracy"])
+        assert json.loads(row["arch"]) == one.arch.to_dict()
+    (run / "search" / "journal.jsonl").unlink()
+    write_report(run)
+    assert not (run / "candidates.csv").exists()
 
 
 def test_the_page_says_who_won_and_how_it_was_made(run: Path) -> None:
@@ -119,10 +183,12 @@ def test_hostile_text_stays_text(run: Path) -> None:
     changed = [{**references[0], "name": evil}, *references[1:]]
     edit(run / "result.json", note=evil, references=changed, budget=evil)
     page = Page(write_report(run))
-    assert "script" not in page.tags
-    assert page.tags.count("img") == len(PLOTS) == len(plots(run))
+    assert page.tags.count("script") == 1  # ours
+    assert page.tags.count("img") == len(PLOTS) - 1 == len(plots(run)) - 1
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert page.text.count(HOSTILE) >= 8
+    assert page.text.count(HOSTILE) >= 9
+    for path in (run / "plots").glob("*.svg"):
+        assert "script" not in {one.tag.rpartition("}")[2] for one in ElementTree.fromstring(path.read_bytes()).iter()}
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
@@ -148,7 +214,8 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
 def test_what_is_missing_is_left_out(run: Path, missing: str, lost: set[str]) -> None:
     write_report(run)
     (run / missing).unlink()
-    assert Page(write_report(run)).tags.count("img") == len(PLOTS) - len(lost)
+    tags = Page(write_report(run)).tags
+    assert tags.count("img") + tags.count("svg") == len(PLOTS) - len(lost)
     assert plots(run) == PLOTS - lost, "a plot of the run as it was before must not stay"
 
 
@@ -187,7 +254,7 @@ def test_looks_at_archs_leave_the_training_curve_as_it_is(run: Path) -> None:
     write_log(run, [*log_lines(), *looks])  # last, where they would replace the lines of their steps
     assert read_run(run).log == before
     write_report(run)
-    assert plots(run) == PLOTS
+    assert plots(run) == PLOTS | {"operator_curves"}
 
 
 def test_one_candidate_and_one_log_line(tmp_path: Path) -> None:

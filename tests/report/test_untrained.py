@@ -45,7 +45,7 @@ def drawn(name: str, run: Run) -> Figure:
 def test_nothing_is_said_of_what_was_not_measured(tmp_path: Path, found: SearchResult) -> None:
     page = Page(write_report(tmp_path))
     assert plots(tmp_path) == {"score_vs_cost", "search_progress", "architecture"}
-    assert page.tags.count("img") == 3
+    assert page.tags.count("img") + page.tags.count("svg") == 3
     told = [page.text, *(value for name, value in page.attributes if name == "alt")]
     assert not [text for text in told if "accuracy" in text.lower()]
 

@@ -24,6 +24,7 @@ from nasformer.files import read_json
 from nasformer.search import read_journal
 from nasformer.space import Arch
 from nasformer.supernet import Supernet, load_supernet, save_supernet
+from nasformer.supernet.health import subnets
 from nasformer.supernet.skeleton import Skeleton
 from nasformer.supernet.statistics import recalibrate, recalibrated
 from nasformer.train import evaluate, inherited_accuracy, search_supernet, train_supernet
@@ -305,8 +306,9 @@ def test_every_command_estimates_on_as_many_images_as_it_is_told(
     folder, few = tmp_path / "run", ["--calibration-images", "60", "--data", "digits", "--device", "cpu"]
     assert main([*words("train", folder, **changes, train=training), *few]) == 0
     (look,) = watched(folder / "train" / "log.jsonl")
-    with_norm = [arch for arch in landmarks(SPACE.root).values() if any(map(is_norm, SPACE.build(arch).modules()))]
-    assert len(look["watch"]) > len(asked) == len(with_norm) > 0
+    archs = {*landmarks(SPACE.root).values(), *subnets(SPACE).values()}
+    with_norm = [arch for arch in archs if any(map(is_norm, SPACE.build(arch).modules()))]
+    assert len(look["watch"] | look["subnets"]) > len(asked) == len(with_norm) > 0
     assert main([*words("search", folder, **changes, max_params="1M"), *few]) == 0
     assert main(["evaluate", str(folder), "--holdout", "0.2", *few]) == 0
     assert set(asked) == {60}

@@ -18,6 +18,7 @@ from nasformer.cli import main
 CONFIG = """
 space: autoformer-micro
 patch_size: 4
+export: false
 model: {drop_path_rate: 0.0}
 train:
   epochs: 1

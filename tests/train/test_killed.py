@@ -15,6 +15,7 @@ space: autoformer-micro
 patch_size: 4
 holdout: 0.2
 max_params: 150K
+export: false
 model: {drop_path_rate: 0.2}
 train: {epochs: EPOCHS, batch_size: 64, ema: 0.9, log_epochs: 0.2, checkpoint_seconds: 0, augment: {mixup: 0.5}}
 search: {population: 10, generations: GENERATIONS, parents: 4}

@@ -142,7 +142,11 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_checkpoint(tmp_path: 
     with pytest.raises(UserError, match="the loss is not finite at step 6; the last checkpoint is kept") as error:
         train_supernet(tiny.supernet(), Poisoned(recipe), recipe, folder=tmp_path, quiet=True)
     assert "\n" not in str(error.value)
-    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [
+        2,
+        4,
+        4,
+    ]  # the last: that it went back
     settings = json.loads((tmp_path / "checkpoints" / "step-4" / "settings.json").read_text())
     step, parts = Checkpoints(tmp_path / "checkpoints", settings).load()
     assert step == 4

@@ -16,6 +16,7 @@ from nasformer.errors import UserError
 from nasformer.recipe import Recipe
 from nasformer.space import Choice, OneOf, Repeat, Struct
 from nasformer.supernet import Supernet
+from nasformer.supernet.health import subnets
 from nasformer.supernet.statistics import IMAGES, recalibrated
 from nasformer.train import evaluate, train_supernet
 from nasformer.train.log import TrainLog, watched
@@ -63,8 +64,9 @@ def test_a_training_with_everything_is_watched(whole: tuple[Path, Supernet]) -> 
     assert all(map(math.isfinite, losses))
     assert [line["step"] for line in looks] == [6, 12, 18, 20]
     assert [line["epoch"] for line in looks] == [0.3, 0.6, 0.9, 1.0]
-    assert all(line.keys() == {"step", "epoch", "watch"} for line in looks)
+    assert all(line.keys() == {"step", "epoch", "watch", "subnets"} for line in looks)
     assert all(list(line["watch"]) == list(landmarks(SPACE.root)) for line in looks)
+    assert all(list(line["subnets"]) == list(subnets(SPACE)) for line in looks)
     assert len({tuple(line["watch"].values()) for line in looks}) == 4  # each time with other weights
     assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
 
@@ -92,13 +94,14 @@ def test_a_look_is_the_accuracy_on_held_out_images_with_statistics_of_its_own(tr
     watch = Watch(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
     found = watch.look()
     assert supernet.training == training
-    for name, arch in landmarks(SPACE.root).items():
-        model = recalibrated(supernet, arch, batches, images=100)
-        assert found[name] == evaluate(model, batches, "holdout")["accuracy"]
+    for group, archs in {"watch": landmarks(SPACE.root), "subnets": subnets(SPACE)}.items():
+        for name, arch in archs.items():
+            model = recalibrated(supernet, arch, batches, images=100)
+            assert found[group][name] == evaluate(model, batches, "holdout")["accuracy"]
     with torch.no_grad():
         for weight in supernet.parameters():
             weight.zero_()
-    assert len(set(watch.look().values())) == 1  # it sees the weights of the moment
+    assert len(set(watch.look()["watch"].values())) == 1  # it sees the weights of the moment
 
 
 def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_path: Path) -> None:
@@ -108,7 +111,17 @@ def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_
         name: evaluate(model, batches, "holdout", arch=arch)["accuracy"]
         for name, arch in {"smallest": tiny.SMALLEST, "largest": tiny.LARGEST}.items()
     }
+    judged = look.pop("subnets")
     assert look == {"step": 8, "epoch": 1.0, "watch": expected}
+    assert list(judged) == ["smallest", "middle", "largest", *(f"random {number}" for number in range(10))]
+    assert expected.items() <= judged.items()
+
+
+def test_the_subnets_are_those_of_the_seed() -> None:
+    batches, recipe = tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=1)
+    one, two = (Watch(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
+    assert one.subnets == subnets(tiny.SPACE, 1) != two.subnets
+    assert one.landmarks == two.landmarks
 
 
 def test_the_end_is_watched_whatever_the_interval() -> None:

@@ -16,5 +16,24 @@ def chosen_space(command: SpaceConfig) -> Space:
     return get_space(command.space, **command.model_options())
 
 
+def print_finalists(summary: dict[str, Any]) -> None:
+    """What the best candidates of a search were measured to take, where it had a profile."""
+    found = summary.get("latency")
+    if not found:
+        return
+    setup, test = found["setup"], found["holdout"]
+    where = setup.get("gpu") or setup["processor"]
+    how = f"{setup['backend']} on {where}, batch {setup['batch_size']}, threads {setup['threads']}"
+    print(f"latency by {how}; hold-out error of the prediction {test['median_error']:.1%}")
+    for place, one in enumerate(found["finalists"], 1):
+        taken = "   <- winner" if one["arch"] == summary["winner"]["arch"] else ""
+        memory = one.get("measured_memory_bytes")
+        peak = f", {memory / 1e6:.1f} MB" if memory else ""
+        told = f"predicted {one['latency_ms']:.4g} ms, measured {one['measured_latency_ms']:.4g} ms{peak}"
+        print(f"  {place}. {told}{taken}")
+    if found["note"]:
+        print(found["note"])
+
+
 def print_json(content: Any) -> None:
     print(json.dumps(content))

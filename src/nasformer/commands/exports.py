@@ -8,21 +8,14 @@ from nasformer.commands.common import print_json
 from nasformer.config import ExportCommand
 from nasformer.errors import UserError
 from nasformer.folders import model_folder
+from nasformer.shipping import export_folder
 
 
 def export(command: ExportCommand, as_json: bool) -> None:
-    from nasformer.export import Exported, export_model, load_model
-    from nasformer.export.card import provenance
-    from nasformer.export.model_folder import facts_in
-
     if not command.run or not command.to:
         raise UserError("say what to export and where to: nasformer export RUN --to FOLDER")
-    source = model_folder(Path(command.run))
-    model = load_model(source)
-    facts = facts_in(source)
-    come = provenance(source)
     formats = [name.strip() for name in command.formats.split(",") if name.strip()]
-    done: Exported = export_model(model, command.to, facts | ({"provenance": come} if come else {}), formats)
+    done = export_folder(model_folder(Path(command.run)), command.to, formats)
     if as_json:
         return print_json({"folder": command.to, "differences": done.differences, "notes": done.notes})
     print(f"{command.to}: logits differ from the model's by at most")

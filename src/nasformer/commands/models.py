@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from nasformer import finetuning, folders, pipeline, retraining
+from nasformer.baselines.beside import check_baselines
 from nasformer.commands.common import chosen_space, print_json
 from nasformer.config import EvaluateCommand, ExtractCommand, FinetuneCommand, RetrainCommand
 from nasformer.errors import UserError
 from nasformer.search import format_quantity
+from nasformer.shipping import places, ship
 
 WORST = 3
 
@@ -21,9 +24,12 @@ def retrain(command: RetrainCommand, as_json: bool) -> None:
         raise UserError("say what to retrain: nasformer retrain RUN, or --space SPACE --arch ARCH")
     arch = chosen_space(command).arch(command.arch)
     with pipeline.open_run(command) as run:
-        summary = retraining.retrain(run, arch, command.train)
+        check_baselines(run, command.baseline)
+        summary = retraining.retrain(run, arch, command.train, command.baseline)
+        if command.export and run.world.main:
+            ship(run.folder)
     if run.world.main:
-        print_json(summary) if as_json else print_trained(summary["winner"], run.folder)
+        print_json(summary) if as_json else print_trained(summary["winner"], run.folder, summary["references"])
 
 
 def finetune(command: FinetuneCommand, as_json: bool) -> None:
@@ -33,15 +39,18 @@ def finetune(command: FinetuneCommand, as_json: bool) -> None:
     command = finetuning.settled(command, heritage)
     with pipeline.open_run(command) as run:
         summary = finetuning.finetune(run, heritage, command.train)
+        if command.export and run.world.main:
+            ship(run.folder)
     if run.world.main:
         print_json(summary) if as_json else print_trained(summary["winner"], run.folder)
 
 
-def print_trained(found: dict[str, Any], folder: Path) -> None:
-    costs = f"{format_quantity(found['params'])} parameters, {format_quantity(found['macs'])} MACs"
-    held_out = f", held-out {found['holdout_accuracy']:.2%}" if "holdout_accuracy" in found else ""
-    print(f"{found['name']}: {costs}, test {found['test_accuracy']:.2%}{held_out}")
-    print(f"model: {folder / 'model'}   report: {folder / 'report.html'}")
+def print_trained(model: dict[str, Any], folder: Path, references: Sequence[dict[str, Any]] = ()) -> None:
+    for found in (model, *references):
+        costs = f"{format_quantity(found['params'])} parameters, {format_quantity(found['macs'])} MACs"
+        held_out = f", held-out {found['holdout_accuracy']:.2%}" if "holdout_accuracy" in found else ""
+        print(f"{found['name']}: {costs}, test {found['test_accuracy']:.2%}{held_out}")
+    print(places(folder))
 
 
 def extract(command: ExtractCommand, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from nasformer import training_free
-from nasformer.commands.common import chosen_space, print_json
+from nasformer.commands.common import chosen_space, print_finalists, print_json
 from nasformer.config import ProxiesCommand, RankCommand, ScoreCommand, SearchCommand
 from nasformer.errors import UserError
 from nasformer.files import write_json
@@ -133,6 +133,7 @@ def search_by_proxy(command: SearchCommand, as_json: bool) -> None:
         costs = [format_quantity(row[name]) for name in ("params", "macs")]
         table.add_row(row["name"], *costs, *("–" if row[name] is None else f"{row[name]:.5g}" for name in names))
     Console().print(table)
+    print_finalists(summary)
     if summary["note"]:
         print(summary["note"])
     print(f"winner: {Arch.from_dict(summary['winner']['arch']).to_json()}")

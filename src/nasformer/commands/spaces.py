@@ -9,6 +9,7 @@ from nasformer.commands.common import chosen_space, print_json
 from nasformer.config import CostCommand, SampleCommand, SpacesCommand
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space, list_spaces
+from nasformer.latency.lookup import with_profile
 from nasformer.search import format_quantity
 from nasformer.space import check_satisfiable, sample_feasible
 
@@ -61,7 +62,8 @@ def cost(command: CostCommand, as_json: bool) -> None:
 
 
 def sample(command: SampleCommand, as_json: bool) -> None:
-    space, windows = chosen_space(command), command.budget().windows()
+    space, _ = with_profile(chosen_space(command), command)
+    windows = command.budget().windows()
     check_satisfiable(space.root, space.costs, windows)
     rng = random.Random(command.seed)
     for _ in range(command.n):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nasformer import pipeline
-from nasformer.commands.common import print_json
+from nasformer.baselines.beside import check_baselines, random_rivals, train_baselines
+from nasformer.commands.common import print_finalists, print_json
 from nasformer.commands.proxies import search_by_proxy
 from nasformer.config import RunCommand, SearchCommand, TrainCommand
 from nasformer.search import format_quantity
+from nasformer.shipping import places, ship
 from nasformer.space import Arch
+from nasformer.supernet import Supernet
 
 
 def train(command: TrainCommand, as_json: bool) -> None:
@@ -29,26 +33,43 @@ def search(command: SearchCommand, as_json: bool) -> None:
     with pipeline.open_run(command) as run:
         if not run.world.main:
             return None
+        run.use_profile(command, command.search.objectives)
         supernet = run.load_supernet(command.supernet)
         if command.compile:
             supernet.compile()
-        result = run.search(supernet, command.search, command.budget())
-        summary = run.summarise(supernet, result, command.budget())
+        summary = search_and_summarise(run, supernet, command)
     return print_json(summary) if as_json else print_summary(summary, run.folder)
 
 
 def run(command: RunCommand, as_json: bool) -> None:
     with pipeline.open_run(command) as run:
+        run.use_profile(command, command.search.objectives)
         run.check_search(command.search, command.budget())
+        check_baselines(run, command.baseline)
         run.train(command.train)
+        trained = train_baselines(run, command.baseline, command.train)
         if not run.world.main:
             return
         supernet = run.load_supernet()
         if command.train.compile:
             supernet.compile()
-        result = run.search(supernet, command.search, command.budget())
-        summary = run.summarise(supernet, result, command.budget())
+        summary = search_and_summarise(run, supernet, command, trained)
+        if command.export:
+            ship(run.folder)
     print_json(summary) if as_json else print_summary(summary, run.folder)
+
+
+def search_and_summarise(
+    run: pipeline.Run,
+    supernet: Supernet,
+    command: SearchCommand | RunCommand,
+    trained: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """The search, and what stands beside its winner."""
+    budget = command.budget()
+    result = run.search(supernet, command.search, budget)
+    rivals = random_rivals(run, supernet, command.search, budget, result)
+    return run.summarise(supernet, result, budget, rivals, trained)
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
@@ -67,6 +88,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             f"{row['test_accuracy']:.2%}",
         )
     Console().print(table)
+    print_finalists(summary)
     health = summary["health"]
     low, high = health["random_range"]
     drawn, correlation = len(health["subnets"]) - 2, health["rank_correlation"] or 0
@@ -75,4 +97,4 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         f"{drawn} random {low:.2%} to {high:.2%}, rank correlation with size {correlation:+.2f}"
     )
     print(f"winner: {Arch.from_dict(summary['winner']['arch']).to_json()}")
-    print(f"model: {folder / 'model'}   report: {folder / 'report.html'}")
+    print(places(folder))

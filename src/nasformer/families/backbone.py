@@ -27,7 +27,7 @@ class Backbone(nn.Module):
 
     family: ClassVar[str]
     undecayed: ClassVar[frozenset[str]] = frozenset()
-    """Names of weights that no weight decay should touch, beside biases and norms."""
+    """Ends of the names of weights that no weight decay should touch, beside biases and norms."""
     head: Any
 
     def __init__(self, arch: Arch, *, layer_of: Callable[[Segment], nn.Module] = Segment.build, **options: Any) -> None:
@@ -110,7 +110,7 @@ class Backbone(nn.Module):
 
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
-        return set(self.undecayed)
+        return {name for name, _ in self.named_parameters() if name.endswith(tuple(self.undecayed))}
 
 
 def model_options(model: type[Backbone]) -> dict[str, Any]:

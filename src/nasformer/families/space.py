@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Space:
         model: The family's static model; `options` are keyword arguments of its `plan`.
         root: The declaration of the archs.
         presets: Published archs by name. They need not be members of this space (see their comments).
+        predicted: Adds costs that have no closed form, such as the latency that a profile predicts.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Space:
     options: Mapping[str, Any] = field(default_factory=dict)
     presets: Mapping[str, Arch] = field(default_factory=dict)
     about: str = ""
+    predicted: Callable[[Sequence[Segment]], Mapping[str, float]] | None = None
 
     def with_options(self, **options: Any) -> Space:
         """The same archs on another image size, patch size, number of classes ..."""
@@ -60,9 +62,11 @@ class Space:
         """Parameters and MACs in closed form; no model is built."""
         return sum((segment.cost() for segment in self.plan(arch)), Cost())
 
-    def costs(self, arch: Arch) -> dict[str, int]:
-        """The cost as plain numbers by name: what budgets and journals speak of."""
-        return asdict(self.cost(arch))
+    def costs(self, arch: Arch) -> dict[str, float]:
+        """The costs as plain numbers by name: what budgets and journals speak of."""
+        plan = self.plan(arch)
+        counted = asdict(sum((segment.cost() for segment in plan), Cost()))
+        return counted | dict(self.predicted(plan)) if self.predicted else counted
 
     def sample(self, seed: int | random.Random = 0) -> Arch:
         rng = seed if isinstance(seed, random.Random) else random.Random(seed)

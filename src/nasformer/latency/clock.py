@@ -2,12 +2,15 @@
 
 Layers are timed inside a running net, not alone: alone, a layer finds its weights in the cache and its input warm.
 On a GPU the marks are events in its queue, so that nothing waits for a layer and the net runs as it always does.
+With one thread on the CPU, what counts is the time that this thread had the processor: while another program has it,
+the clock stands still. Several threads wait for each other, so there the time on the wall counts.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,22 +19,28 @@ from nasformer.latency.runners import Step
 
 
 class CpuClock:
+    def __init__(self, threads: int) -> None:
+        self.name = "processor time" if threads == 1 else "wall time"
+        self.now = time.thread_time if threads == 1 else time.perf_counter
+
     def whole(self, net: Step, x: Any) -> float:
         """Seconds of one run."""
-        start = time.perf_counter()
+        start = self.now()
         net(x)
-        return time.perf_counter() - start
+        return self.now() - start
 
     def parts(self, chain: Sequence[Step], x: Any) -> list[float]:
         """Seconds of each layer in one run."""
-        marks = [time.perf_counter()]
+        marks = [self.now()]
         for step in chain:
             x = step(x)
-            marks.append(time.perf_counter())
-        return [end - start for start, end in zip(marks, marks[1:], strict=False)]
+            marks.append(self.now())
+        return [end - start for start, end in pairwise(marks)]
 
 
 class CudaClock:
+    name = "wall time"
+
     def whole(self, net: Step, x: Any) -> float:
         torch.cuda.synchronize()
         start = time.perf_counter()
@@ -47,11 +56,11 @@ class CudaClock:
             x = step(x)
             mark.record()
         torch.cuda.synchronize()
-        return [start.elapsed_time(end) / 1000 for start, end in zip(marks, marks[1:], strict=False)]
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(marks)]
 
 
 Clock = CpuClock | CudaClock
 
 
-def make_clock(device: torch.device) -> Clock:
-    return CudaClock() if device.type == "cuda" else CpuClock()
+def make_clock(device: torch.device, threads: int) -> Clock:
+    return CudaClock() if device.type == "cuda" else CpuClock(threads)

@@ -9,7 +9,9 @@ from typing import Any
 
 from nasformer.families.segment import Segment
 
-UNTIMED = frozenset({"num_classes", "stochastic_depth", "layer_scale", "last_gamma", "init_std", "norm_eps", "drop_rate"})
+UNTIMED = frozenset(
+    {"num_classes", "stochastic_depth", "layer_scale", "last_gamma", "init_std", "norm_eps", "drop_rate"}
+)
 """Options of layers that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
 
 
@@ -42,7 +44,7 @@ def group_of(segment: Segment) -> str:
 def features_of(segment: Segment) -> dict[str, float]:
     """Logarithms of all that a time may grow with, as a power of it: MACs, parameters and the options in numbers."""
     cost = segment.cost()
-    sizes = {"macs": cost.macs + cost.position_macs, "params": cost.params}
+    sizes: dict[str, float] = {"macs": cost.macs + cost.position_macs, "params": cost.params}
     sizes |= {name: _size(value) for name, value in segment.options if name not in UNTIMED and _size(value) > 0}
     return {name: math.log1p(size) for name, size in sizes.items()}
 

@@ -61,7 +61,7 @@ class EagerRunner:
 
     def __init__(self, space: Space, device: torch.device, batch_size: int) -> None:
         self.space, self.device = space, device
-        self.images = random_images(space, batch_size).to(device)
+        self.images: Any = random_images(space, batch_size).to(device)
         self.layers: dict[Hashable, nn.Module] = {}
 
     def whole(self, arch: Arch) -> Step:
@@ -113,12 +113,12 @@ class CompiledRunner(EagerRunner):
 
             # The compiler keeps its graphs by code object and gives up after a few of them: one object per kind.
             run.__code__ = run.__code__.replace()
-            self.steps[segment.kind] = torch.compile(run, dynamic=False, options=COMPILE_OPTIONS)
+            self.steps[segment.kind] = torch.compile(run, dynamic=False, options={**COMPILE_OPTIONS})
         return self.steps[segment.kind]
 
 
 class OnnxRunner(EagerRunner):
-    """ONNX Runtime on the CPU: a session for each whole net, and for each kind of layer."""
+    """ONNX Runtime on the CPU: a session for each whole net, and for its layers one of each kind, to save exports."""
 
     def __init__(self, space: Space, batch_size: int, threads: int) -> None:
         super().__init__(space, torch.device("cpu"), batch_size)

@@ -17,10 +17,10 @@ class MapStem(nn.Module):
         grid: Rows and columns of the map that it makes.
     """
 
-    def __init__(self, grid: Grid, patch_size: int, in_chans: int, embed_dim: int) -> None:
+    def __init__(self, grid: Grid, patch_size: int, in_chans: int, embed_dim: int, norm_eps: float = 1e-6) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
-        self.norm = MapNorm(embed_dim)
+        self.norm = MapNorm(embed_dim, norm_eps)
         nn.init.trunc_normal_(self.conv.weight, std=0.02)
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
         self.set_grid(grid)
@@ -33,6 +33,6 @@ class MapStem(nn.Module):
         return self.norm(self.conv(x))
 
     @staticmethod
-    def cost(grid: Grid, patch_size: int, in_chans: int, embed_dim: int) -> Cost:
+    def cost(grid: Grid, patch_size: int, in_chans: int, embed_dim: int, norm_eps: float = 1e-6) -> Cost:
         inputs = in_chans * patch_size**2
         return norm_cost(embed_dim) + Cost((inputs + 1) * embed_dim, grid[0] * grid[1] * inputs * embed_dim)

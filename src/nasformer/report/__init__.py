@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nasformer.files import write_bytes, write_text
-from nasformer.report.contents import read_run
+from nasformer.files import write_text
+from nasformer.report.candidates import write_candidates
+from nasformer.report.contents import Run, read_run
+from nasformer.report.hover import HOVER, dots
 from nasformer.report.html import page
+from nasformer.report.picture import Picture, save_picture
 
 __all__ = ["write_report"]
 
 
 def write_report(run: Path) -> Path:
-    """Writes `plots/*.png` and `report.html` into the run folder; gives the path of the HTML.
+    """Writes `report.html`, `plots/*.png` and `.svg` and `candidates.csv` into the run folder; gives the HTML's path.
 
     What the folder does not hold is left out, a damaged file raises a UserError. The same folder always gives
     the same bytes.
     """
-    from nasformer.report.plots import FIGURES  # not at the top: matplotlib takes a while to import
-    from nasformer.report.style import png
-
-    contents, pictures = read_run(Path(run)), {}
-    for name, draw in FIGURES.items():
-        figure, target = draw(contents), contents.folder / "plots" / f"{name}.png"
-        if figure is None:
-            target.unlink(missing_ok=True)  # one from an earlier report would no longer be true
-        else:
-            pictures[name] = png(figure)
-            write_bytes(target, pictures[name])
+    contents = read_run(Path(run))
+    pictures = write_pictures(contents)
+    write_candidates(contents.folder / "candidates.csv", contents.candidates)
     target = contents.folder / "report.html"
     write_text(target, page(contents, pictures))
     return target
+
+
+def write_pictures(run: Run) -> dict[str, Picture]:
+    """The figures of a run by name, which are also written to its folder."""
+    from nasformer.report.plots import FIGURES  # not at the top: matplotlib takes a while to import
+
+    told = {HOVER: dots(run)}
+    found = {
+        name: save_picture(draw(run), run.folder / "plots" / name, told.get(name)) for name, draw in FIGURES.items()
+    }
+    return {name: picture for name, picture in found.items() if picture}

@@ -13,7 +13,7 @@ from nasformer.report.block_label import block_label
 from nasformer.report.operators import operator, operators
 from nasformer.report.style import GREY, INK, palette, plain
 
-NUMBER, LETTER, MARGIN = 0.24, 0.07, 0.14  # inches: the number of a block, a letter, what is left of a word
+NUMBER, LETTER, BOLD, MARGIN = 0.24, 0.07, 0.08, 0.16  # inches: the number of a block, letters, space about a word
 INNER = 24  # letters of a word at most
 LEGEND = 0.4
 
@@ -31,7 +31,8 @@ class Boxes:
         self.colours = palette(operators([*known, *shown]))
         blocks = [block for anatomy in shown for stack in anatomy.stacks.values() for block in stack if block.kind]
         columns = zip_longest(*map(block_label, blocks), fillvalue="")
-        self.columns = [LETTER * min(INNER, max(map(len, column))) + MARGIN for column in columns]
+        letters = [min(INNER, max(map(len, column))) for column in columns]
+        self.columns = [(LETTER if place else BOLD) * count + MARGIN for place, count in enumerate(letters)]
         self.width = NUMBER + sum(self.columns) if blocks else 0.0
 
     def draw(self, axes: Any, left: float, top: float, width: float, height: float, number: int, block: Block) -> None:

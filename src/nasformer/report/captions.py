@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from nasformer.report.contents import Run
 from nasformer.report.labels import in_a_row, label
+from nasformer.report.operators import with_operators
 
 PLACES = (
     "Each dot is a candidate with the score it had in the search; the stairs are the best score that each cost buys. "
-    "The marks are the models of the results table{}; a hollow one lies beyond the edge."
+    "The marks are the models of the results table{}; a hollow one lies beyond the edge. Point at a dot to see its "
+    "architecture; candidates.csv holds all of them."
+)
+
+TABLES = "Numbers are exact; a bar runs from the smallest value in the space (short) to the largest (full)."
+BOXES = (
+    "A box is a block in the colour of its operator; × is a width in terms of another: the block's inner one (of the "
+    "stage's), that of queries (q) or values (v)."
 )
 
 
@@ -30,10 +38,24 @@ def captions(run: Run) -> dict[str, tuple[str, str]]:
         ),
         "architecture": (
             "The architecture",
-            "Layer by layer, the input at the top. Numbers are exact; a bar runs from the smallest value in the space "
-            "(short) to the largest (full).",
+            f"Layer by layer, the input at the top. {BOXES if with_operators(run) else TABLES}",
+        ),
+        "operator_shares": (
+            "Operators by stage",
+            "The operators that the blocks of each stage have: in random archs of the same space and budget (pale), in "
+            "the candidates as the search went on, and in the winner.",
         ),
         "training_curve": ("Training", "Training loss and learning rate."),
+        "operator_curves": (
+            "The supernet, operator by operator",
+            "Held-out accuracy of the largest nets of a single operator, with the shared weights of the moment; of a "
+            "space without such nets, of its smallest and its largest.",
+        ),
+        "health": (
+            "Health of the supernet",
+            "Accuracy of the same subnets as the training went on, with the shared weights of the moment, above its "
+            f"loss.{''.join(f' Alarm: {alarm}.' for alarm in run.alarms)}",
+        ),
     }
 
 

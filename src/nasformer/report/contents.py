@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ class Run:
         proxies: The scores of untrained models, in a search without training.
         models: The winner first, then the references.
         limits: The budget: name of a cost -> (lowest, highest).
+        looks: At subnets of the supernet, each with "step", "epoch" and "subnets", the accuracies by name.
+        alarms: What `nasformer doctor` found wrong, in words.
+        rival: The candidates of a random search beside that of the run, where there was one.
+        timm: Models of timm that fit the budget; their numbers are costs.
+        baselines: The logs of models that were trained beside, by name.
     """
 
     folder: Path
@@ -52,6 +57,11 @@ class Run:
     front: list[Model]
     budget: str
     note: str
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    rival: list[Candidate] = field(default_factory=list)
+    timm: list[Model] = field(default_factory=list)
+    baselines: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
     @property
     def winner(self) -> Model | None:
@@ -98,7 +108,24 @@ def read_run(folder: Path) -> Run:
         front=[_model(entry, path, "candidate") for entry in _list(result, "front", path)],
         budget=str(result.get("budget") or ""),
         note=str(result.get("note") or ""),
+        rival=_search(folder / "search" / "random.jsonl")[1],
+        baselines={path.parent.name: _training(path) for path in sorted(folder.glob("baselines/*/log.jsonl"))},
+        timm=[_model(entry, path, "timm") for entry in _list(result, "timm", path)],
+        **_health(folder),
     )
+
+
+def _health(folder: Path) -> dict[str, Any]:
+    """Looks during the training, or else the doctor's own; what the doctor found before further steps is outdated."""
+    log, path = TrainLog.read(folder / "train" / "log.jsonl"), folder / "health.json"
+    looks = [line for line in log if isinstance(line, dict) and "subnets" in line]
+    known = _object(path) if path.exists() else {}
+    if not log or known.get("step") != log[-1].get("step"):
+        return {"looks": looks}
+    try:
+        return {"looks": looks or known["looks"], "alarms": [str(alarm["finding"]) for alarm in known["alarms"]]}
+    except (KeyError, TypeError):
+        raise UserError(f"{path} is damaged; run nasformer doctor again") from None
 
 
 def _object(path: Path) -> dict[str, Any]:

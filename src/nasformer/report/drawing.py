@@ -12,16 +12,15 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from nasformer.errors import UserError
-from nasformer.families import get_space
 from nasformer.report.anatomy import Anatomy, Block, dissect, is_number, ranges
 from nasformer.report.block_label import in_short
 from nasformer.report.boxes import LEGEND, Boxes
 from nasformer.report.contents import Run
 from nasformer.report.labels import CHOSEN, costs_in_short
+from nasformer.report.members import members
 from nasformer.report.operators import stage_name
 from nasformer.report.style import FAINT, GREY, INK, PALETTE, RED, new_figure, plain
-from nasformer.space import Arch, corners
+from nasformer.space import Arch
 
 ROW, LINE, GAP, PAD, SPACING = 0.27, 0.24, 0.22, 0.22, 0.08  # inches
 NUMBER, HEADINGS = 0.3, 0.24  # inches: the column of a layer's number, the line of the fields' names
@@ -42,26 +41,17 @@ def architectures(run: Run) -> Figure | None:
     if run.winner is None or not run.winner.arch:
         return None
     winner = Card(run.winner.name, costs_in_short(run.winner.scores), dissect(run.winner.arch))
-    members = _members(run)
-    ends = {name: card for name in ("smallest", "largest") if (card := _end(run, name, members))}
+    space = members(run)
+    ends = {name: card for name in ("smallest", "largest") if (card := _end(run, name, space))}
     cards = [card for card in (ends.get("smallest"), winner, ends.get("largest")) if card]
-    known = members or [candidate.arch for candidate in run.candidates]
+    known = space or [candidate.arch for candidate in run.candidates]
     return draw(cards, [dissect(arch.to_dict()) for arch in known])
 
 
-def _members(run: Run) -> list[Arch]:
-    """The smallest and the largest member of the run's space, for every option of a OneOf."""
-    try:
-        root = get_space(str(run.config.get("space"))).root
-    except UserError:  # a space of another version, or an evolved one: what the run folder says must do
-        return []
-    return [member for corner in corners(root) for member in (root.smallest(corner), corner)]
-
-
-def _end(run: Run, name: str, members: Sequence[Arch]) -> Card | None:
+def _end(run: Run, name: str, space: Sequence[Arch]) -> Card | None:
     """One end of the space; of an unknown space, the reference of that name, which is an end of the budget."""
-    if members:
-        arch = members[0 if name == "smallest" else -1].to_dict()
+    if space:
+        arch = space[0 if name == "smallest" else -1].to_dict()
         same = [model.scores for model in run.models if model.arch == arch]
         return Card(f"{name} of the space", costs_in_short(same[0] if same else {}), dissect(arch))
     rivals = [Card(m.name, costs_in_short(m.scores), dissect(m.arch)) for m in run.references(name)]

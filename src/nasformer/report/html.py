@@ -1,4 +1,5 @@
-"""The page: one HTML file with its pictures inside. No scripts, nothing from elsewhere, every text escaped."""
+"""The page: one HTML file with its pictures inside. Nothing from elsewhere, every text escaped, one script (`hover.py`)
+that the policy names by its digest: should a text ever slip through, it cannot run."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from nasformer.report import hover
+from nasformer.report.beside import beside_in_words, timm_in_words
 from nasformer.report.captions import captions
 from nasformer.report.contents import Model, Run
 from nasformer.report.labels import CHOSEN, figure_of, in_a_row, is_share, label, window_in_words
+from nasformer.report.picture import Picture
 from nasformer.search import format_quantity
 
 STYLE = """
@@ -47,28 +51,29 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin:
 """
 
 COSTS = ("params", "macs")
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{hover.DIGEST}'"
 
 
-def page(run: Run, pictures: Mapping[str, bytes]) -> str:
-    """The whole page; `pictures` are PNGs by the names of their captions."""
+def page(run: Run, pictures: Mapping[str, Picture]) -> str:
+    """The whole page; `pictures` are named as their captions."""
     title = " on ".join(str(run.config[name]) for name in ("space", "data") if run.config.get(name))
     title = f"nasformer: {title}" if title else "nasformer report"
     parts = [_heading(run, title), _tiles(run), _note(run.note), _results(run)]
-    parts += [_figure(*words, pictures[name]) for name, words in captions(run).items() if name in pictures]
-    parts += [_winner(run), _front(run), *_settings(run.config)]
-    text = _document(title, "\n".join(part for part in parts if part))
-    return text.encode("utf-8", "replace").decode()  # JSON may hold half a character, a file may not
+    parts += [figure(*words, pictures[name]) for name, words in captions(run).items() if name in pictures]
+    parts += [_timm(run), _winner(run), _front(run), *_settings(run.config)]
+    return document(title, parts)
 
 
-def _document(title: str, body: str) -> str:
-    return (
+def document(title: str, parts: Sequence[str]) -> str:
+    body = "\n".join(part for part in parts if part)
+    text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{hover.STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>{hover.SCRIPT}</script>\n</body>\n</html>\n"
     )
+    return text.encode("utf-8", "replace").decode()  # JSON may hold half a character, a file may not
 
 
 def _heading(run: Run, title: str) -> str:
@@ -115,16 +120,17 @@ def _note(note: str) -> str:
 
 
 def _results(run: Run) -> str:
-    return f"<h2>Results</h2>\n{_table(run.models)}" if run.models else ""
+    said = f"<p>{escape(beside_in_words(run))}</p>" if run.candidates else ""
+    return f"<h2>Results</h2>\n{table(run.models)}\n{said}" if run.models else ""
 
 
-def _table(models: Sequence[Model]) -> str:
+def table(models: Sequence[Model], names: Sequence[str] = ()) -> str:
     """Models by rows, their scores by columns: costs first, shares last.
 
     What relative positions cost is left to result.json: accuracy must stay in sight on a narrow page.
     """
     found = dict.fromkeys(name for model in models for name in model.scores if not name.startswith("position_"))
-    names = sorted(found, key=is_share)  # stable: otherwise in the order of the file
+    names = names or sorted(found, key=is_share)  # stable: otherwise in the order of the file
     head = "".join(f"<th>{escape(label(name))}</th>" for name in names)
     rows = [_row(model, names) for model in models]
     return (
@@ -139,13 +145,22 @@ def _row(model: Model, names: Sequence[str]) -> str:
     return f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
-def _figure(title: str, caption: str, picture: bytes) -> str:
+def figure(title: str, caption: str, picture: Picture) -> str:
+    """A figure with its words; one with dots to point at as SVG, others as images."""
     title, caption = escape(title), escape(caption)
-    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    return (
-        f'<h2>{title}</h2>\n<figure class="card"><img src="{source}" alt="{title}. {caption}">'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+    if hover.DOT in picture.svg:
+        shown, kind = f'{hover.inline(picture.svg)}<div class="told" role="status" hidden></div>', " hover"
+    else:
+        source = f"data:image/png;base64,{base64.b64encode(picture.png).decode()}"
+        shown, kind = f'<img src="{source}" alt="{title}. {caption}">', ""
+    return f'<h2>{title}</h2>\n<figure class="card{kind}">{shown}<figcaption>{caption}</figcaption></figure>'
+
+
+def _timm(run: Run) -> str:
+    if not run.candidates or not run.winner:
+        return ""
+    shown = table([run.winner, *run.timm], COSTS) if run.timm else ""
+    return f"<h2>timm models within the budget</h2>\n{shown}\n<p>{escape(timm_in_words(run))}</p>"
 
 
 def _winner(run: Run) -> str:
@@ -156,7 +171,7 @@ def _winner(run: Run) -> str:
 
 def _front(run: Run) -> str:
     by = " by all ranks together" if run.ranked else ""
-    return _folded(f"The Pareto front{by} ({len(run.front)})", _table(run.front)) if run.front else ""
+    return _folded(f"The Pareto front{by} ({len(run.front)})", table(run.front)) if run.front else ""
 
 
 def _folded(title: str, content: str) -> str:
@@ -172,11 +187,13 @@ def _settings(config: Mapping[str, Any]) -> list[str]:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    rows = [f"<tr><td>{escape(str(name))}</td><td>{escape(_words(value))}</td></tr>" for name, value in values.items()]
+    rows = [
+        f"<tr><td>{escape(str(name))}</td><td>{escape(in_words(value))}</td></tr>" for name, value in values.items()
+    ]
     return f'<div class="card"><table class="pairs"><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _words(value: Any) -> str:
+def in_words(value: Any) -> str:
     if value is None:
         return "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

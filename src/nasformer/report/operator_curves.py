@@ -50,12 +50,10 @@ def operator_panels(panels: Mapping[str, Logs]) -> Figure | None:
         return None
     single = len(panels) == 1
     figure = new_figure(7 if single else 0.6 + 3.7 * len(panels), 4.4 if single else 3.9)
+    figure.get_layout_engine().set(w_pad=0.08)  # type: ignore[union-attr, call-arg]
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, trainings) in zip(every, known.items(), strict=True):
-        for (label, training), dashes in zip(trainings.items(), _dashes(len(trainings)), strict=True):
-            _training(axes, training, colours, dashes)
-            if label:
-                axes.add_line(Line2D([], [], color=GREY, ls=dashes, lw=2, label=plain(label, 40)))
+        _panel(axes, trainings, colours)
         dress(axes, "epoch", "held-out accuracy (%)" if axes is every[0] else "")
         axes.set_title(plain(title, 60), color=INK, fontsize=11)
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=NICE))
@@ -93,8 +91,12 @@ def _trainings(logs: Logs) -> dict[str, list[dict[str, Curve]]]:
     return {label: [curves(path) for path in own] for label, own in paths.items()}
 
 
-def _dashes(count: int) -> list[Any]:
-    return [DASHES[number % len(DASHES)] for number in range(count)]
+def _panel(axes: Any, trainings: Mapping[str, list[dict[str, Curve]]], colours: Mapping[str, str]) -> None:
+    for number, (label, seeds) in enumerate(trainings.items()):
+        dashes = DASHES[number % len(DASHES)]
+        _training(axes, seeds, colours, dashes)
+        if label:
+            axes.add_line(Line2D([], [], color=GREY, ls=dashes, lw=2, label=plain(label, 40)))
 
 
 def _training(axes: Any, seeds: Sequence[dict[str, Curve]], colours: Mapping[str, str], dashes: Any) -> None:

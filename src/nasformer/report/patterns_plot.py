@@ -61,7 +61,7 @@ def _all(reading: Reading, name: str) -> list[Any]:
 
 def colours_of(together: Reading, shown: list[str]) -> dict[Any, str]:
     """One colour for each kind, the same in all panels."""
-    kinds = [kind for name in shown for kind in shares(_all(together, name)) if not is_number(kind)]
+    kinds = [str(kind) for name in shown for kind in shares(_all(together, name)) if not is_number(kind)]
     return palette(list(dict.fromkeys(kinds)))
 
 
@@ -81,14 +81,14 @@ def _bars(axes: Any, patterns: Patterns, name: str, stages: list[str], colours: 
     axes.bar([0], [0], color=pale(GREY), label="random archs")
 
 
-def _stack(axes: Any, x: float, found: dict[Any, float], colours: dict[Any, str], pale: bool) -> None:
+def _stack(axes: Any, x: float, found: dict[Any, float], colours: dict[Any, str], soft: bool) -> None:
     bottom = 0.0
     for kind in [kind for kind in colours if kind in found]:
         share = found[kind]
-        colour = pale(colours[kind]) if pale else colours[kind]
+        colour = pale(colours[kind]) if soft else colours[kind]
         axes.bar([x], [share], 0.35, bottom, color=colour, edgecolor="white", lw=0.8, zorder=3)
         if share >= 0.12:
-            ink = INK if pale else "white"
+            ink = INK if soft else "white"
             axes.annotate(f"{100 * share:.0f}", (x, bottom + share / 2), (0, 0), **_note(ink), va="center", zorder=5)
         bottom += share
 

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nasformer.report.contents import Model, Run
 from nasformer.report.drawing import architectures
+from nasformer.report.health_plot import health
 from nasformer.report.labels import axis_label, figure_of, on_axis
 from nasformer.report.operator_curves import supernet_curves
 from nasformer.report.operator_shares import operator_shares
@@ -22,6 +23,7 @@ from nasformer.report.style import (
     INK,
     NICE,
     ORANGE,
+    PALETTE,
     PURPLE,
     RED,
     dress,
@@ -60,6 +62,7 @@ def search_progress(run: Run) -> Figure | None:
     )
     axes.plot(x, best, color=RED, lw=2, drawstyle="steps-post", label="best so far")
     _random_line(axes, run)
+    _rival(axes, run)
     dress(axes, unit, axis_label(run.score))
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=NICE))
     if len(x) == 1:  # or the ticks would be fractions of a generation
@@ -84,6 +87,17 @@ def _random_line(axes: Any, run: Run) -> None:
         axes.axhline(height, color=PURPLE, lw=1.6, ls=(0, (5, 3)), label=text)
 
 
+def _rival(axes: Any, run: Run) -> None:
+    """The best of a random search when it had judged as many candidates."""
+    scores = [candidate.scores.get(run.score, math.nan) for candidate in run.rival]
+    best = np.fmax.accumulate(np.array([on_axis(run.score, score) for score in scores], dtype=float))
+    course, counts = steps(run)[0], np.cumsum([len(found) for _, found in steps(run)[0]])
+    points = [(at, best[count - 1]) for (at, _), count in zip(course, counts, strict=True) if count <= len(best)]
+    if points:
+        label = f"best so far of {len(scores):,} random"
+        axes.plot(*zip(*points, strict=True), color=PURPLE, lw=2, drawstyle="steps-post", label=label)
+
+
 def training_curve(run: Run) -> Figure | None:
     """Loss and learning rate over the epochs, one above the other."""
     if not any(math.isfinite(line["loss"]) for line in run.log):
@@ -95,7 +109,9 @@ def training_curve(run: Run) -> Figure | None:
     many, dots = len(loss) >= SMOOTH_FROM, {"marker": "o", "ms": 4} if len(loss) < 2 else {}
     upper.plot(x, loss, color=BLUE, lw=0.9 if many else 1.8, alpha=0.35 if many else 1, label="loss", **dots)
     if many:
-        upper.plot(x, _running_median(loss), color=BLUE, lw=2, label="running median")
+        upper.plot(x, running_median(loss), color=BLUE, lw=2, label="running median")
+    _baselines(upper, run, by)
+    if many or run.baselines:
         upper.legend(frameon=False, fontsize=9, labelcolor=INK)
     lower.plot(x, rate, color=ORANGE, lw=1.8, **dots)
     lower.fill_between(x, rate, color=ORANGE, alpha=0.15, lw=0)
@@ -105,7 +121,14 @@ def training_curve(run: Run) -> Figure | None:
     return figure
 
 
-def _running_median(values: np.ndarray) -> np.ndarray:
+def _baselines(axes: Any, run: Run, by: str) -> None:
+    """The losses of models that were trained beside by the same recipe."""
+    for name, colour in zip(run.baselines, PALETTE[1:] * len(run.baselines), strict=False):
+        x, loss = (np.array([line[key] for line in run.baselines[name]], dtype=float) for key in (by, "loss"))
+        axes.plot(x, running_median(loss), color=colour, lw=1.6, label=plain(f"timm:{name}", 40))
+
+
+def running_median(values: np.ndarray) -> np.ndarray:
     """Each value's median with its neighbours (a thirtieth of the whole); without them where there are none."""
     half = max(2, len(values) // 60)
     windows = [values[max(0, at - half) : at + half + 1] for at in range(len(values))]
@@ -155,4 +178,5 @@ FIGURES: dict[str, Callable[[Run], Figure | None]] = {
     "operator_shares": operator_shares,
     "training_curve": training_curve,
     "operator_curves": supernet_curves,
+    "health": health,
 }

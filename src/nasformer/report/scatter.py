@@ -55,15 +55,16 @@ def _cost_panel(axes: Any, run: Run, cost: str, judged: Sequence[Candidate]) -> 
     generations = [c.generation for c in judged]
     paint = {"c": generations, "cmap": "viridis_r"} if len(set(generations)) > 1 else {"color": BLUE}
     edge = {"edgecolors": "white", "linewidths": 0.3}
-    axes.scatter(x, y, s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
-    stairs, front = _stairs(points), f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
-    axes.step(*zip(*stairs, strict=True), where="post", color=INK, lw=1.4, zorder=4, label=front)
+    dots = axes.scatter(x, y, s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
+    dots.set_urls([f"#candidate-{c.id}" for c in judged])  # for `hover.py`
+    steps, front = _stairs(points), f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
+    axes.step(*zip(*steps, strict=True), where="post", color=INK, lw=1.4, zorder=4, label=front)
     window = run.limits.get(cost, (None, None))
     marks = [(m.scores.get(cost, math.nan), on_axis(run.score, run.score_of(m))) for m in run.models]
     across, up = zip(*marks, strict=True) if marks else ((), ())
     stage = _stage([*x, *(end for end in window if end is not None)], across), _stage(y, up)
-    for model, place in reversed(list(zip(run.models, marks, strict=True))):  # the winner last, on top
-        _mark(axes, model.name, place, stage, run.score)
+    for number, model in reversed(list(enumerate(run.models))):  # the winner last, on top
+        _mark(axes, model.name, marks[number], stage, run.score, f"#model-{number}")
     if window != (None, None):
         _window(axes, cost, window, stage[0])
     axes.set(xlim=stage[0], ylim=stage[1])
@@ -74,11 +75,11 @@ def _cost_panel(axes: Any, run: Run, cost: str, judged: Sequence[Candidate]) -> 
 
 def _stairs(points: Sequence[Place]) -> list[Place]:
     """The best score that each cost buys."""
-    stairs: list[Place] = []
+    steps: list[Place] = []
     for x, y in sorted((point for point in points if math.isfinite(point[0])), key=lambda p: (p[0], -p[1])):
-        if not stairs or y > stairs[-1][1]:
-            stairs.append((x, y))
-    return stairs
+        if not steps or y > steps[-1][1]:
+            steps.append((x, y))
+    return steps
 
 
 def _stage(values: Sequence[float], marks: Sequence[float]) -> Place:
@@ -90,7 +91,7 @@ def _stage(values: Sequence[float], marks: Sequence[float]) -> Place:
     return min(shown) - room, max(shown) + room
 
 
-def _mark(axes: Any, name: str, at: Place, stage: tuple[Place, Place], score: str) -> None:
+def _mark(axes: Any, name: str, at: Place, stage: tuple[Place, Place], score: str, url: str) -> None:
     """A model of the results; one that is off the stage stands hollow at its edge, its numbers in the legend."""
     if not all(map(math.isfinite, at)):
         return
@@ -107,6 +108,7 @@ def _mark(axes: Any, name: str, at: Place, stage: tuple[Place, Place], score: st
         linewidths=1.8 if away else 1.2,
         zorder=6,
         clip_on=False,
+        urls=[url],
         label=f"{kind}, off the plot: {place}" if away else kind,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: also told 
 LOOKS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
 NICE = (1, 2, 5, 10)  # steps between ticks
 DPI = 150
+_SETTING = threading.Lock()  # matplotlib has no other way to set the names in an SVG than for all
 PALE = 0.4  # how much of itself a pale colour keeps
 
 
@@ -65,7 +67,7 @@ def kind_of(name: str) -> str:
 
 def look_of(name: str) -> tuple[str, str]:
     """Marker and colour of a model of the results, the same in all plots."""
-    return LOOKS.get(kind_of(name), ("s", GREY))
+    return ("P", PURPLE) if name.startswith("best of") else LOOKS.get(kind_of(name), ("s", GREY))
 
 
 def legend_below(figure: Figure, panels: Iterable[Any]) -> None:
@@ -94,7 +96,7 @@ def plain(text: str, width: int = 200) -> str:
 def svg(figure: Figure) -> bytes:
     """The figure as SVG; without date and with settled names in it, equal figures are equal bytes."""
     buffer = io.BytesIO()
-    with rc_context({"svg.hashsalt": "nasformer"}):
+    with _SETTING, rc_context({"svg.hashsalt": "nasformer"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 

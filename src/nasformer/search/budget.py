@@ -57,6 +57,8 @@ class Budget:
     max_params: float | None = None
     min_macs: float | None = None
     max_macs: float | None = None
+    max_latency_ms: float | None = None
+    max_memory_bytes: float | None = None
 
     def limits(self) -> dict[str, tuple[float | None, float | None]]:
         """The costs that are limited: name -> (lowest, highest)."""

@@ -79,8 +79,12 @@ class Problem:
         if not sound:
             wanted = ", ".join(self.objectives)
             raise UserError(f"no candidate has a finite score ({wanted}); look for NaN in the evaluation")
+        return self.ranked(sound)[0]
+
+    def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The sound candidates as they would win: by the first objective, or by all ranks together."""
         deciding = self.objectives if self.order == "ranks" else self.objectives[:1]
-        return replace(self, objectives=deciding).best_first(sound)[0]
+        return replace(self, objectives=deciding).best_first(candidates)
 
     def front(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The sound candidates that no other dominates, cheapest first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -41,12 +41,16 @@ class HasRoot(Protocol):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """All candidates in order, the winner, the Pareto front (cheapest first), and why it ended early."""
+    """All candidates in order, the winner, the Pareto front (cheapest first), and why it ended early.
+
+    `ranking` has the winner first, then the others as they follow by what decides.
+    """
 
     candidates: list[Candidate]
     best: Candidate
     front: list[Candidate]
     note: str
+    ranking: list[Candidate] = field(default_factory=list)
 
 
 def search(
@@ -113,8 +117,9 @@ def search(
                         on_candidate(candidate)
                 player.tell(results)
         clerk.check_all_used()
-    judged = player.candidates
-    return SearchResult(judged, player.winner(), problem.front(judged), player.note)
+    judged, best_one = player.candidates, player.winner()
+    others = [one for one in problem.ranked(judged) if one.arch != best_one.arch]
+    return SearchResult(judged, best_one, problem.front(judged), player.note, [best_one, *others])
 
 
 def _first_objective(problem: Problem, candidate: Candidate) -> float:

@@ -51,7 +51,7 @@ class Window:
 
     def flag(self, end: str) -> str:
         """The option of the command line that sets one end ("min" or "max")."""
-        return f"--{end}-{self.name.replace('_', '-')}"
+        return f"--{end}-{self.name.removesuffix('_ms').removesuffix('_bytes').replace('_', '-')}"
 
 
 def check_satisfiable(node: Node, costs: Costs, windows: Sequence[Window]) -> None:

@@ -104,7 +104,8 @@ class Supernet(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Names of the shared weights that no weight decay should touch."""
-        return {f"weights.{name}" for name in self.space.model.undecayed}
+        ends = tuple(self.space.model.undecayed)
+        return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Supernet:
         self.skeletons.clear()  # their constants live where the weights lived

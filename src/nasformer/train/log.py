@@ -1,7 +1,7 @@
 """The training log: one JSON line per interval, the same after any number of kills.
 
-Lines with a loss are of the training itself; lines with a "watch" hold the accuracies of some archs at that step; one
-with a "rollback" says that the training came back to that step, and why.
+Lines with a loss are of the training itself; lines with a "watch" hold the accuracies of some archs at that step, those
+of the doctor's under "subnets"; one with a "rollback" says that the training came back to that step, and why.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.files import write_text
+from nasformer.train.events import Events
 
 
 class TrainLog:
@@ -20,8 +21,9 @@ class TrainLog:
     That of a rollback belongs to the step after it, and is dropped where that step comes again.
     """
 
-    def __init__(self, path: Path | None, start_step: int) -> None:
+    def __init__(self, path: Path | None, start_step: int, tensorboard: bool = False) -> None:
         self.path = path
+        self.events = Events(path.parent, start_step) if path and tensorboard else None
         if path is not None:
             kept = [line for line in self.read(path) if line["step"] < start_step + ("rollback" not in line)]
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
@@ -30,6 +32,8 @@ class TrainLog:
         if self.path is not None:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+        if self.events:
+            self.events.append(line)
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:

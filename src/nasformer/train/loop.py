@@ -75,12 +75,12 @@ class Trainer:
         self.log_path = folder / "log.jsonl" if folder and self.world.main else None
         self.rollback: Rollback | None = None
         self.good, self.note = Parts(), ""  # the last state that was finite; the last loss in words
-        self.watch = Watch(model, batches, recipe, calibration_images) if isinstance(model, Supernet) else None
+        self.watch = Watch(model, batches, recipe, calibration_images, seed) if isinstance(model, Supernet) else None
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
         start = step = self.restore()
-        log, saved, mean = TrainLog(self.log_path, start), time.monotonic(), math.nan
+        log, saved, mean = self.open_log(start), time.monotonic(), math.nan
         self.model.train()
         with progress("train", self.total, self.quiet or not self.world.main) as report:
             batches = batches_from(self.batches, start, self.rollback)
@@ -89,7 +89,7 @@ class Trainer:
                     mean = self.interval_from(step, batches, log, report)
                 except NotFinite as trouble:
                     self.roll_back(step, trouble)
-                    batches, log = batches_from(self.batches, step, self.rollback), TrainLog(self.log_path, step)
+                    batches, log = batches_from(self.batches, step, self.rollback), self.open_log(step)
                     continue
                 step, self.good = self.end_of(step), self.state()
                 if step == self.total or time.monotonic() - saved > self.recipe.checkpoint_seconds:
@@ -99,6 +99,10 @@ class Trainer:
             self.average.copy_to(self.model)
         # A training that was finished before has its last loss in the log.
         return TrainLog.read(self.log_path)[-1]["loss"] if self.log_path and start == self.total else mean
+
+    def open_log(self, step: int) -> TrainLog:
+        """The log, to go on with behind this step."""
+        return TrainLog(self.log_path, step, self.recipe.tensorboard)
 
     def end_of(self, step: int) -> int:
         """Where the interval ends that begins with this step."""
@@ -113,7 +117,7 @@ class Trainer:
             losses.append(self.step(step, *next(batches)))
             # A watch comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
             if self.watch and self.log_path and self.watch.due(step + 1, self.total):
-                log.append(self.line(step + 1, watch=self.watch.look()))
+                log.append(self.line(step + 1, **self.watch.look()))
             if step + 1 < end:
                 report(step + 1, self.note)
         mean = self.mean_loss(losses, end)
@@ -234,7 +238,7 @@ class Trainer:
 
 
 # How fast a training runs and how often it reports; all else decides its result.
-INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds")
+INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds", "tensorboard")
 
 
 def result_settings(recipe: Recipe) -> dict[str, Any]:

@@ -10,32 +10,42 @@ from nasformer.errors import UserError
 from nasformer.recipe import Recipe
 from nasformer.space import Arch, Node, corners
 from nasformer.supernet import Supernet
+from nasformer.supernet.health import subnets
 from nasformer.supernet.statistics import IMAGES
 from nasformer.train.evaluate import Heirs
 
 
 class Watch:
-    """Looks at a supernet every `watch_epochs` of the recipe, and at the end. Only held-out images are looked at."""
+    """Looks at a supernet every `watch_epochs` of the recipe, and at the end. Only held-out images are looked at.
 
-    def __init__(self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES) -> None:
+    It looks at landmarks, which say how operators do, and at the subnets by which `nasformer doctor` judges.
+    """
+
+    def __init__(
+        self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES, seed: int = 0
+    ) -> None:
         self.supernet, self.batches, self.precision, self.images = supernet, batches, recipe.precision, images
         epochs, steps = recipe.watch_epochs, batches.steps_per_epoch
         self.interval = max(1, round(epochs * steps)) if epochs else 0
         if self.interval and not batches.held_out:
             raise UserError("watch_epochs needs images held out of training; set --holdout 0.1 or so, or leave it out")
-        self.archs = landmarks(supernet.space.root) if self.interval else {}
+        space = supernet.space
+        self.landmarks = landmarks(space.root) if self.interval else {}
+        self.subnets = subnets(space, seed) if self.interval else {}
 
     def due(self, done: int, total: int) -> bool:
         """Whether to look after so many steps out of all."""
         return self.interval > 0 and (done % self.interval == 0 or done == total)
 
-    def look(self) -> dict[str, float]:
-        """The accuracy of each arch, by its name. The supernet goes on in the mode that it was in."""
+    def look(self) -> dict[str, dict[str, float]]:
+        """The accuracies of the landmarks ("watch") and of the subnets by name. The supernet's mode stays as it was."""
         training = self.supernet.training
         heirs = Heirs(self.supernet, self.batches, self.precision, self.images)  # anew: the weights have changed
-        found = {name: heirs.accuracy(arch, "holdout") for name, arch in self.archs.items()}
+        archs = {*self.landmarks.values(), *self.subnets.values()}
+        found = {arch: heirs.accuracy(arch, "holdout") for arch in archs}
         self.supernet.train(training)
-        return found
+        groups = {"watch": self.landmarks, "subnets": self.subnets}
+        return {group: {name: found[arch] for name, arch in own.items()} for group, own in groups.items()}
 
 
 def landmarks(root: Node) -> dict[str, Arch]:

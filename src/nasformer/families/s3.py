@@ -1,0 +1,247 @@
+"""S3: searching the search space of vision transformers (Chen et al., NeurIPS 2021, arXiv 2111.14725).
+
+A shifted-window transformer (Swin) of four stages. Depth and width are chosen for each stage; window, heads and MLP
+ratio for each block. Heads are 32 wide, so their number is the width of queries, keys and values, which need not be
+that of the embedding: the paper finds that deep layers want less.
+
+Published are the paper, three nets and the code that runs them; neither supernet nor search. That code cannot express
+heads that do not add up to the width; here `proj` reads as many channels as the heads have. The nets are Swins but for
+depths and windows; timm has them too, and ours equal timm's (`s3_timm.from_timm` reads its weights). S3-S's file has
+windows of 14 in stage 4, whose map is 7 x 7; we write 7, as timm does. It is the same net at 224 pixels.
+
+Start spaces. A reader quotes one stage of the paper's first space: 2, 3, 4 blocks, width 224, 256, 288, windows 7, 14,
+heads 7, 8, 9, MLP ratios 3, 3.5, 4. Hence in all of ours: 2 to 4 blocks a stage, these windows and ratios, heads from
+one less to one more than a middle, widths of 32 a head. Ours, since no source has it:
+- Middles double from stage to stage, as in Swin: 2 4 8 16 heads (`s3-tiny`, where stage 3 is the one quoted), Swin-T's
+  3 6 12 24 (`s3-small`), Swin-B's 4 8 16 32 (`s3-base`, where it would be stage 2).
+- Windows of 7 alone in stage 4, where 14 would be the same net at 224 pixels.
+- `s3` is a space around the three published nets, which are members: `s3-small` with 6 to 30 blocks in stage 3.
+- `s3-micro`: the same shape for small images, with heads of 16.
+
+Ours besides:
+- A window is never larger than the map, nor is its table of positions then. A map need not be a multiple of the window:
+  it is padded as in timm, where padded positions are attended to, and rolled before, so that its last shifted window
+  may see across the border. Larger windows can thus be cheaper; at 224 pixels nothing is padded.
+- Weights at start: truncated normal 0.02, biases 0, as Swin's; also in the first convolution, which a norm follows.
+- Tables of positions do not decay, as in Swin.
+- Sharing (the paper does not say): by prefix, so by heads for q, k and v each. The table of a small window is the
+  centre of that of a large one: every offset keeps its entry. Merging reads four positions side by side: of each the
+  prefix.
+- Windows are topology; depth, width, heads and ratio are size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from nasformer.errors import UserError
+from nasformer.families.maps import MapBackbone
+from nasformer.families.registry import register
+from nasformer.families.segment import Segment
+from nasformer.families.sharing import Rule, centred, grouped_prefix
+from nasformer.families.space import Space
+from nasformer.families.tokens import check_option, patch_grid
+from nasformer.layers.map_head import MapHead
+from nasformer.layers.map_norm import MapNorm
+from nasformer.layers.map_stem import MapStem
+from nasformer.layers.patch_merging import PatchMerging
+from nasformer.layers.relative_attention import Grid
+from nasformer.layers.token_pool import pooled_grid
+from nasformer.layers.window_block import WindowBlock
+from nasformer.space import Arch, Choice, Repeat, Struct
+
+STAGES = ("stage1", "stage2", "stage3", "stage4")
+GENES = ("window", "num_heads", "mlp_ratio")
+HEAD_DIM = 32
+NORM_EPS = 1e-5
+
+
+class S3(MapBackbone):
+    """The static S3 net of an arch.
+
+    >>> model = S3(PRESETS["s3-t"], img_size=32, num_classes=10).eval()
+    >>> model(torch.randn(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    >>> [(info["num_chs"], info["reduction"]) for info in model.feature_info]
+    [(96, 4), (192, 8), (384, 16), (768, 32)]
+    """
+
+    family = "s3"
+    undecayed = frozenset({"attn.positions"})
+
+    @classmethod
+    def plan(
+        cls,
+        arch: Arch,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 4,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: Literal["avg"] = "avg",
+        head_dim: int = HEAD_DIM,
+        drop_path_rate: float = 0.1,
+    ) -> list[Segment]:
+        """Stem, four stages of blocks with merging between them, norm and head.
+
+        Args:
+            img_size: Any multiple of patch_size; maps with an odd side are padded where they are merged.
+            patch_size: Side of the stem's patches: 4, or less for small images.
+            head_dim: Width of an attention head.
+            drop_path_rate: The rate of the last block; it grows linearly from 0.
+        """
+        check_option("global_pool", global_pool, ("avg",))
+        grid, dims = patch_grid(img_size, patch_size), [arch[stage].embed_dim for stage in STAGES]
+        stem: dict[str, Any] = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dims[0]}
+        segments = [Segment.of("stem", MapStem, grid=grid, norm_eps=NORM_EPS, **stem)]
+        common = {"head_dim": head_dim, "stochastic_depth": drop_path_rate > 0}
+        count = sum(len(arch[stage].blocks) for stage in STAGES)
+        rates = iter([drop_path_rate * number / max(count - 1, 1) for number in range(count)])
+        for number, stage in enumerate(STAGES):
+            dim = dims[number]
+            if number:
+                name = f"stages.{number}.downsample"
+                segments.append(Segment.of(name, PatchMerging, grid=grid, in_dim=dims[number - 1], out_dim=dim))
+                grid = pooled_grid(grid)
+            for place, block in enumerate(arch[stage].blocks):
+                options = block_options(block, dim, grid, shifted=place % 2 == 1)
+                name = f"stages.{number}.blocks.{place}"
+                segments.append(Segment.of(name, WindowBlock, next(rates), **options, **common))
+        norm = Segment.of("norm", MapNorm, embed_dim=dims[-1], norm_eps=NORM_EPS)
+        head = Segment.of("head", MapHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)
+        return [*segments, norm, head]
+
+    @classmethod
+    def sharing(cls, **options: Any) -> Mapping[str, Rule]:
+        each, quarters = grouped_prefix(3), grouped_prefix(4)
+        return {
+            "qkv.weight": each,
+            "qkv.bias": each,
+            "positions": centred,
+            "merge_norm.weight": quarters,
+            "merge_norm.bias": quarters,
+            "reduction.weight": grouped_prefix(4, dims=(1,)),
+        }
+
+    @classmethod
+    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Takes ``"depth": [2, 2, 6, 2]`` with lists of four for embed_dim, window, num_heads and mlp_ratio.
+
+        An entry of the last three is that of all blocks of a stage, or a list with one for each block.
+        """
+        if "depth" not in values:
+            return values
+        names = ("depth", "embed_dim", *GENES)
+        if values.keys() != set(names):
+            raise UserError(f"an arch with depth has {', '.join(values)}, expected: {', '.join(names)}")
+        for name in names:
+            if not isinstance(values[name], list | tuple) or len(values[name]) != len(STAGES):
+                raise UserError(f"{name} is {values[name]}, expected a list of {len(STAGES)}: one for each stage")
+        stages = {}
+        for number, stage in enumerate(STAGES):
+            genes = {name: by_block(name, values[name][number], values["depth"][number]) for name in GENES}
+            blocks = [dict(zip(genes, block, strict=True)) for block in zip(*genes.values(), strict=True)]
+            stages[stage] = {"embed_dim": values["embed_dim"][number], "blocks": blocks}
+        return stages
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
+        return [
+            {
+                "num_chs": self.arch[STAGES[number]].embed_dim,
+                "reduction": self.options["patch_size"] * 2**number,
+                "module": name,
+            }
+            for number, name in enumerate(ends.values())
+        ]
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        stages = [(r"^stages\.(\d+)", None)]
+        blocks = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
+        return {"stem": r"^stem", "blocks": [*(stages if coarse else blocks), (r"^norm", (99999,))]}
+
+
+def block_options(block: Arch, embed_dim: int, grid: Grid, shifted: bool) -> dict[str, Any]:
+    """What a block asks of its layer, which sees to it that a window fits the map, now and at another image size."""
+    return {
+        "embed_dim": embed_dim,
+        "num_heads": block.num_heads,
+        "hidden_dim": int(embed_dim * block.mlp_ratio),
+        "grid": grid,
+        "window": block.window,
+        "shifted": shifted,
+    }
+
+
+def by_block(name: str, entry: Any, depth: int) -> list[Any]:
+    entries = list(entry) if isinstance(entry, list | tuple) else [entry] * depth
+    if len(entries) != depth:
+        raise UserError(f"{name} has {len(entries)} entries for a stage of {depth} blocks, expected one for each")
+    return entries
+
+
+def declare(
+    embed_dim: tuple[tuple[int, ...], ...],
+    num_heads: tuple[tuple[int, ...], ...],
+    depth: tuple[tuple[int, ...], ...] = ((2, 3, 4),) * 4,
+    window: tuple[tuple[int, ...], ...] = ((7, 14), (7, 14), (7, 14), (7,)),
+    mlp_ratio: tuple[float, ...] = (3, 3.5, 4),
+) -> Struct:
+    """The declaration that all S3 spaces share: widths, heads, depths and windows for each stage."""
+    stages = {}
+    for name, dims, heads, depths, sides in zip(STAGES, embed_dim, num_heads, depth, window, strict=True):
+        genes = {"window": Choice(*sides, role="topology"), "num_heads": Choice(*heads)}
+        block = Struct(**genes, mlp_ratio=Choice(*mlp_ratio))
+        stages[name] = Struct(embed_dim=Choice(*dims), blocks=Repeat(block, depth=Choice(*depths)))
+    return Struct(**stages)
+
+
+def around(middle: int, **others: Any) -> Struct:
+    """The space around a Swin that begins with so many heads: one more or less in each stage, and 32 of width."""
+    heads = tuple((count - 1, count, count + 1) for count in (middle * 2**stage for stage in range(len(STAGES))))
+    return declare(tuple(tuple(HEAD_DIM * count for count in counts) for counts in heads), heads, **others)
+
+
+def published(depth: str, window: str) -> Arch:
+    """A released net: all of them are as wide as Swin-T, their MLP ratio is 4."""
+    widths = {"embed_dim": [96, 192, 384, 768], "num_heads": [3, 6, 12, 24], "mlp_ratio": [4] * 4}
+    columns = {"depth": [int(d) for d in depth.split()], "window": [int(w) for w in window.split()]}
+    return Arch.from_dict(S3.columns({**columns, **widths}))
+
+
+PRESETS = {
+    "s3-t": published("2 2 6 2", "7 7 14 7"),
+    "s3-s": published("2 2 18 2", "14 14 14 7"),
+    "s3-b": published("2 2 30 2", "7 7 14 7"),
+}
+
+
+def add(name: str, about: str, root: Struct, **options: Any) -> None:
+    register(Space(name, S3, root, options, {} if options else PRESETS, about))
+
+
+LONG = ((2, 3, 4), (2, 3, 4), (6, 10, 14, 18, 22, 26, 30), (2, 3, 4))
+add("s3", "around the three published nets: about 21 to 99 M parameters", around(3, depth=LONG))
+add("s3-tiny", "a start space after the paper's: about 7 to 21 M parameters", around(2))
+add("s3-small", "a start space as wide as Swin-T: about 16 to 45 M parameters", around(3))
+add("s3-base", "a start space as wide as Swin-B: about 29 to 77 M parameters", around(4))
+add(
+    "s3-micro",
+    "a space of S3's shape for small images and small machines: about 0.09 to 0.64 M parameters",
+    declare(
+        embed_dim=((16, 24, 32), (32, 40, 48), (48, 64, 80), (80, 96, 112)),
+        num_heads=((1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5)),
+        depth=((1, 2), (1, 2), (1, 2, 3), (1, 2)),
+        window=((4, 8), (4, 8), (2, 4), (2,)),
+        mlp_ratio=(2, 3, 4),
+    ),
+    img_size=32,
+    patch_size=2,
+    num_classes=10,
+    head_dim=16,
+)

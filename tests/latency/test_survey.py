@@ -1,0 +1,144 @@
+"""Measuring a space, by a clock that tells made-up times; what is real here is the memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import tiny  # noqa: F401 - one thread
+from latency.fake import MICRO, FakeClock
+from nasformer.errors import UserError
+from nasformer.families import get_space
+from nasformer.latency import survey
+from nasformer.latency.clock import CpuClock
+from nasformer.latency.kinds import key_of
+from nasformer.latency.memory import peak_of
+from nasformer.latency.profile import Profile
+from nasformer.latency.rounds import Timed, quartiles, time_all
+from nasformer.latency.runners import OnnxRunner, make_runner
+from nasformer.latency.survey import covering_archs, make_profile, other_archs
+
+CPU = torch.device("cpu")
+
+
+def profiled(monkeypatch: pytest.MonkeyPatch, clock: Any, **options: Any) -> Profile:
+    monkeypatch.setattr(survey, "make_clock", lambda device, threads: clock)
+    return make_profile(MICRO, device=CPU, threads=1, nets=6, holdout=4, rounds=3, quiet=True, **options)
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> Profile:
+    return profiled(monkeypatch, FakeClock(MICRO))
+
+
+def test_a_profile_says_how_it_was_made(steady: Profile) -> None:
+    wanted = {"device": "cpu", "backend": "eager", "batch_size": 1, "threads": 1, "precision": "fp32", "rounds": 3}
+    assert {name: steady.setup[name] for name in wanted} == wanted
+    assert steady.machine["versions"]["torch"] == torch.__version__
+    assert (steady.holdout["nets"], len(steady.holdout["measured_ms"])) == (4, 4)
+
+
+def test_measured_times_do_not_depend_on_the_drift_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = profiled(monkeypatch, FakeClock(MICRO)).holdout["measured_ms"]
+    busy = profiled(monkeypatch, FakeClock(MICRO, drift=1e-3)).holdout["measured_ms"]
+    ratios = [busy[arch] / calm[arch] for arch in calm]
+    # The machine got several times slower meanwhile; all nets share one factor, that of the median pace.
+    assert max(ratios) / min(ratios) < 1.03
+    assert min(ratios) > 2
+
+
+def test_memory_is_predicted_to_the_byte(steady: Profile) -> None:
+    assert steady.holdout["p90_memory_error"] < 0.02
+    runner = make_runner(MICRO, "eager", CPU, 1, 1)
+    arch = MICRO.root.largest()
+    with torch.inference_mode():
+        peak, logits = peak_of(runner.whole(arch), runner.images)
+    weights = 4 * MICRO.cost(arch).params
+    assert steady.memory_bytes(MICRO.plan(arch)) == weights + 256 + peak
+    assert logits.shape == (1, 10)
+
+
+def test_the_chosen_nets_cover_more_kinds_than_random_ones() -> None:
+    space = get_space("esformer-s0")
+
+    def kinds(archs: Any) -> int:
+        return len({key_of(segment) for arch in archs for segment in space.plan(arch)})
+
+    chosen = covering_archs(space, 12, random.Random(0))
+    rng = random.Random(0)
+    assert chosen[:2] == [space.root.smallest(), space.root.largest()]
+    assert kinds(chosen) > kinds([*chosen[:2], *(space.root.sample(rng) for _ in range(10))])
+
+
+def test_the_hold_out_has_none_of_the_others() -> None:
+    rng = random.Random(0)
+    chosen = covering_archs(MICRO, 10, rng)
+    others = other_archs(MICRO, 20, rng, chosen)
+    assert len(set(others)) == 20
+    assert not set(others) & set(chosen)
+
+
+def test_nets_share_layers_but_no_net_has_one_twice() -> None:
+    runner = make_runner(MICRO, "eager", CPU, 1, 1)
+    blocks = [{"num_heads": 2, "mlp_ratio": 2.0}] * 4
+    same = MICRO.arch({"embed_dim": 32, "blocks": blocks})
+    chain, again = runner.chain(same), runner.chain(same)
+    assert len({id(layer) for layer in chain}) == len(chain)
+    assert [id(layer) for layer in chain] == [id(layer) for layer in again]
+
+
+@pytest.mark.parametrize("name", ["autoformer-micro", "trionet-micro"])
+def test_the_chain_does_what_the_whole_does(name: str) -> None:
+    space = get_space(name)
+    runner, arch = make_runner(space, "eager", CPU, 2, 1), space.sample(3)
+    x = runner.images
+    with torch.inference_mode():
+        for layer in runner.chain(arch):
+            x = layer(x)
+        assert torch.equal(x, runner.whole(arch)(runner.images))
+
+
+def test_onnxruntime_runs_a_layer() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    runner = OnnxRunner(MICRO, batch_size=1, threads=1)
+    norm, x = torch.nn.LayerNorm(8).eval(), torch.randn(1, 4, 8)
+    assert torch.allclose(torch.from_numpy(runner.session(norm, x)(x.numpy())), norm(x), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_onnxruntime_runs_nets_and_their_layers() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    runner, arch = OnnxRunner(MICRO, batch_size=1, threads=1), MICRO.root.smallest()
+    expected = runner.model(arch)(torch.from_numpy(runner.images))
+    assert torch.allclose(torch.from_numpy(runner.whole(arch)(runner.images)), expected, atol=1e-4)
+    x = runner.images
+    for step in runner.chain(arch):  # one session a kind, so the logits are not those of the whole
+        x = step(x)
+    assert x.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "said"),
+    [("tensorrt", "cpu", "unknown backend 'tensorrt'; there are: eager"), ("onnxruntime", "cuda", "on the CPU")],
+)
+def test_other_backends_are_refused(backend: str, device: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make_runner(MICRO, backend, torch.device(device), 1, 1)
+
+
+def test_every_net_is_visited_in_every_round() -> None:
+    nets = [Timed(lambda x: x), Timed(lambda x: x, chain=[lambda x: x, lambda x: x])]
+    paces = time_all(nets, 1, CpuClock(1), pacemaker=lambda x: sum(range(1000)), rounds=4)
+    assert [len(net.visits) for net in nets] == [4, 4]
+    assert len(paces) == 8
+    assert [len(times) for times in nets[1].layers(pace=1.0)] == [4, 4]
+    assert quartiles([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_one_thread_is_timed_by_its_own_processor_time() -> None:
+    assert (CpuClock(1).name, CpuClock(2).name) == ("processor time", "wall time")
