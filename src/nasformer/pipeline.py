@@ -6,7 +6,9 @@ RUN/supernet/              the trained supernet
 RUN/search/journal.jsonl   every candidate
 RUN/result.json            the winner beside its references
 RUN/model/                 the winner as an ordinary model
-RUN/plots/, RUN/report.html
+RUN/export/                the same for use elsewhere (shipping.py)
+RUN/baselines/NAME/        models of timm that were trained beside
+RUN/plots/, RUN/report.html, RUN/candidates.csv
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from nasformer.baselines.beside import train_baselines
+from nasformer.beside import train_baselines
 from nasformer.config import FinetuneCommand, RetrainCommand
 from nasformer.data import Split
 from nasformer.errors import UserError

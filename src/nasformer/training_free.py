@@ -3,7 +3,7 @@
 RUN/config.json            what was asked, and the versions that did it
 RUN/search/journal.jsonl   every candidate
 RUN/result.json            the winner beside its references
-RUN/plots/, RUN/report.html
+RUN/plots/, RUN/report.html, RUN/candidates.csv
 """
 
 from __future__ import annotations

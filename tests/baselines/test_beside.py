@@ -100,7 +100,7 @@ def test_a_search_without_training_has_them_too(tmp_path: Path) -> None:
     result = read_json(out / "result.json")
     assert result["references"][-1]["name"] == "best of 8 random"
     assert len(read_journal(out / "search" / "random.jsonl")[1]) == 8
-    assert [row["name"] for row in result["timm"]][:2] == ["mobilevit_xxs", "edgenext_xx_small"]  # for 10 classes
+    assert [row["name"] for row in result["timm"]][:2] == ["mobilevit_xxs", "mobilevitv2_050"]  # for 10 classes
     assert "--baseline timm:NAME" in (out / "report.html").read_text()
 
 
@@ -113,9 +113,10 @@ def test_names_of_baselines() -> None:
         names_of("timm:resnet18x")
 
 
-def retraining(folder: Path, *more: str) -> list[str]:
+def retraining(folder: Path, *more: str, epochs: int = 1) -> list[str]:
     path = folder.parent / "retrain.yaml"
-    path.write_text(json.dumps({"train": {"epochs": 1, "batch_size": 128, "augment": {"crop": "none"}}}))
+    recipe = {"epochs": epochs, "batch_size": 128, "checkpoint_seconds": 0, "augment": {"crop": "none"}}
+    path.write_text(json.dumps({"train": recipe}))
     space = ["--space", "autoformer-micro", "--patch-size", "4", "--arch", ARCH, "--export", "false"]
     return ["retrain", "--config", str(path), "--out", str(folder), *space, *more]
 
@@ -138,6 +139,29 @@ def test_a_timm_model_is_trained_beside_a_retraining(tmp_path: Path, capsys: Any
     assert main(retraining(folder, "--baseline", f"timm:{SMALL}")) == 0
     assert contents(folder) == before
     assert write_report(folder).read_bytes() == before["report.html"]
+
+
+@needs_small
+def test_a_baseline_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(retraining(whole, "--baseline", f"timm:{SMALL}", epochs=2)) == 0
+    taken, step = [], Trainer.step
+
+    def stopped(*args: Any) -> Any:
+        taken.append(args[1])
+        if len(taken) == 38:  # of twice 20: in the second epoch of the baseline
+            raise KeyboardInterrupt
+        return step(*args)
+
+    monkeypatch.setattr(Trainer, "step", stopped)
+    asked = retraining(parts, "--baseline", f"timm:{SMALL}", epochs=2)
+    assert main(asked) == 130
+    assert not (parts / "result.json").exists()
+    taken.clear()
+    monkeypatch.setattr(Trainer, "step", lambda *args: taken.append(args[1]) or step(*args))
+    assert main(asked) == 0
+    assert taken == list(range(10, 20))  # from its checkpoint on
+    assert read_json(parts / "result.json") == read_json(whole / "result.json")
 
 
 @needs_small

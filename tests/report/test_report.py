@@ -325,3 +325,15 @@ def test_the_global_state_of_matplotlib_is_left_alone(run: Path) -> None:
     write_report(run)
     assert dict(pyplot.rcParams) == before
     assert pyplot.get_fignums() == []
+
+
+def test_the_losses_of_baselines_are_drawn_as_well(run: Path) -> None:
+    from nasformer.report.plots import training_curve
+
+    (run / "baselines" / "resnet18").mkdir(parents=True)
+    lines = log_lines(2)
+    (run / "baselines" / "resnet18" / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figure = training_curve(read_run(run))
+    assert figure is not None
+    drawn = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].get_lines()}
+    assert drawn["timm:resnet18"] == [line["loss"] for line in lines]  # so few are not smoothed

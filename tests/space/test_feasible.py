@@ -129,5 +129,7 @@ def test_contradicting_windows_say_which_limits_clash() -> None:
     assert "raise --max-macs" in str(caught.value)
 
 
-def test_flags_have_hyphens() -> None:
-    assert Window("latency_ms").flag("max") == "--max-latency-ms"
+def test_flags_have_hyphens_and_no_units() -> None:
+    assert Window("position_macs").flag("min") == "--min-position-macs"
+    assert Window("latency_ms").flag("max") == "--max-latency"
+    assert Window("memory_bytes").flag("max") == "--max-memory"

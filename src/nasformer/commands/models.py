@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer import finetuning, folders, pipeline, retraining
-from nasformer.baselines.beside import check_baselines
+from nasformer.beside import check_baselines
 from nasformer.commands.common import chosen_space, print_json
 from nasformer.config import EvaluateCommand, ExtractCommand, FinetuneCommand, RetrainCommand
 from nasformer.errors import UserError

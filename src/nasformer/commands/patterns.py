@@ -12,6 +12,7 @@ from nasformer.errors import UserError
 from nasformer.families import Space, get_space
 from nasformer.files import read_json, write_bytes, write_json
 from nasformer.folders import winner
+from nasformer.latency.search import kept_profile
 from nasformer.report.patterns import find_patterns
 from nasformer.search import Budget, read_journal
 from nasformer.space import Arch
@@ -52,7 +53,7 @@ def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
     searched = [searched_in(folder) for folder in folders]
     for folder, other in zip(folders, searched, strict=True):
         check_same(folders[0], searched[0], folder, other)
-    space = get_space(searched[0].space, **searched[0].options)
+    space = kept_profile(get_space(searched[0].space, **searched[0].options), folders[0])
     return space, Budget(**searched[0].budget), [space.root.validate(arch) for arch in archs]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer import pipeline
-from nasformer.baselines.beside import check_baselines, random_rivals, train_baselines
+from nasformer.beside import check_baselines, random_rivals, train_baselines
 from nasformer.commands.common import print_finalists, print_json
 from nasformer.commands.proxies import search_by_proxy
 from nasformer.config import RunCommand, SearchCommand, TrainCommand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def keep_profile(profile: Profile | None, folder: Path | None) -> None:
     """A copy in the run folder, so that the run says by what it went; the first one stays, as its journal does."""
     if profile and folder and not (folder / COPY).exists():
         profile.save(folder / COPY)
+
+
+def kept_profile(space: Space, folder: Path) -> Space:
+    """The space with the costs that the search of a run folder went by."""
+    path = folder / COPY
+    return replace(space, predicted=Profile.load(path).costs) if path.exists() else space
 
 
 def measured_winner(

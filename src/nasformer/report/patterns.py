@@ -81,7 +81,7 @@ def draw(space: Space, budget: Budget, count: int, seed: int) -> tuple[list[Arch
     """Random archs within the budget, and how many of them needed more than plain sampling."""
     rng, windows, asked = Random(seed), budget.windows(), 0
 
-    def costs(arch: Arch) -> dict[str, int]:
+    def costs(arch: Arch) -> dict[str, float]:
         nonlocal asked
         asked += 1
         return space.costs(arch)

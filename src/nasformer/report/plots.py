@@ -109,7 +109,7 @@ def training_curve(run: Run) -> Figure | None:
     many, dots = len(loss) >= SMOOTH_FROM, {"marker": "o", "ms": 4} if len(loss) < 2 else {}
     upper.plot(x, loss, color=BLUE, lw=0.9 if many else 1.8, alpha=0.35 if many else 1, label="loss", **dots)
     if many:
-        upper.plot(x, running_median(loss), color=BLUE, lw=2, label="running median")
+        upper.plot(x, smoothed(loss), color=BLUE, lw=2, label="running median")
     _baselines(upper, run, by)
     if many or run.baselines:
         upper.legend(frameon=False, fontsize=9, labelcolor=INK)
@@ -125,10 +125,15 @@ def _baselines(axes: Any, run: Run, by: str) -> None:
     """The losses of models that were trained beside by the same recipe."""
     for name, colour in zip(run.baselines, PALETTE[1:] * len(run.baselines), strict=False):
         x, loss = (np.array([line[key] for line in run.baselines[name]], dtype=float) for key in (by, "loss"))
-        axes.plot(x, running_median(loss), color=colour, lw=1.6, label=plain(f"timm:{name}", 40))
+        axes.plot(x, smoothed(loss), color=colour, lw=1.6, label=plain(f"timm:{name}", 40))
 
 
-def running_median(values: np.ndarray) -> np.ndarray:
+def smoothed(values: np.ndarray) -> np.ndarray:
+    """The running median; of a few values, these themselves."""
+    return _running_median(values) if len(values) >= SMOOTH_FROM else values
+
+
+def _running_median(values: np.ndarray) -> np.ndarray:
     """Each value's median with its neighbours (a thirtieth of the whole); without them where there are none."""
     half = max(2, len(values) // 60)
     windows = [values[max(0, at - half) : at + half + 1] for at in range(len(values))]

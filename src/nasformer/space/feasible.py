@@ -50,7 +50,7 @@ class Window:
         return 0.0
 
     def flag(self, end: str) -> str:
-        """The option of the command line that sets one end ("min" or "max")."""
+        """The option of the command line that sets one end ("min" or "max"); units are given with its value."""
         return f"--{end}-{self.name.removesuffix('_ms').removesuffix('_bytes').replace('_', '-')}"
 
 
