@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,8 +77,19 @@ def test_operators_have_laws_of_their_own() -> None:
 def test_a_law_stays_near_what_was_measured() -> None:
     law = Law.fit([{"size": 1.0}, {"size": 2.0}, {"size": 3.0}], [1.0, 10.0, 100.0])
     assert law({"size": 2.5}) == pytest.approx(10**1.5, rel=0.05)
-    assert law({"size": 50.0}) == 200.0
-    assert law({"size": -50.0}) == 0.5
+    assert law({"size": 50.0}) == pytest.approx(200.0)
+    assert law({"size": -50.0}) == pytest.approx(0.5)
+
+
+def test_a_law_is_bent_towards_its_neighbours() -> None:
+    sizes = [0.5 * step for step in range(20)]
+    law = Law.fit([{"size": size} for size in sizes], [math.exp(size + math.sin(size / 2)) for size in sizes])
+    between = [size + 0.25 for size in sizes[:-1]]
+    misses = [abs(math.log(law({"size": size})) - size - math.sin(size / 2)) for size in between]
+    straight = replace(law, pulls=[0.0] * len(law.pulls))
+    assert sum(misses) < 0.5 * sum(
+        abs(math.log(straight({"size": size})) - size - math.sin(size / 2)) for size in between
+    )
 
 
 def test_features_that_do_not_vary_have_no_say() -> None:

@@ -57,56 +57,51 @@ def make_profile(
     rng = random.Random(f"profile {seed}")
     chosen = covering_archs(space, nets, rng)
     others = other_archs(space, holdout, rng, chosen)
-    say_unless(quiet, f"building {len(chosen) + len(others)} nets of {space.name}")
+    if not quiet:
+        say(f"building {len(chosen) + len(others)} nets of {space.name}")
     timed = [Timed(runner.whole(arch), runner.chain(arch)) for arch in chosen]
     tests = [Timed(runner.whole(arch)) for arch in others]
-    paces = time_all(
-        timed + tests,
-        runner.images,
-        clock,
-        pacemaker=timed[0].net,
-        rounds=rounds,
-        seed=seed,
-        label="" if quiet else "profile",
-    )
-    pace, plans = median(paces), [space.plan(arch) for arch in chosen]
-    setup = {
-        "device": device.type,
-        "backend": backend,
-        "batch_size": batch_size,
-        "threads": threads,
-        "precision": "fp32",
-        "clock": clock.name,
-        "rounds": rounds,
-        "pace_ms": [1000 * value for value in quartiles(paces)],
-    }
-    table = fill_table(plans, timed, pace, peaks_of(chosen, plans, runner))
-    segments = [segment for plan in plans for segment in plan]
+    label, pacemaker = "" if quiet else "profile", timed[0].net
+    paces = time_all(timed + tests, runner.images, clock, pacemaker=pacemaker, rounds=rounds, seed=seed, label=label)
+    setup = {"device": device.type, "backend": backend, "batch_size": batch_size, "threads": threads}
+    setup |= {"precision": "fp32", "clock": clock.name, "rounds": rounds}
+    setup |= {"pace_ms": [1000 * value for value in quartiles(paces)]}
     profile = Profile(
         space=space.name,
         options=model_options(space.model) | dict(space.options),
         setup=setup,
         machine=describe_machine(device, backend),
-        table=table,
-        laws=fit_laws(segments, table),
+        table={},
+        laws={},
         image_bytes=nbytes(runner.images) if isinstance(runner.images, torch.Tensor) else 0,
     )
-    measured = [1000 * net.seconds(pace) for net in timed]
+    profile = filled(profile, space, chosen, timed, runner)
+    return replace(profile, holdout=tested(profile, space, others, tests, runner))
+
+
+def filled(profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[Timed], runner: Runner) -> Profile:
+    """The profile with its table, its laws and its calibration."""
+    pace, plans = pace_of(profile), [space.plan(arch) for arch in archs]
+    table = fill_table(plans, nets, pace, peaks_of(archs, plans, runner))
+    profile = replace(profile, table=table, laws=fit_laws([segment for plan in plans for segment in plan], table))
+    measured = [1000 * net.seconds(pace) for net in nets]
     overhead, scale = fit_line([profile.sum_ms(plan) for plan in plans], measured)
-    profile = replace(profile, overhead_ms=overhead, scale=scale)
-    found = {json_of(arch): 1000 * net.seconds(pace) for arch, net in zip(others, tests, strict=True)}
-    test = [space.plan(arch) for arch in others]
-    errors = judge(profile, test, list(found.values()))
-    return replace(profile, holdout={**errors, **judge_memory(profile, runner, others, test), "measured_ms": found})
+    return replace(profile, overhead_ms=overhead, scale=scale)
 
 
-def say_unless(quiet: bool, line: str) -> None:
-    if not quiet:
-        say(line)
+def tested(
+    profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[Timed], runner: Runner
+) -> dict[str, Any]:
+    """How well nets are predicted that had no part in the profile, and their times."""
+    plans, measured = [space.plan(arch) for arch in archs], [1000 * net.seconds(pace_of(profile)) for net in nets]
+    times = {arch.to_json(): ms for arch, ms in zip(archs, measured, strict=True)}
+    memory = judge_memory(profile, runner, archs, plans)
+    return {**judge(profile, plans, measured), **memory, "measured_ms": times}
 
 
-def json_of(arch: Arch) -> str:
-    return arch.to_json()
+def pace_of(profile: Profile) -> float:
+    """The median pace in seconds: the level that all times are brought to."""
+    return profile.setup["pace_ms"][1] / 1000
 
 
 def covering_archs(space: Space, count: int, rng: random.Random) -> list[Arch]:
