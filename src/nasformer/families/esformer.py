@@ -22,11 +22,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.maps import MapBackbone
+from nasformer.families.maps import STAGES, MapBackbone, drop_path_rates
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, centred, grouped_prefix
@@ -42,7 +41,6 @@ from nasformer.layers.map_stem import MapStem
 from nasformer.layers.relative_attention import Grid
 from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
 
-STAGES = ("stage1", "stage2", "stage3", "stage4")
 KERNELS = (3, 5, 7, 9)
 EXPANSIONS = (2, 3, 4, 6)
 
@@ -50,6 +48,7 @@ EXPANSIONS = (2, 3, 4, 6)
 class ESFormer(MapBackbone):
     """The static ESFormer of an arch.
 
+    >>> import torch
     >>> model = ESFormer(PRESETS["edgenext-like-xxs"], img_size=32, patch_size=1, num_classes=10).eval()
     >>> model(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -85,7 +84,7 @@ class ESFormer(MapBackbone):
         grids, dims = stage_grids(img_size, patch_size), [arch[stage].embed_dim for stage in STAGES]
         stem = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dims[0]}
         common = {"layer_scale": layer_scale, "stochastic_depth": drop_path_rate > 0}
-        rates = iter(drop_path_rates(drop_path_rate, sum(len(arch[stage].blocks) for stage in STAGES)))
+        rates = drop_path_rates(arch, drop_path_rate)
         segments = [Segment.of("stem", MapStem, grid=grids[0], **stem)]
         for number, grid in enumerate(grids):
             if number:
@@ -105,24 +104,6 @@ class ESFormer(MapBackbone):
         each = grouped_prefix(3)
         return {"qkv.weight": each, "qkv.bias": each, "conv_dw.weight": centred, "depthwise.weight": centred}
 
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
-        return [
-            {
-                "num_chs": self.arch[STAGES[number]].embed_dim,
-                "reduction": self.options["patch_size"] * 2**number,
-                "module": name,
-            }
-            for number, name in enumerate(ends.values())
-        ]
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        stages = [(r"^stages\.(\d+)", None)]
-        blocks = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
-        return {"stem": r"^stem", "blocks": [*(stages if coarse else blocks), (r"^norm", (99999,))]}
-
 
 def stage_grids(img_size: int | tuple[int, int], patch_size: int) -> list[Grid]:
     """Rows and columns of the map in each stage.
@@ -137,10 +118,6 @@ def stage_grids(img_size: int | tuple[int, int], patch_size: int) -> list[Grid]:
     if min(height, width) < unit or height % unit or width % unit:
         raise UserError(f"img_size {img_size} is not a multiple of {unit}, 8 times patch_size; change one of them")
     return [(height // step, width // step) for step in (patch_size, 2 * patch_size, 4 * patch_size, unit)]
-
-
-def drop_path_rates(last: float, count: int) -> list[float]:
-    return [last * number / max(count - 1, 1) for number in range(count)]
 
 
 def block_layer(

@@ -35,10 +35,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
-
 from nasformer.errors import UserError
-from nasformer.families.maps import MapBackbone
+from nasformer.families.maps import STAGES, MapBackbone, drop_path_rates
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, centred, grouped_prefix
@@ -53,7 +51,6 @@ from nasformer.layers.token_pool import pooled_grid
 from nasformer.layers.window_block import WindowBlock
 from nasformer.space import Arch, Choice, Repeat, Struct
 
-STAGES = ("stage1", "stage2", "stage3", "stage4")
 GENES = ("window", "num_heads", "mlp_ratio")
 HEAD_DIM = 32
 NORM_EPS = 1e-5
@@ -62,6 +59,7 @@ NORM_EPS = 1e-5
 class S3(MapBackbone):
     """The static S3 net of an arch.
 
+    >>> import torch
     >>> model = S3(PRESETS["s3-t"], img_size=32, num_classes=10).eval()
     >>> model(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -98,8 +96,7 @@ class S3(MapBackbone):
         stem: dict[str, Any] = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dims[0]}
         segments = [Segment.of("stem", MapStem, grid=grid, norm_eps=NORM_EPS, **stem)]
         common = {"head_dim": head_dim, "stochastic_depth": drop_path_rate > 0}
-        count = sum(len(arch[stage].blocks) for stage in STAGES)
-        rates = iter([drop_path_rate * number / max(count - 1, 1) for number in range(count)])
+        rates = drop_path_rates(arch, drop_path_rate)
         for number, stage in enumerate(STAGES):
             dim = dims[number]
             if number:
@@ -146,24 +143,6 @@ class S3(MapBackbone):
             blocks = [dict(zip(genes, block, strict=True)) for block in zip(*genes.values(), strict=True)]
             stages[stage] = {"embed_dim": values["embed_dim"][number], "blocks": blocks}
         return stages
-
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
-        return [
-            {
-                "num_chs": self.arch[STAGES[number]].embed_dim,
-                "reduction": self.options["patch_size"] * 2**number,
-                "module": name,
-            }
-            for number, name in enumerate(ends.values())
-        ]
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        stages = [(r"^stages\.(\d+)", None)]
-        blocks = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
-        return {"stem": r"^stem", "blocks": [*(stages if coarse else blocks), (r"^norm", (99999,))]}
 
 
 def block_options(block: Arch, embed_dim: int, grid: Grid, shifted: bool) -> dict[str, Any]:

@@ -37,10 +37,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
-
 from nasformer.errors import UserError
-from nasformer.families.maps import MapBackbone
+from nasformer.families.maps import STAGES, MapBackbone, drop_path_rates
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import MultiHead, Rule, centred
@@ -56,7 +54,6 @@ from nasformer.layers.relative_attention import Grid
 from nasformer.layers.trio_stem import TrioStem, halved
 from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
 
-STAGES = ("stage1", "stage2", "stage3", "stage4")
 OPERATORS: dict[str, Any] = {"conv": ConvOperator, "local": LocalOperator, "axial": AxialOperator}
 HEAD_SHARING = ("multi-head", "prefix")
 
@@ -64,6 +61,7 @@ HEAD_SHARING = ("multi-head", "prefix")
 class TrioNet(MapBackbone):
     """The static TrioNet of an arch.
 
+    >>> import torch
     >>> model = TrioNet(stand_alone("local", 26, width=128), img_size=32, stem_stride=1, num_classes=10).eval()
     >>> model(torch.randn(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -72,6 +70,7 @@ class TrioNet(MapBackbone):
     """
 
     family = "trionet"
+    stem_option = "stem_stride"
 
     @classmethod
     def plan(
@@ -112,8 +111,7 @@ class TrioNet(MapBackbone):
         for _ in range(stem_stride // 2):
             grid = halved(grid)
         common = {"last_gamma": last_gamma, "stochastic_depth": drop_path_rate > 0}
-        count = sum(len(arch[stage].blocks) for stage in STAGES)
-        rates = iter([drop_path_rate * number / max(count - 1, 1) for number in range(count)])
+        rates = drop_path_rates(arch, drop_path_rate)
         for number, stage in enumerate(STAGES):
             for place, block in enumerate(arch[stage].blocks):
                 stride = 2 if number and not place else 1
@@ -137,22 +135,6 @@ class TrioNet(MapBackbone):
             for name in ("local.norm", "axial.norm"):
                 rules |= {f"{name}.weight": MultiHead(), f"{name}.bias": MultiHead()}
         return rules
-
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
-        return [
-            {
-                "num_chs": self.arch[STAGES[number]].embed_dim,
-                "reduction": self.options["stem_stride"] * 2**number,
-                "module": name,
-            }
-            for number, name in enumerate(ends.values())
-        ]
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.blocks\.(\d+)"}
 
 
 def both_sides(img_size: int | tuple[int, int]) -> Grid:
