@@ -106,6 +106,7 @@ def test_a_winner_that_is_too_slow_gives_way(capsys: Any, tmp_path: Path) -> Non
     assert "the best 1 by score exceed latency_ms <= 100K; number 2 wins" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on_and_ends_the_same(capsys: Any, tmp_path: Path) -> None:
     in_profiles(tmp_path, PROFILE)
     run, command = tmp_path / "run", [*PROXY, "--max-latency", f"{MIDDLE}ms", "--out"]

@@ -235,6 +235,7 @@ def steps(run: Path) -> int:
     return max((int(path.name.removeprefix("step-")) for path in found), default=0)
 
 
+@pytest.mark.slow
 def test_killed_twice_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
     disturb(tmp_path, kills=2, epochs=6)
 

@@ -307,6 +307,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     evolution = ["--search.population", "8", "--search.generations", "9", "--max-params", "120K"]
     whole, run = tmp_path / "whole" / "run", tmp_path / "parts" / "run"  # of one name, which the report shows
