@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -66,6 +67,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
     assert summary["winner"]["arch"] == json.loads((tmp_path / "two" / "result.json").read_text())["winner"]["arch"]
 
 
+@pytest.mark.slow
 def test_two_processes_retrain_the_model_that_one_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG.partition("search:")[0])
     arch = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
