@@ -11,9 +11,9 @@ import pytest
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli import main
-from nasformer.config import SearchOptions
 from nasformer.families import get_space, registry
 from nasformer.files import read_json
+from nasformer.options import SearchOptions
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.search import search_training_free
 from nasformer.search import Budget, Cyclic, Evolution, complete_options, read_journal

@@ -15,10 +15,10 @@ import runs
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer import folders
 from nasformer.cli import main
-from nasformer.config import DataConfig
 from nasformer.data import Split
 from nasformer.files import read_json
 from nasformer.folders import load_batches
+from nasformer.options import DataConfig
 from nasformer.recipe import AugmentConfig, Recipe
 from nasformer.train.distributed import World
 

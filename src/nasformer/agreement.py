@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from nasformer.config import DataConfig
 from nasformer.data import BatchSource
 from nasformer.errors import UserError
 from nasformer.families import Space
 from nasformer.families.backbone import model_options
 from nasformer.files import read_json
+from nasformer.options import DataConfig
 from nasformer.supernet.storage import CONFIG
 
 

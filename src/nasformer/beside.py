@@ -8,7 +8,7 @@ from typing import Any
 from nasformer.baselines.random_start import RANDOM, best_of_search, best_of_start
 from nasformer.baselines.timm_models import names_of
 from nasformer.baselines.training import timm_costs, train_timm
-from nasformer.config import SearchOptions
+from nasformer.options import SearchOptions
 from nasformer.pipeline import Run, objectives_of
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, Problem, SearchResult

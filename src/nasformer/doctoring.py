@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from nasformer.config import DataConfig
 from nasformer.data import Split
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space
 from nasformer.files import locked, read_json, read_tensors, write_json
 from nasformer.folders import UNTRAINED, load_batches, normalise_as
+from nasformer.options import DataConfig
 from nasformer.space import Arch
 from nasformer.supernet import Supernet, load_supernet
 from nasformer.supernet import alarms as rules

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nasformer.agreement import fingerprint, holds_out_others
-from nasformer.config import DataConfig, FinetuneCommand
+from nasformer.config import FinetuneCommand
 from nasformer.data import BatchSource
 from nasformer.errors import UserError
 from nasformer.export import load_model
@@ -22,6 +22,7 @@ from nasformer.export.timm_config import both_sides, first_convolution, input_sh
 from nasformer.families import Space, get_space
 from nasformer.families.backbone import Backbone
 from nasformer.folders import cut, facts_of, find_supernet, model_folder, normalise_as, winner
+from nasformer.options import DataConfig
 from nasformer.pipeline import Run
 from nasformer.recipe import Recipe
 from nasformer.retraining import check_out, completed, fresh_model, train_single

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nasformer.agreement import image_options
-from nasformer.config import DataConfig, EvaluateCommand
+from nasformer.config import EvaluateCommand
 from nasformer.data import Batches, BatchSource, ImageFiles, StreamingFolder, find_files, open_data
 from nasformer.data.image_files import USUAL_SIZE, memory_size
 from nasformer.data.memory import fits
@@ -20,6 +20,7 @@ from nasformer.export.model_folder import CONFIG as MODEL_CONFIG
 from nasformer.families import Space
 from nasformer.families.backbone import Backbone
 from nasformer.files import read_json
+from nasformer.options import DataConfig
 from nasformer.progress import say
 from nasformer.recipe import AugmentConfig, Recipe
 from nasformer.space import Arch

@@ -32,16 +32,7 @@ from nasformer.agreement import (
     training_images,
 )
 from nasformer.baselines.timm_table import fitting
-from nasformer.config import (
-    BudgetConfig,
-    DataConfig,
-    FinetuneCommand,
-    RetrainCommand,
-    RunCommand,
-    SearchCommand,
-    SearchOptions,
-    TrainCommand,
-)
+from nasformer.config import FinetuneCommand, RetrainCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.data import StreamingFolder
 from nasformer.data.image_files import USUAL_SIZE
 from nasformer.device import choose_device
@@ -54,6 +45,7 @@ from nasformer.folders import UNTRAINED, facts_of, load_batches, normalise_as
 from nasformer.latency.lookup import with_profile
 from nasformer.latency.profile import Profile
 from nasformer.latency.search import keep_profile, measured_winner, profile_settings
+from nasformer.options import BudgetConfig, DataConfig, SearchOptions
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, Problem, SearchResult, complete_options, find_strategy, references
 from nasformer.space import Arch, check_satisfiable

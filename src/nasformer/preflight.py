@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasformer.config import SearchOptions
 from nasformer.families import Space
+from nasformer.options import SearchOptions
 from nasformer.pipeline import Run
 from nasformer.recipe import Recipe
 from nasformer.search import Budget, Candidate, Problem, Proposal, complete_options, find_strategy

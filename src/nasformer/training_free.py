@@ -17,7 +17,7 @@ from typing import Any
 from nasformer.agreement import fit_to_data
 from nasformer.baselines.random_start import RANDOM, best_of_search, best_of_start
 from nasformer.baselines.timm_table import fitting
-from nasformer.config import DataConfig, ProbeConfig, SearchCommand, SearchOptions, SpaceConfig
+from nasformer.config import SearchCommand
 from nasformer.data import BatchSource
 from nasformer.device import choose_device
 from nasformer.errors import UserError
@@ -27,6 +27,7 @@ from nasformer.files import locked, write_json
 from nasformer.folders import load_batches
 from nasformer.latency.lookup import with_profile
 from nasformer.latency.search import keep_profile, measured_winner, profile_settings
+from nasformer.options import DataConfig, ProbeConfig, SearchOptions, SpaceConfig
 from nasformer.pipeline import noted_in
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.search import search_training_free

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tiny
-from nasformer.config import DataConfig
 from nasformer.data import Batches, load_data
 from nasformer.errors import UserError
+from nasformer.options import DataConfig
 from nasformer.recipe import Recipe
 from nasformer.space import Choice, OneOf, Repeat, Struct
 from nasformer.supernet import Supernet

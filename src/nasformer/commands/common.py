@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nasformer.config import SpaceConfig
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space, list_spaces
+from nasformer.options import SpaceConfig
 
 
 def chosen_space(command: SpaceConfig) -> Space:

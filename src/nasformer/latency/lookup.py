@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nasformer.config import BudgetConfig
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space, list_spaces
 from nasformer.families.backbone import model_options
 from nasformer.latency.profile import Profile
+from nasformer.options import BudgetConfig
 
 FOLDER = Path("profiles")
 PREDICTED = ("latency_ms", "memory_bytes")
