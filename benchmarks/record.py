@@ -25,11 +25,18 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+def without_folders(value: Any) -> Any:
+    """Paths as bare names: where a file lay on one machine is nobody else's business."""
+    if isinstance(value, list):
+        return [without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
 def save_record(name: str, settings: dict[str, Any], results: dict[str, Any], out: str | None) -> None:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     record = {
         "benchmark": name,
-        "settings": settings,
+        "settings": {name: without_folders(value) for name, value in settings.items()},
         "versions": versions,
         "hardware": hardware(),
         "results": results,
