@@ -2,8 +2,9 @@
 
 python benchmarks/size_steps.py --out size_steps.json --plot size_steps.png
 
-A score for size should rise with nearly every step, and follow the parameters among unlike nets of one topology. A
-score for topology should neither rise nor fall: half of the steps up, and little change against its spread over archs.
+A score for size should rise with nearly every step, follow the parameters among unlike nets of one topology, and change
+little with the seed. A score for topology should neither rise nor fall: half of the steps up, and little change against
+its spread over archs.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ def siblings(space: Space, scorer: Scorer, arch: Arch, count: int, seed: int) ->
     return {name: float(spearmanr([row[name].mean for row in rows], params).statistic) for name in rows[0]}
 
 
+def noise(space: Space, arch: Arch, names: Sequence[str], img_size: int, seeds: int = 3) -> dict[str, float]:
+    """How much of itself a score changes with the seed: the standard deviation over the mean."""
+    rows = [Scorer(space, names, batch_size=8, img_size=img_size, seed=seed).score(arch) for seed in range(seeds)]
+    values = {name: [row[name].mean for row in rows] for name in names}
+    return {name: statistics.stdev(some) / statistics.fmean(some) for name, some in values.items()}
+
+
 def summary(found: Sequence[dict[str, Changes]], name: str) -> dict[str, float]:
     """The share of steps that raise the score, by gene and over all, and the median change."""
     pooled = {gene: [x for each in found for x in each[name].get(gene, [])] for gene in GENES}
@@ -98,15 +106,17 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     space, names = nasformer.get_space(args.space), args.proxy.split(",")
     scorer = Scorer(space, names, batch_size=8, img_size=args.img_size)
-    found, ranks = [], []
+    found, ranks, noises = [], [], []
     for number in range(args.archs):
         arch = space.sample(300 + number)
         found.append(changes(space, scorer, arch, names, args.steps, number))
         ranks.append(siblings(space, scorer, arch, args.siblings, number))
+        noises.append(noise(space, arch, names, args.img_size))
         print(f"{number + 1} of {args.archs} archs", flush=True)
     results = {name: summary(found, name) for name in names}
     for name, row in results.items():
         row["spearman_params"] = statistics.fmean(rank[name] for rank in ranks)
+        row["seed"] = statistics.fmean(some[name] for some in noises)
         print(f"{name:12}" + "".join(f"  {label} {value:.3f}" for label, value in row.items()))
     if args.plot:
         plot(found, names, args.plot)

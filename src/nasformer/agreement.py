@@ -11,7 +11,6 @@ from torch import nn
 from nasformer.data import BatchSource
 from nasformer.errors import UserError
 from nasformer.families import Space
-from nasformer.families.backbone import model_options
 from nasformer.files import read_json
 from nasformer.options import DataConfig
 from nasformer.supernet.storage import CONFIG
@@ -33,7 +32,7 @@ def fit_to_data(space: Space, batches: BatchSource, config: Any) -> Space:
 
 def check_options(config: Any, batches: BatchSource, trained: Space) -> None:
     """A supernet runs on images like those it was trained on, and as the model it was trained as."""
-    has = model_options(trained.model) | dict(trained.options)
+    has = trained.full_options
     for name, value in {**config.model_options(), **image_options(batches)}.items():
         if has[name] != value:
             raise UserError(

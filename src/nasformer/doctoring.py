@@ -7,7 +7,6 @@ RUN/health.json keeps the finding, for the report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from nasformer.supernet import Supernet, load_supernet
 from nasformer.supernet import alarms as rules
 from nasformer.supernet.alarms import Alarm
 from nasformer.supernet.health import dimensions, subnets
-from nasformer.supernet.storage import CONFIG, retuple
+from nasformer.supernet.storage import CONFIG, retupled
 from nasformer.train.checkpoint import Checkpoints
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Heirs
@@ -75,12 +74,12 @@ class Patient:
         """That of the supernet, or of the checkpoint, or as it was asked for."""
         if self.trained:
             found = read_json(self.folder / "supernet" / CONFIG)
-            return get_space(found["space"], **hashable(found["options"]))
+            return get_space(found["space"], **retupled(found["options"]))
         settings = read_json(self.checkpoint / "settings.json") if self.checkpoint else {}
         if settings.get("arch"):
             raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
         return get_space(
-            self.config["space"], **hashable(settings.get("model_options") or self.config.get("model") or {})
+            self.config["space"], **retupled(settings.get("model_options") or self.config.get("model") or {})
         )
 
     def looks(self) -> list[dict[str, Any]]:
@@ -126,10 +125,6 @@ class Patient:
 
 
 SPLITS = {"holdout": "held-out images", "test": "test images"}
-
-
-def hashable(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: retuple(value) for name, value in options.items()}
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -18,10 +18,11 @@ from nasformer.config import FinetuneCommand
 from nasformer.data import BatchSource
 from nasformer.errors import UserError
 from nasformer.export import load_model
-from nasformer.export.timm_config import both_sides, first_convolution, input_shape
+from nasformer.export.timm_config import first_convolution, input_shape
 from nasformer.families import Space, get_space
 from nasformer.families.backbone import Backbone
 from nasformer.folders import cut, facts_of, find_supernet, model_folder, normalise_as, winner
+from nasformer.layers.grid import both_sides
 from nasformer.options import DataConfig
 from nasformer.pipeline import Run
 from nasformer.recipe import Recipe

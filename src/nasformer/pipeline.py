@@ -39,7 +39,7 @@ from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.export import save_model
 from nasformer.families import Space, get_space, list_spaces
-from nasformer.families.backbone import Backbone, model_options
+from nasformer.families.backbone import Backbone
 from nasformer.files import locked, read_json, write_json
 from nasformer.folders import UNTRAINED, facts_of, load_batches, normalise_as
 from nasformer.latency.lookup import with_profile
@@ -114,7 +114,7 @@ class Run:
     @property
     def image_shape(self) -> dict[str, int]:
         """What a model is built for."""
-        options = model_options(self.space.model) | dict(self.space.options)
+        options = self.space.full_options
         return {name: options[name] for name in ("img_size", "in_chans", "num_classes")}
 
     @property
@@ -231,7 +231,7 @@ def open_run(command: AnyCommand) -> Iterator[Run]:
     recipe = getattr(command, "train", None) or UNTRAINED
     with locked(folder / ".lock", needed=world.main):
         # Images keep their size, unless another was asked for, now or when the supernet was trained.
-        options = model_options(space.model) | dict(space.options)
+        options = space.full_options
         asked = {"img_size": command.img_size, "in_chans": command.in_chans} if command.space else options
         size, channels = asked["img_size"], asked["in_chans"]
         run = Run(folder, command, space, recipe, world, size, channels, options["img_size"])

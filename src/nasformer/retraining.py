@@ -25,7 +25,7 @@ from nasformer.folders import winner
 from nasformer.pipeline import Run
 from nasformer.recipe import Recipe
 from nasformer.space import Arch
-from nasformer.supernet.storage import retuple
+from nasformer.supernet.storage import retupled
 from nasformer.train.evaluate import evaluate
 from nasformer.train.models import train_model
 
@@ -74,7 +74,7 @@ def searched_options(run: Path) -> dict[str, Any]:
     model, config = run / "model" / MODEL_CONFIG, read_json(run / "config.json")
     asked = {name: config.get(name) for name in ("img_size", "patch_size")} | (config.get("model") or {})
     found = read_json(model).get("options", {}) if model.exists() else asked
-    return {name: retuple(value) for name, value in found.items() if value is not None}
+    return retupled({name: value for name, value in found.items() if value is not None})
 
 
 def retrain(run: Run, arch: Arch, recipe: Recipe, baseline: str = "") -> dict[str, Any]:

@@ -22,7 +22,6 @@ from nasformer.data import BatchSource
 from nasformer.device import choose_device
 from nasformer.errors import UserError
 from nasformer.families import Space
-from nasformer.families.backbone import model_options
 from nasformer.files import locked, write_json
 from nasformer.folders import load_batches
 from nasformer.latency.lookup import with_profile
@@ -139,7 +138,7 @@ def summarise(
         return {"name": name, "arch": arch.to_dict(), **scorer.space.costs(arch), **scores}
 
     rivals = references(scorer.space.root, scorer.space.costs, budget, command.seed) | dict(further)
-    known = model_options(scorer.space.model) | dict(scorer.space.options)
+    known = scorer.space.full_options
     shape = {name: known[name] for name in ("img_size", "num_classes")}
     return {
         "space": scorer.space.name,

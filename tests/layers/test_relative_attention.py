@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nasformer.layers.relative_attention import Grid, RelativeAttention, RelativePositions
+from nasformer.layers.grid import Grid
+from nasformer.layers.relative_attention import RelativeAttention, RelativePositions
 
 
 def pair_vectors(table: RelativePositions, grid: Grid, max_distance: int) -> Tensor:

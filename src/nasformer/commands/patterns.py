@@ -16,7 +16,7 @@ from nasformer.latency.search import kept_profile
 from nasformer.report.patterns import find_patterns
 from nasformer.search import Budget, read_journal
 from nasformer.space import Arch
-from nasformer.supernet.storage import retuple
+from nasformer.supernet.storage import retupled
 
 
 class Searched(NamedTuple):
@@ -60,7 +60,7 @@ def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
 def searched_in(folder: Path) -> Searched:
     """From the result and the journal; the folder of a retraining has none, and its winner was not found there."""
     settings, _ = read_journal(folder / "search" / "journal.jsonl")
-    options = {name: retuple(value) for name, value in (settings.get("model_options") or {}).items()}
+    options = retupled(settings.get("model_options") or {})
     return Searched(str(read_json(folder / "result.json").get("space")), settings.get("budget") or {}, options)
 
 

@@ -10,7 +10,6 @@ from nasformer import preflight
 from nasformer.commands.common import chosen_space, print_json
 from nasformer.config import PlanCommand
 from nasformer.errors import UserError
-from nasformer.families.backbone import model_options
 from nasformer.pipeline import Run
 from nasformer.search import format_quantity
 from nasformer.train.distributed import World
@@ -29,7 +28,7 @@ def plan(command: PlanCommand, as_json: bool) -> None:
 def look_ahead(command: PlanCommand) -> dict[str, Any]:
     """All that can be known before a run, without its folder."""
     space, budget, recipe = chosen_space(command), command.budget(), command.train
-    usual = (model_options(space.model) | dict(space.options))["img_size"]
+    usual = space.full_options["img_size"]
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder), command, space, recipe, World(), command.img_size, command.in_chans, usual)
         run.use_profile(command, command.search.objectives)

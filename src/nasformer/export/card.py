@@ -12,6 +12,7 @@ import torch
 
 import nasformer
 from nasformer.errors import UserError
+from nasformer.export.timm_config import input_shape
 from nasformer.families.backbone import Backbone
 from nasformer.files import read_json
 from nasformer.layers.cost import Cost
@@ -137,8 +138,7 @@ def loading(facts: Mapping[str, Any], differences: Mapping[str, float | None]) -
 
 
 def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
-    size, channels = model.options["img_size"], model.options["in_chans"]
-    rows, columns = (size, size) if isinstance(size, int) else size
+    channels, rows, columns = input_shape(model)
     text = f"Float tensors [batch, {channels}, {rows}, {columns}]. "
     if "mean" not in facts or "std" not in facts:
         return text + "How they were normalised in training is not known."

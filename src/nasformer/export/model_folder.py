@@ -7,12 +7,13 @@ from typing import Any
 
 import nasformer
 from nasformer.errors import UserError
-from nasformer.export.timm_config import TIMM_KEYS, both_sides, input_shape, timm_config
+from nasformer.export.timm_config import TIMM_KEYS, input_shape, timm_config
 from nasformer.families import list_spaces
 from nasformer.families.backbone import Backbone
 from nasformer.files import read_json, read_tensors, save_tensors, write_json
+from nasformer.layers.grid import both_sides
 from nasformer.space import Arch
-from nasformer.supernet.storage import retuple
+from nasformer.supernet.storage import retupled
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -58,7 +59,7 @@ def saved_model(folder: Path) -> Backbone:
     if config.get("family") not in families:
         raise UserError(f"{folder / CONFIG} names the family {config.get('family')!r}; known: {', '.join(families)}")
     try:
-        options = {name: retuple(value) for name, value in config["options"].items()}
+        options = retupled(config["options"])
         model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} is damaged ({error}); extract the model again") from None

@@ -16,6 +16,7 @@ from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.export.source import Closure, Import, import_lines
 from nasformer.families.backbone import Backbone
 from nasformer.families.segment import Segment
+from nasformer.layers.grid import both_sides
 
 WIDTH = 120
 
@@ -91,8 +92,7 @@ def header(model: Backbone, normed: bool) -> str:
 
 
 def constants(model: Backbone, facts: Mapping[str, Any]) -> str:
-    size = model.options["img_size"]
-    values: dict[str, Any] = {"IMG_SIZE": (size, size) if isinstance(size, int) else tuple(size)}
+    values: dict[str, Any] = {"IMG_SIZE": both_sides(model.options["img_size"])}
     values |= {name.upper(): tuple(facts[name]) for name in ("mean", "std", "classes") if name in facts}
     lines = [layout(f"{name} = ", "(", [literal(v) for v in value], ")", 0) for name, value in values.items()]
     return "\n".join(['WEIGHTS = Path(__file__).with_name("model.safetensors")', *lines])

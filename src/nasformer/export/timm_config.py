@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from nasformer.families.backbone import Backbone
+from nasformer.layers.grid import both_sides
 from nasformer.timm_plugin import timm_name
 
 TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label_names", "pretrained_cfg")
@@ -53,11 +54,6 @@ def pretrained_config(
 
 def first_convolution(model: nn.Module) -> str | None:
     return next((name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)), None)
-
-
-def both_sides(img_size: Any) -> tuple[int, int]:
-    rows, columns = (img_size, img_size) if isinstance(img_size, int) else img_size
-    return rows, columns
 
 
 def input_shape(model: Backbone) -> tuple[int, int, int]:

@@ -9,12 +9,13 @@ from typing import Any
 from timm.models import build_model_with_cfg
 
 from nasformer.errors import UserError
-from nasformer.export.timm_config import both_sides, pretrained_config
+from nasformer.export.timm_config import pretrained_config
 from nasformer.families import Space, get_space, list_spaces
 from nasformer.families.backbone import Backbone, model_options
 from nasformer.families.space import read_arch
+from nasformer.layers.grid import both_sides
 from nasformer.space import Arch
-from nasformer.supernet.storage import retuple
+from nasformer.supernet.storage import retupled
 from nasformer.timm_plugin import timm_name
 
 
@@ -52,7 +53,7 @@ def create_model(
         declared.model,
         timm_name(family),
         pretrained,
-        pretrained_cfg={name: retuple(value) for name, value in (found or pretrained_config(chosen)).items()},
+        pretrained_cfg=retupled(found or pretrained_config(chosen)),
         feature_cfg={"feature_cls": "getter", "out_indices": out_indices},
         features_only=features_only,
         arch=family_arch(declared, arch),
@@ -89,7 +90,7 @@ def known_options(model: type[Backbone], options: Mapping[str, Any]) -> dict[str
             raise UserError(
                 f"{timm_name(model.family)} has no option {name!r}; it has: arch, space, {', '.join(known)}"
             )
-    return {name: retuple(value) for name, value in options.items() if name in known}
+    return retupled({name: value for name, value in options.items() if name in known})
 
 
 def family_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None) -> Arch:

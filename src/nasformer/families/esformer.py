@@ -33,12 +33,12 @@ from nasformer.families.space import Space
 from nasformer.families.tokens import check_option
 from nasformer.layers.convnext_block import ConvNeXtBlock
 from nasformer.layers.downsample import Downsample
+from nasformer.layers.grid import Grid, both_sides
 from nasformer.layers.inverted_bottleneck import InvertedBottleneck
 from nasformer.layers.map_encoder import MapEncoder
 from nasformer.layers.map_head import MapHead
 from nasformer.layers.map_norm import MapNorm
 from nasformer.layers.map_stem import MapStem
-from nasformer.layers.relative_attention import Grid
 from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
 
 KERNELS = (3, 5, 7, 9)
@@ -113,7 +113,7 @@ def stage_grids(img_size: int | tuple[int, int], patch_size: int) -> list[Grid]:
     """
     if patch_size not in (1, 2, 4):
         raise UserError(f"patch_size is {patch_size}, allowed: 1, 2, 4")
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    height, width = both_sides(img_size)
     unit = 8 * patch_size
     if min(height, width) < unit or height % unit or width % unit:
         raise UserError(f"img_size {img_size} is not a multiple of {unit}, 8 times patch_size; change one of them")

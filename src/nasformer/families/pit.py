@@ -37,11 +37,11 @@ from nasformer.families.sharing import Rule as SharingRule
 from nasformer.families.sharing import grouped_prefix
 from nasformer.families.space import Space
 from nasformer.families.tokens import TokenBackbone, check_option, patch_grid
+from nasformer.layers.grid import Grid, halved
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
 from nasformer.layers.overlap_patch_embed import OverlapPatchEmbed
-from nasformer.layers.relative_attention import Grid
-from nasformer.layers.token_pool import TokenPool, pooled_grid
+from nasformer.layers.token_pool import TokenPool
 from nasformer.layers.transformer_block import TransformerBlock
 from nasformer.space import Arch, Choice, Rule, Struct
 
@@ -89,7 +89,7 @@ class PiT(TokenBackbone):
             if stage:
                 pool = f"stages.{stage}.pool"
                 segments.append(Segment.of(pool, TokenPool, grid=grid, in_dim=dims[stage - 1], out_dim=dim))
-                grid = pooled_grid(grid)
+                grid = halved(grid)
             segments += stage_blocks(arch, stage, grid, drop_path_rate)
         norm = Segment.of("norm", LayerNorm, embed_dim=dims[-1], norm_eps=NORM_EPS)
         head = Segment.of("head", TokenHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)

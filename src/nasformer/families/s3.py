@@ -42,12 +42,11 @@ from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, centred, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.families.tokens import check_option, patch_grid
+from nasformer.layers.grid import Grid, halved
 from nasformer.layers.map_head import MapHead
 from nasformer.layers.map_norm import MapNorm
 from nasformer.layers.map_stem import MapStem
 from nasformer.layers.patch_merging import PatchMerging
-from nasformer.layers.relative_attention import Grid
-from nasformer.layers.token_pool import pooled_grid
 from nasformer.layers.window_block import WindowBlock
 from nasformer.space import Arch, Choice, Repeat, Struct
 
@@ -102,7 +101,7 @@ class S3(MapBackbone):
             if number:
                 name = f"stages.{number}.downsample"
                 segments.append(Segment.of(name, PatchMerging, grid=grid, in_dim=dims[number - 1], out_dim=dim))
-                grid = pooled_grid(grid)
+                grid = halved(grid)
             for place, block in enumerate(arch[stage].blocks):
                 options = block_options(block, dim, grid, shifted=place % 2 == 1)
                 name = f"stages.{number}.blocks.{place}"

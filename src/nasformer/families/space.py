@@ -13,6 +13,7 @@ from nasformer.errors import UserError
 from nasformer.families.backbone import Backbone, model_options
 from nasformer.families.segment import Segment
 from nasformer.layers.cost import Cost
+from nasformer.layers.grid import both_sides
 from nasformer.space import Arch, Struct
 
 
@@ -50,6 +51,17 @@ class Space:
             if name not in known:
                 raise UserError(f"{self.name} has no model option {name!r}; it has: {', '.join(known)}")
         return replace(self, options={**self.options, **options})
+
+    @property
+    def full_options(self) -> dict[str, Any]:
+        """Every option of the model, with its default where none was given."""
+        return model_options(self.model) | dict(self.options)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the images."""
+        options = self.full_options
+        return (options["in_chans"], *both_sides(options["img_size"]))
 
     def plan(self, arch: Arch) -> list[Segment]:
         return self.model.plan(arch, **self.options)

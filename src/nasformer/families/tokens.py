@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nasformer.errors import UserError
 from nasformer.families.features import FeatureBackbone
-from nasformer.layers.relative_attention import Grid
+from nasformer.layers.grid import Grid, both_sides
 
 
 class TokenBackbone(FeatureBackbone):
@@ -36,7 +36,7 @@ def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | N
     ((14, 14), (27, 27), (4, 8))
     """
     step = patch_size if stride is None else stride
-    sides = (img_size, img_size) if isinstance(img_size, int) else img_size
+    sides = both_sides(img_size)
     if min(patch_size, step) < 1 or any(side < patch_size or (side - patch_size) % step for side in sides):
         unit = f"patch_size {patch_size}"
         needed = f"a multiple of {unit}" if stride is None else f"{unit} plus a multiple of stride {stride}"

@@ -47,11 +47,11 @@ from nasformer.families.tokens import check_option
 from nasformer.layers.axial_operator import AxialOperator
 from nasformer.layers.bottleneck import Bottleneck
 from nasformer.layers.conv_operator import ConvOperator
+from nasformer.layers.grid import both_sides, halved
 from nasformer.layers.local_operator import LocalOperator
 from nasformer.layers.map_head import MapHead
 from nasformer.layers.no_norm import NoNorm
-from nasformer.layers.relative_attention import Grid
-from nasformer.layers.trio_stem import TrioStem, halved
+from nasformer.layers.trio_stem import TrioStem
 from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
 
 OPERATORS: dict[str, Any] = {"conv": ConvOperator, "local": LocalOperator, "axial": AxialOperator}
@@ -135,11 +135,6 @@ class TrioNet(MapBackbone):
             for name in ("local.norm", "axial.norm"):
                 rules |= {f"{name}.weight": MultiHead(), f"{name}.bias": MultiHead()}
         return rules
-
-
-def both_sides(img_size: int | tuple[int, int]) -> Grid:
-    rows, columns = (img_size, img_size) if isinstance(img_size, int) else img_size
-    return rows, columns
 
 
 def block_options(block: Arch, embed_dim: int, dropout: float) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space, list_spaces
-from nasformer.families.backbone import model_options
 from nasformer.latency.profile import Profile
 from nasformer.options import BudgetConfig
 
@@ -79,7 +78,7 @@ def mismatch(profile: Profile, space: Space) -> str:
 
 def timed_options(space: Space) -> dict[str, Any]:
     """The options of the model that decide how long it runs, as JSON has them."""
-    options = model_options(space.model) | dict(space.options)
+    options = space.full_options
     return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED}))
 
 

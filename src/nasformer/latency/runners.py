@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.families import Space
-from nasformer.families.backbone import Backbone, model_options
+from nasformer.families.backbone import Backbone
 from nasformer.families.segment import Segment
 from nasformer.space import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
@@ -49,11 +49,8 @@ def make_runner(space: Space, backend: str, device: torch.device, batch_size: in
 
 
 def random_images(space: Space, batch_size: int) -> Tensor:
-    options = model_options(space.model) | dict(space.options)
-    size = options["img_size"]
-    height, width = (size, size) if isinstance(size, int) else size
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(batch_size, options.get("in_chans", 3), height, width, generator=generator)
+    return torch.randn(batch_size, *space.image_shape, generator=generator)
 
 
 class EagerRunner:

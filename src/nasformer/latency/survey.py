@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from nasformer.families import Space
-from nasformer.families.backbone import model_options
 from nasformer.families.segment import Segment
 from nasformer.latency.clock import make_clock
 from nasformer.latency.kinds import key_of
@@ -68,7 +67,7 @@ def make_profile(
     setup |= {"pace_ms": [1000 * value for value in quartiles(paces)]}
     profile = Profile(
         space=space.name,
-        options=model_options(space.model) | dict(space.options),
+        options=space.full_options,
         setup=setup,
         machine=describe_machine(device, backend),
         table={},

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from nasformer.layers.bottleneck import shrink
 from nasformer.layers.cost import Cost, norm_cost
+from nasformer.layers.grid import Grid
 from nasformer.layers.head_maps import HeadMaps, project_cost
-from nasformer.layers.relative_attention import Grid
 
 ORDERS = {"height": (0, 4, 1, 3, 2), "width": (0, 3, 1, 4, 2)}
 """From [batch, heads, channels, rows, columns] to what stands beside the axis, and then [heads, axis, channels]."""

@@ -7,8 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, norm_cost
-from nasformer.layers.relative_attention import Grid
-from nasformer.layers.trio_stem import halved
+from nasformer.layers.grid import Grid, halved
 
 
 class ConvOperator(nn.Module):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, norm_cost
+from nasformer.layers.grid import Grid
 from nasformer.layers.map_norm import MapNorm
-from nasformer.layers.relative_attention import Grid
 
 
 class Downsample(nn.Module):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, linear_cost, norm_cost
 from nasformer.layers.drop_path import DropPath
-from nasformer.layers.relative_attention import Grid
+from nasformer.layers.grid import Grid
 
 
 class InvertedBottleneck(nn.Module):

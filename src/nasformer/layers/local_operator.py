@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from nasformer.layers.bottleneck import shrink
 from nasformer.layers.cost import Cost, norm_cost
+from nasformer.layers.grid import Grid
 from nasformer.layers.head_maps import HeadMaps, project_cost
 from nasformer.layers.local_attention import local_attention
-from nasformer.layers.relative_attention import Grid
 
 
 class LocalOperator(HeadMaps):

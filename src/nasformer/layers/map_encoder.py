@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from nasformer.layers.convnext_block import ConvNeXtBlock
 from nasformer.layers.cost import Cost, norm_cost
 from nasformer.layers.drop_path import DropPath
+from nasformer.layers.grid import Grid
 from nasformer.layers.inverted_bottleneck import InvertedBottleneck
-from nasformer.layers.relative_attention import Grid
 from nasformer.layers.self_attention import SelfAttention
 
 

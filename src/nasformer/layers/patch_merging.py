@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.relative_attention import Grid
-from nasformer.layers.token_pool import pooled_grid
+from nasformer.layers.grid import Grid, halved
 
 
 class PatchMerging(nn.Module):
@@ -39,5 +38,5 @@ class PatchMerging(nn.Module):
 
     @staticmethod
     def cost(grid: Grid, in_dim: int, out_dim: int) -> Cost:
-        rows, columns = pooled_grid(grid)
+        rows, columns = halved(grid)
         return norm_cost(4 * in_dim) + linear_cost(rows * columns, 4 * in_dim, out_dim, bias=False)

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, linear_cost
-
-Grid = tuple[int, int]
+from nasformer.layers.grid import Grid
 
 
 def place_count(grid: Grid) -> int:

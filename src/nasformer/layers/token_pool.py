@@ -6,16 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, linear_cost
-from nasformer.layers.relative_attention import Grid
-
-
-def pooled_grid(grid: Grid) -> Grid:
-    """Half the rows and columns, rounded up.
-
-    >>> pooled_grid((27, 14))
-    (14, 7)
-    """
-    return (grid[0] + 1) // 2, (grid[1] + 1) // 2
+from nasformer.layers.grid import Grid, halved
 
 
 class TokenPool(nn.Module):
@@ -43,5 +34,5 @@ class TokenPool(nn.Module):
 
     @staticmethod
     def cost(grid: Grid, in_dim: int, out_dim: int) -> Cost:
-        rows, columns = pooled_grid(grid)
+        rows, columns = halved(grid)
         return linear_cost(1, in_dim, out_dim) + Cost((9 + 1) * out_dim, rows * columns * 9 * out_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, norm_cost
-from nasformer.layers.relative_attention import Grid
+from nasformer.layers.grid import Grid, halved
 
 KERNELS = {4: 7, 2: 3, 1: 3}
 """Side of the convolution by the stride of the whole stem."""
@@ -42,12 +42,3 @@ class TrioStem(nn.Module):
         rows, columns = halved(grid) if stride > 1 else grid
         filters = KERNELS[stride] ** 2 * in_chans * embed_dim
         return norm_cost(embed_dim) + Cost(filters, rows * columns * filters)
-
-
-def halved(grid: Grid) -> Grid:
-    """The map behind a stride of 2; an odd last row or column counts as a whole one.
-
-    >>> halved((8, 7))
-    (4, 4)
-    """
-    return (grid[0] + 1) // 2, (grid[1] + 1) // 2

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, linear_cost
-from nasformer.layers.relative_attention import Grid
+from nasformer.layers.grid import Grid
 
 FAR = -100.0
 """What is added where a window would look across the border of the map: Swin's number, no infinity."""

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from nasformer.layers.cost import Cost, norm_cost
 from nasformer.layers.drop_path import DropPath
+from nasformer.layers.grid import Grid
 from nasformer.layers.mlp import Mlp
-from nasformer.layers.relative_attention import Grid
 from nasformer.layers.window_attention import WindowAttention
 
 

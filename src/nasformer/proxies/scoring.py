@@ -17,7 +17,6 @@ from torch import nn
 from nasformer.data import BatchSource
 from nasformer.data.rng import mix
 from nasformer.errors import UserError
-from nasformer.families.backbone import model_options
 from nasformer.families.space import Space
 from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.lockstep import Lockstep
@@ -201,10 +200,7 @@ def joined(repeats: Sequence[Score]) -> Score:
 
 def image_shape(space: Space) -> tuple[tuple[int, int, int], int]:
     """Channels, height and width of the images of a space's models, and their number of classes."""
-    options = model_options(space.model) | dict(space.options)
-    size = options["img_size"]
-    height, width = (size, size) if isinstance(size, int) else size
-    return (options["in_chans"], height, width), options["num_classes"]
+    return space.image_shape, space.full_options["num_classes"]
 
 
 def data_probes(batches: BatchSource, batch_size: int, repeats: int, seed: int) -> list[Probe]:

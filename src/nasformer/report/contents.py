@@ -12,6 +12,7 @@ from nasformer.errors import UserError
 from nasformer.files import read_json
 from nasformer.search import Candidate, parse_quantity, read_journal
 from nasformer.search.candidate import RESERVED, plain_scores
+from nasformer.supernet.storage import retupled
 from nasformer.train.log import TrainLog, is_rollback, is_watch
 
 Limits = Mapping[str, tuple[float | None, float | None]]
@@ -38,6 +39,7 @@ class Run:
         proxies: The scores of untrained models, in a search without training.
         models: The winner first, then the references.
         limits: The budget: name of a cost -> (lowest, highest).
+        options: Those of the model that was searched for.
         looks: At subnets of the supernet, each with "step", "epoch" and "subnets", the accuracies by name.
         alarms: What `nasformer doctor` found wrong, in words.
         rival: The candidates of a random search beside that of the run, where there was one.
@@ -57,6 +59,7 @@ class Run:
     front: list[Model]
     budget: str
     note: str
+    options: Mapping[str, Any] = field(default_factory=dict)
     looks: list[dict[str, Any]] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     rival: list[Candidate] = field(default_factory=list)
@@ -100,6 +103,7 @@ def read_run(folder: Path) -> Run:
         config={"space": result.get("space"), **config} if result.get("space") else config,
         log=_training(folder / "train" / "log.jsonl"),
         candidates=candidates,
+        options=retupled(settings.get("model_options") or {}),
         score=_score_name(settings, candidates),
         ranked=_ranked(settings),
         proxies=[str(name) for name in _list(result, "proxies", path)],

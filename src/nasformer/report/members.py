@@ -8,9 +8,7 @@ from random import Random
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space
 from nasformer.report.contents import Run
-from nasformer.search import read_journal
 from nasformer.space import Arch, Window, corners
-from nasformer.supernet.storage import retuple
 
 DRAWS, TRIES = 200, 1000
 
@@ -43,10 +41,7 @@ def _fits(space: Space, arch: Arch, run: Run) -> bool:
 
 def _space(run: Run) -> Space | None:
     """None for a space of another version, or an evolved one: what the run folder says must do."""
-    journal = run.folder / "search" / "journal.jsonl"
-    settings = read_journal(journal)[0] if journal.exists() else {}
-    options = {name: retuple(value) for name, value in (settings.get("model_options") or {}).items()}
     try:
-        return get_space(str(run.config.get("space")), **options)
+        return get_space(str(run.config.get("space")), **run.options)
     except UserError:
         return None

@@ -23,9 +23,9 @@ TICKS = 5
 
 def operator_shares(run: Run) -> Figure | None:
     """A panel a stage: random archs, the candidates of every generation, and the winner."""
-    archs = [candidate.arch for candidate in run.candidates]
-    colours = palette(operators(dissect(arch.to_dict()) for arch in [*members(run), *archs]))
-    if not archs or len(colours) < 2:
+    known = members(run) or [candidate.arch for candidate in run.candidates]  # the members have every operator
+    colours = palette(operators(dissect(arch.to_dict()) for arch in known))
+    if not run.candidates or len(colours) < 2:
         return None
     course, unit = steps(run)
     columns = {at: _placed(candidate.arch for candidate in found) for at, found in course}

@@ -38,7 +38,7 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     config = read_json(path / CONFIG)
     if not isinstance(config.get("space"), str) or not isinstance(config.get("options"), dict):
         raise UserError(f"{path / CONFIG} is damaged (no space and options); restore it or train again")
-    found = get_space(config["space"], **{key: retuple(value) for key, value in config["options"].items()})
+    found = get_space(config["space"], **retupled(config["options"]))
     if expected is not None and expected.name != found.name:
         raise UserError(
             f"{path} holds a supernet of {found.name}, not of {expected.name}; ask for --space {found.name}"
@@ -84,6 +84,6 @@ def fits(given: torch.Size, needed: torch.Size, smallest: torch.Size | None) -> 
     return all(g == n or (g > n and free) for g, n, free in zip(given, needed, elastic, strict=True))
 
 
-def retuple(value: Any) -> Any:
-    """JSON turns tuples into lists; options must stay hashable."""
-    return tuple(value) if isinstance(value, list) else value
+def retupled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they were before JSON turned their tuples into lists, which are not hashable."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
