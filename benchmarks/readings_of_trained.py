@@ -1,6 +1,6 @@
 """Which reading of the Entropic Score agrees with the accuracy of trained nets?
 
-python benchmarks/readings_of_trained.py benchmarks/records/same_recipe-h200*.json --out readings_of_trained.json
+python benchmarks/readings_of_trained.py benchmarks/records/same_recipe-h200{,-binary}.json --out readings_of_trained.json
 
 Takes records of `same_recipe.py`, scores our archs in them by every reading, with Kaiming's weights by fan-in and by
 fan-out, and prints Kendall's tau with the accuracy, beside LogSynflow and plain counts. The archs should be of about
