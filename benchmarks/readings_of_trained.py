@@ -1,6 +1,6 @@
 """Which reading of the Entropic Score agrees with the accuracy of trained nets?
 
-python benchmarks/readings_of_trained.py benchmarks/records/same_recipe-h200{,-binary}.json --out readings_of_trained.json
+python benchmarks/readings_of_trained.py benchmarks/records/same_recipe-h200.json --out readings_of_trained.json
 
 Takes records of `same_recipe.py`, scores our archs in them by every reading, with Kaiming's weights by fan-in and by
 fan-out, and prints Kendall's tau with the accuracy, beside LogSynflow and plain counts. The archs should be of about
@@ -22,7 +22,7 @@ from nasformer.proxies.entropic import entropies
 from nasformer.proxies.entropic_readings import READINGS
 from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
-from nasformer.ranking.statistics import kendall
+from nasformer.rank_correlation import kendall
 from record import save_record
 
 

@@ -4,8 +4,10 @@ python benchmarks/same_recipe.py --config recipes/esformer-compare.yaml --data i
     --seeds 2 --jobs 8 --out compare.json
 
 `models.json` holds models by name, {"space": "esformer-s0", "arch": {...}} or {"timm": "edgenext_x_small"}, each with
-further `"options"` if need be. Each training is a process of its own, and `--jobs` of them share the device. No choice
-is made on the test images: every model is trained to the end and evaluated once.
+further `"options"` if need be; `rivals.py` makes such a file of a run, with the accuracy that each arch inherits there.
+Random archs of that kind are ranked by both accuracies, and Kendall's tau of the two rankings is printed. Each training
+is a process of its own, and `--jobs` of them share the device. No choice is made on the test images: every model is
+trained to the end and evaluated once.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from nasformer.cli import parse
 from nasformer.config import RetrainCommand
 from nasformer.device import choose_device
 from nasformer.folders import load_batches
+from nasformer.rank_correlation import kendall
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.models import train_model
@@ -83,6 +86,18 @@ def table(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     return found
 
 
+def agreement(models: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+    """Whether random archs rank alike by the accuracy they inherit and by that of their own training."""
+    names = [name for name in summary if name.startswith("random") and "inherited" in models[name]]
+    if len(names) < 3:
+        return {}
+    inherited = [models[name]["inherited"] for name in names]
+    own = [summary[name]["accuracy"] for name in names]
+    tau = kendall(inherited, own)
+    print(f"Kendall's tau of inherited and own accuracy, {len(names)} random archs: {tau:.2f}")
+    return {"kendall": tau, "inherited": inherited, "own": own}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", required=True, help="JSON file of models by name")
@@ -105,9 +120,8 @@ def main() -> None:
             name, row = job.result()
             rows[name].append(row)
     summary = table(rows)
-    save_record(
-        "same_recipe", {**vars(args), "rest": rest}, {"summary": summary, "models": models, "runs": rows}, args.out
-    )
+    found = {"summary": summary, "agreement": agreement(models, summary), "models": models, "runs": rows}
+    save_record("same_recipe", {**vars(args), "rest": rest}, found, args.out)
 
 
 if __name__ == "__main__":

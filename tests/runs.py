@@ -34,6 +34,8 @@ def command_for(recipe: Path) -> str:
         return "finetune"
     if "retrain" in name:
         return "retrain"
+    if "\nevolve:" in text:
+        return "evolve"
     return "search" if "\nproxy:" in text else "run" if "\nsearch:" in text else "train"
 
 

@@ -143,7 +143,7 @@ def test_the_recipes_are_what_the_commands_take(capsys: Any) -> None:
     assert recipes
     for path in recipes:
         settings = yaml.safe_load(said(capsys, command_for(path), "--config", path, "--print_config"))
-        assert settings["space"] is None or settings["space"].startswith(("autoformer-", "esformer-", "trionet"))
+        assert settings["space"] is None or settings["space"].startswith(("autoformer-", "esformer-", "trionet", "s3"))
 
 
 HELP = """

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 
 import tiny
 from nasformer import preflight
@@ -14,8 +15,10 @@ from nasformer.cli import main
 from nasformer.recipe import Recipe
 from nasformer.search import Budget
 from nasformer.supernet import save_supernet
-from runs import refused, words
+from runs import SETTINGS, refused, words
 
+SMALL = "test_resnet"  # 0.4 M parameters
+needs_small = pytest.mark.skipif(not timm.is_model(SMALL), reason=f"this timm has no {SMALL}")
 FAST = ["--draws", "300", "--steps", "1", "--device", "cpu"]
 
 
@@ -55,6 +58,37 @@ def test_the_plan_in_words(capsys: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_without_baselines_there_is_nothing_to_say_of_them(capsys: Any, tmp_path: Path) -> None:
+    found = planned(capsys, tmp_path / "run")
+    assert found["time"]["baselines"] == []
+    assert "baselines" not in found["disk"]
+    itself = planned(capsys, tmp_path / "run", search={"strategy": "random", "evaluations": 8, "baseline": "random"})
+    assert itself["time"]["baselines"] == []  # the search is random itself
+
+
+@needs_small
+def test_baselines_take_time_and_disk_too(capsys: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"baseline": f"timm:{SMALL}", "search": {**SETTINGS["search"], "baseline": "random"}}
+    found = planned(capsys, tmp_path / "run", **settings)
+    beside, trained = found["time"]["baselines"]
+    assert beside == {"name": "random search beside", **found["time"]["search"]}
+    assert (trained["name"], trained["steps"]) == (f"timm:{SMALL}", found["time"]["train"]["steps"])
+    assert trained["seconds"] == pytest.approx(trained["steps"] * trained["seconds_per_step"])
+    assert trained["seconds_per_step"] > 0
+    without = planned(capsys, tmp_path / "run")["disk"]
+    params = sum(p.numel() for p in timm.create_model(SMALL, num_classes=10, in_chans=1).parameters())
+    assert found["disk"]["baselines"] == 2 * 3 * 4 * params  # weights and two moments, of two checkpoints
+    assert found["disk"]["journal"] == 2 * without["journal"]
+    assert found["disk"]["total"] == without["total"] + without["journal"] + found["disk"]["baselines"]
+
+
+@needs_small
+def test_baselines_have_lines_of_their_own(capsys: Any, tmp_path: Path) -> None:
+    assert main([*words("plan", tmp_path / "run", baseline=f"timm:{SMALL}"), *FAST]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"timm:{SMALL} ")]
+    assert "16 steps of" in line
+
+
 def test_a_finished_run_is_not_touched(finished: Path, capsys: Any) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     planned(capsys, finished)
@@ -69,6 +103,8 @@ def test_a_budget_that_nothing_fits_is_refused(capsys: Any, tmp_path: Path) -> N
 def test_what_the_run_would_refuse_is_refused_now(capsys: Any, tmp_path: Path) -> None:
     message = refused(capsys, [*words("plan", tmp_path / "run", search={"strategy": "magic"}), *FAST])
     assert "unknown strategy 'magic'" in message
+    message = refused(capsys, [*words("plan", tmp_path / "run", baseline="timm:vit_tiny_patch16_224"), *FAST])
+    assert "timm:vit_tiny_patch16_224 does not take images of 8 px" in message
     assert "nothing was profiled" in refused(capsys, [*words("plan", tmp_path / "run", max_latency="1ms"), *FAST])
 
 

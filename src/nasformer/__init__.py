@@ -12,12 +12,15 @@ __version__ = "0.1.0"
 # Loaded on first use, so that `nasformer --help` does not wait for torch.
 _HOMES = {
     "Arch": "space",
+    "AttentionMaps": "attention",
     "Budget": "search",
     "AugmentConfig": "recipe",
+    "Profile": "latency.profile",
     "Recipe": "recipe",
     "Scorer": "proxies.scoring",
     "Space": "families",
     "Supernet": "supernet",
+    "attention_maps": "attention",
     "evaluate": "train",
     "export_model": "export",
     "get_space": "families",
@@ -25,6 +28,7 @@ _HOMES = {
     "load_data": "data",
     "load_model": "export",
     "load_supernet": "supernet",
+    "make_profile": "latency.survey",
     "save_model": "export",
     "save_supernet": "supernet",
     "score_model": "proxies.scoring",

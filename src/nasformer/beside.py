@@ -9,9 +9,10 @@ from nasformer.baselines.random_start import RANDOM, best_of_search, best_of_sta
 from nasformer.baselines.timm_models import names_of
 from nasformer.baselines.training import timm_costs, train_timm
 from nasformer.options import SearchOptions
-from nasformer.pipeline import Run, objectives_of
+from nasformer.pipeline import Run
 from nasformer.recipe import Recipe
-from nasformer.search import Budget, Problem, SearchResult
+from nasformer.search import Budget, SearchResult
+from nasformer.searching import problem_of
 from nasformer.space import Arch
 from nasformer.supernet import Supernet
 
@@ -22,21 +23,30 @@ def random_rivals(
     """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
     if options.strategy == "random":
         return {}
-    if options.baseline == "random":
+    if has_random_search(options):
         again = replace(options, strategy="random", evaluations=len(result.candidates))
         return best_of_search(run.search(supernet, again, budget, RANDOM))
-    problem = Problem(run.space.root, run.space.costs, budget, objectives_of(options), run.config.seed)
-    return best_of_start(problem, result.candidates)
+    return best_of_start(problem_of(run.space, options, budget, run.config.seed), result.candidates)
 
 
-def check_baselines(run: Run, asked: str) -> None:
-    """Raises now what the training of a baseline would raise after a long search."""
-    timm_costs(names_of(asked), run.image_shape)
+def has_random_search(options: SearchOptions) -> bool:
+    """Whether a random search is made beside that of the run; a search that is random itself needs none."""
+    return options.baseline == "random" and options.strategy != "random"
+
+
+def check_baselines(run: Run, asked: str) -> dict[str, dict[str, int]]:
+    """The costs of the timm models asked for. Raises now what their training would raise after a long search."""
+    return timm_costs(names_of(asked), run.image_shape)
+
+
+def drop_path_of(run: Run) -> float:
+    """Stochastic depth is a part of the recipe, so that baselines have it as our models do."""
+    return float(run.space.options.get("drop_path_rate", 0.0))
 
 
 def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[dict[str, Any]]:
     """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together."""
-    drop_path_rate = float(run.space.options.get("drop_path_rate", 0.0))
+    drop_path_rate = drop_path_of(run)
     return [
         train_timm(
             name,

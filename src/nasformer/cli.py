@@ -2,7 +2,7 @@
 
 A command is a dataclass of options (`config.py`) and a function (`commands/`). Options may be written with dashes
 or underscores, and come from a YAML file (``--config FILE.yaml``), which options given beside it override. A file that
-was written for `run` serves other commands too: what they do not have of it is left out.
+was written for `run` or `evolve` serves other commands too: what they do not have of it is left out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "rank": (configs.RankCommand, None),
     "train": (configs.TrainCommand, None),
     "search": (configs.SearchCommand, None),
+    "evolve": (configs.EvolveCommand, None),
     "patterns": (configs.PatternsCommand, "runs"),
     "compare": (configs.CompareCommand, "runs"),
     "retrain": (configs.RetrainCommand, "run"),
@@ -38,9 +39,10 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "extract": (configs.ExtractCommand, "run"),
     "export": (configs.ExportCommand, "run"),
     "evaluate": (configs.EvaluateCommand, "model"),
+    "attention": (configs.AttentionCommand, "model image"),
     "run": (configs.RunCommand, None),
 }
-"""Each command's options, and which of them is given without a name; if that is a list, several times."""
+"""Each command's options, and which of them are given without a name; one that is a list, several times."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,15 +126,16 @@ def make_parser(name: str) -> Any:
             return re.sub(r"--[\w.]+", lambda option: option[0].replace("_", "-"), super().format_help())
 
     kind, positional = COMMANDS[name]
-    several = bool(positional) and isinstance(getattr(kind(), str(positional)), list)
-    shown = f"{positional.upper()[:-1]} ..." if positional and several else str(positional).upper()
-    usage = f"nasformer {name} {f'[{shown}] ' if positional else ''}[options]"
+    places = (positional or "").split()
+    several = {place for place in places if isinstance(getattr(kind(), place), list)}
+    shown = "".join(f"[{f'{place.upper()[:-1]} ...' if place in several else place.upper()}] " for place in places)
+    usage = f"nasformer {name} {shown}[options]"
     parser = Parser(prog=f"nasformer {name}", usage=usage, description=kind.__doc__, exit_on_error=False)
     parser.add_argument("--config", action="config", help="a YAML file of these options")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    if positional:
-        parser.add_argument(positional, nargs="*" if several else "?", default=None, help=f"the {positional}")
-    parser.add_class_arguments(kind, skip={positional} if positional else set())
+    for place in places:
+        parser.add_argument(place, nargs="*" if place in several else "?", default=None, help=f"the {place}")
+    parser.add_class_arguments(kind, skip=set(places))
     return parser
 
 
@@ -161,11 +164,12 @@ def switched(argv: list[str], kind: type) -> list[str]:
 
 
 def narrowed(argv: list[str], kind: type) -> list[str]:
-    """Config files in which a command finds its own options only, so that one written for `run` serves others too.
+    """Config files in which a command finds its own options only, so that one for `run` or `evolve` serves others too.
 
-    What `run` does not have either is left in, and so refused as the typing error that it is.
+    What these do not have either is left in, and so refused as the typing error that it is.
     """
-    other = {item.name for item in fields(configs.RunCommand)} - {item.name for item in fields(kind)}
+    known = {item.name for command in (configs.RunCommand, configs.EvolveCommand) for item in fields(command)}
+    other = known - {item.name for item in fields(kind)}
     return [
         narrowed_file(word.removeprefix("--config="), other, word)
         if word.startswith("--config=") or argv[place - 1 : place] == ["--config"]

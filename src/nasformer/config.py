@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nasformer.errors import UserError
-from nasformer.options import BudgetConfig, DataConfig, ProbeConfig, SearchOptions, SpaceConfig
+from nasformer.options import BudgetConfig, DataConfig, EvolveOptions, ProbeConfig, SearchOptions, SpaceConfig
 from nasformer.recipe import Recipe
 
 
@@ -18,7 +18,7 @@ class SpacesCommand(SpaceConfig):
     """List the spaces, or describe one."""
 
     name: str | None = None
-    """the space to describe"""
+    """the space to describe, perhaps with choices of your own: 'NAME[dimension=value,value;...]'"""
 
 
 @dataclass
@@ -94,6 +94,16 @@ class RunCommand(BudgetConfig, DataConfig, SpaceConfig):
     """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
     search: SearchOptions = field(default_factory=SearchOptions)
+
+
+@dataclass
+class EvolveCommand(BudgetConfig, DataConfig, SpaceConfig):
+    """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
+
+    out: str = ""
+    """the run folder; each space is a run folder in OUT/steps"""
+    train: Recipe = field(default_factory=Recipe)
+    evolve: EvolveOptions = field(default_factory=EvolveOptions)
 
 
 @dataclass
@@ -216,6 +226,26 @@ class EvaluateCommand(DataConfig):
     """which images"""
     out: str = ""
     """a folder for evaluation.json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
+
+
+@dataclass
+class AttentionCommand(DataConfig):
+    """Draw where the heads of a block look, and how alike they are."""
+
+    model: str = ""
+    """a run folder with a model in it, or a folder that `nasformer extract` or `nasformer export` wrote"""
+    image: str = ""
+    """an image file; or leave it out and name a test image with --data and --index"""
+    block: str = ""
+    """3.7 is block 7 of stage 3; 7 is the seventh block of a net without stages"""
+    query: str = ""
+    """who looks: row,column on the block's map, where 0,0 is top left, or cls, the class token; none: the centre"""
+    data: str = ""
+    """a data set whose test image --index is shown: digits, an .npz file, a folder of images or a set by name"""
+    index: int = 0
+    """which test image of --data, counted from 0"""
+    out: str = "attention.png"
+    """the picture to write: .png or .svg"""
 
 
 @dataclass

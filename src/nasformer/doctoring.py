@@ -18,6 +18,8 @@ from nasformer.families import Space, get_space
 from nasformer.files import locked, read_json, read_tensors, write_json
 from nasformer.folders import UNTRAINED, load_batches, normalise_as
 from nasformer.options import DataConfig
+from nasformer.rank_correlation import spearman
+from nasformer.report.evolution.contents import is_evolution
 from nasformer.space import Arch
 from nasformer.supernet import Supernet, load_supernet
 from nasformer.supernet import alarms as rules
@@ -58,6 +60,8 @@ class Patient:
     """A run folder with the training of a supernet."""
 
     def __init__(self, folder: Path, data: str = "", device: str = "auto") -> None:
+        if is_evolution(folder):
+            raise UserError(f"{folder} is the evolution of a space; see one of its steps, such as {folder}/steps/0")
         self.folder, self.config = folder, read_json(folder / "config.json")
         self.lines = TrainLog.read(folder / "train" / "log.jsonl")
         self.checkpoint = newest_checkpoint(folder)
@@ -164,7 +168,7 @@ def judge(patient: Patient, looks: list[dict[str, Any]], images: str) -> Finding
             row(patient.space, name, arch, last[name]) | {key: values[place] for key, values in sizes.items()}
             for place, (name, arch) in enumerate(patient.archs.items())
         ],
-        correlations={name: rules.correlation(values, accuracies) for name, values in sizes.items()},
+        correlations={name: spearman(values, accuracies) for name, values in sizes.items()},
         taus=taus,
         looks=looks,
         alarms=alarms,

@@ -13,26 +13,16 @@ RUN/plots/, RUN/report.html, RUN/candidates.csv
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, fields, replace
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import timm
-import torch
-
-import nasformer
-from nasformer.agreement import (
-    check_holdout,
-    check_options,
-    fingerprint,
-    fit_to_data,
-    training_images,
-)
+from nasformer.agreement import check_holdout, check_options, fingerprint, fit_to_data, training_images
 from nasformer.baselines.timm_table import fitting
-from nasformer.config import FinetuneCommand, RetrainCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.config import EvolveCommand, FinetuneCommand, RetrainCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.data import StreamingFolder
 from nasformer.data.image_files import USUAL_SIZE
 from nasformer.device import choose_device
@@ -40,15 +30,17 @@ from nasformer.errors import UserError
 from nasformer.export import save_model
 from nasformer.families import Space, get_space, list_spaces
 from nasformer.families.backbone import Backbone
-from nasformer.files import locked, read_json, write_json
+from nasformer.files import locked, write_json
 from nasformer.folders import UNTRAINED, facts_of, load_batches, normalise_as
 from nasformer.latency.lookup import with_profile
 from nasformer.latency.profile import Profile
 from nasformer.latency.search import keep_profile, measured_winner, profile_settings
+from nasformer.noting import noted_in, streamed_before
 from nasformer.options import BudgetConfig, DataConfig, SearchOptions
 from nasformer.recipe import Recipe
-from nasformer.search import Budget, Problem, SearchResult, complete_options, find_strategy, references
-from nasformer.space import Arch, check_satisfiable
+from nasformer.search import Budget, SearchResult, references
+from nasformer.searching import check_search, objectives_of
+from nasformer.space import Arch
 from nasformer.supernet import Supernet, load_supernet, save_supernet
 from nasformer.supernet.health import check_up
 from nasformer.train.distributed import World, join_world
@@ -56,7 +48,7 @@ from nasformer.train.evaluate import Heirs
 from nasformer.train.log import TrainLog
 from nasformer.train.supernets import search_supernet, train_supernet
 
-AnyCommand = TrainCommand | SearchCommand | RunCommand | RetrainCommand | FinetuneCommand
+AnyCommand = TrainCommand | SearchCommand | RunCommand | EvolveCommand | RetrainCommand | FinetuneCommand
 
 
 class Run:
@@ -84,6 +76,13 @@ class Run:
         self.trained_on = training_images(config)
         self.profile: Profile | None = None
 
+    def inside(self, name: str, space: Space) -> Run:
+        """A run in a folder of this one, with the same data and another space."""
+        other = copy(self)
+        other.folder, other.space = self.folder / name, space
+        other.supernet_folder = other.folder / "supernet"
+        return other
+
     def use_profile(self, command: BudgetConfig, objectives: Sequence[str] = ()) -> None:
         """Adds predicted costs to the space, where the command speaks of latency or memory; refuses if unprofiled."""
         self.space, self.profile = with_profile(self.space, command, objectives, self.device.type)
@@ -94,16 +93,21 @@ class Run:
         options = dict(self.space.options)
         return {"data": self.config.data, "holdout": self.config.holdout, "model_options": options}
 
-    def train(self, recipe: Recipe) -> None:
-        """The supernet, trained; a finished one is left as it is."""
-        supernet = Supernet(self.space, self.config.seed).to(self.device)
+    def train(self, recipe: Recipe, supernet: Supernet | None = None, **settings: Any) -> None:
+        """The supernet, trained; a finished one is left as it is.
+
+        Args:
+            supernet: One to start from; None: a fresh one.
+            settings: What else the weights depend on, such as where those to start from come from.
+        """
+        supernet = (supernet or Supernet(self.space, self.config.seed)).to(self.device)
         train_supernet(
             supernet,
             self.batches,
             recipe,
             folder=self.folder / "train",
             seed=self.config.seed,
-            settings=self.settings,
+            settings=self.settings | settings,
             calibration_images=self.config.calibration_images,
         )
         if self.world.main:
@@ -139,11 +143,7 @@ class Run:
 
     def check_search(self, options: SearchOptions, budget: Budget) -> None:
         """Raises now what the search would raise after a long training."""
-        check_satisfiable(self.space.root, self.space.costs, budget.windows())
-        problem = Problem(self.space.root, self.space.costs, budget, objectives_of(options), self.config.seed)
-        problem.point({"accuracy": 0.0, **self.space.costs(self.space.root.smallest())})
-        strategy = find_strategy(options.strategy)
-        strategy(problem, **complete_options(strategy, options.options()))
+        check_search(self.space, options, budget, self.config.seed)
         next(iter(self.batches.evaluation("holdout", 1)))
 
     def search(
@@ -216,10 +216,6 @@ class Run:
         }
 
 
-def objectives_of(options: SearchOptions) -> tuple[str, ...]:
-    return tuple(options.objectives) or ("accuracy",)
-
-
 @contextmanager
 def open_run(command: AnyCommand) -> Iterator[Run]:
     """The run folder of a command, which no other process may use meanwhile."""
@@ -239,28 +235,6 @@ def open_run(command: AnyCommand) -> Iterator[Run]:
             yield run
 
 
-def streamed_before(folder: Path, config: DataConfig) -> bool | Literal["auto"]:
-    """Whether to stream: where that is left open, as when the run began, whatever memory is free now."""
-    path = folder / "config.json"
-    before = read_json(path) if config.stream == "auto" and path.exists() else {}
-    same = before.get("data") == config.data and isinstance(before.get("stream"), bool)
-    return before["stream"] if same else config.stream
-
-
-@contextmanager
-def noted_in(folder: Path, command: Any, space: Space) -> Iterator[None]:
-    """Notes a command in the folder's config; one that is refused leaves no trace."""
-    path = folder / "config.json"
-    before = read_json(path) if path.exists() else {}
-    write_json(path, noted(before, command, space))
-    try:
-        yield
-    except UserError:
-        if before:
-            write_json(path, before)
-        raise
-
-
 def asked_space(command: AnyCommand, folder: Path) -> Space:
     """The space that was named, or the one that the folder's supernet has."""
     if command.space:
@@ -269,15 +243,3 @@ def asked_space(command: AnyCommand, folder: Path) -> Space:
     if supernet.is_dir():
         return load_supernet(supernet).space
     raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
-
-
-def noted(config: dict[str, Any], command: Any, space: Space) -> dict[str, Any]:
-    """The folder's config with what a command was told; what that leaves open stays as it was."""
-    told = {name: value for name, value in asdict(command).items() if name != "out"}
-    asked = {name: value for name, value in told.items() if value not in (None, {}) or name not in config}
-    versions = {"nasformer": nasformer.__version__, "python": platform.python_version()}
-    versions |= {"torch": torch.__version__, "timm": timm.__version__}
-    if isinstance(command, BudgetConfig):
-        limits = {limit.name: told[limit.name] for limit in fields(BudgetConfig)}
-        asked |= limits | {"budget": command.limits()}
-    return {**config, **asked, "space": space.name, "versions": versions}

@@ -10,7 +10,7 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from nasformer.baselines.timm_models import PREFIX
+from nasformer.baselines.training import fresh_timm
+from nasformer.beside import drop_path_of, has_random_search
 from nasformer.families import Space
 from nasformer.options import SearchOptions
 from nasformer.pipeline import Run
 from nasformer.recipe import Recipe
-from nasformer.search import Budget, Candidate, Problem, Proposal, complete_options, find_strategy
-from nasformer.search.strategy import Strategy
+from nasformer.search import Budget, Candidate, Proposal
+from nasformer.searching import problem_of, strategy_of
 from nasformer.space import Arch, check_satisfiable, sample_feasible
 from nasformer.supernet import Supernet
 from nasformer.supernet.samplers import make_sampler
@@ -87,30 +90,35 @@ def spread(all_costs: list[dict[str, float]], drawn: list[dict[str, float]], nam
     return {"smallest": min(values), "median": median(costs[name] for costs in drawn), "largest": max(values)}
 
 
-def time_stages(run: Run, recipe: Recipe, options: SearchOptions, budget: Budget, steps: int) -> dict[str, Any]:
-    """Seconds of supernet training, search and retraining, from a few steps of each."""
+def time_stages(
+    run: Run, recipe: Recipe, options: SearchOptions, budget: Budget, steps: int, timm_names: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Seconds of supernet training, search, retraining and baselines, from a few steps of each."""
     space, total = run.space, recipe.total_steps(run.batches.steps_per_epoch)
     supernet = Supernet(space, run.config.seed).to(run.device)
     sampler = make_sampler(space, recipe.sampler, recipe.sandwich, run.config.seed)
     train = step_seconds(run, supernet, recipe, steps, sampler)
     arch = sample_feasible(space.root, random.Random(f"plan net {run.config.seed}"), space.costs, budget.windows())
     judged = evaluation_seconds(run, supernet, arch)
-    candidates = strategy_of(run, options, budget).evaluations
+    candidates = strategy_of(problem_of(space, options, budget, run.config.seed), options).evaluations
     retrain = step_seconds(run, space.build(arch).to(run.device), recipe, steps)
+    search = {"candidates": candidates, "seconds_per_candidate": judged, "seconds": candidates * judged}
+    beside = [{"name": "random search beside", **search}] if has_random_search(options) else []
     return {
         "train": {"steps": total, "seconds_per_step": train, "seconds": total * train},
-        "search": {"candidates": candidates, "seconds_per_candidate": judged, "seconds": candidates * judged},
+        "search": search,
         "retrain": {"steps": total, "seconds_per_step": retrain, "seconds": total * retrain},
+        "baselines": beside + [time_timm(run, name, recipe, steps) for name in timm_names],
         "device": str(run.device),
         "note": "measured without compilation, which is faster once it is done" if recipe.compile else "",
     }
 
 
-def strategy_of(run: Run, options: SearchOptions, budget: Budget) -> Strategy:
-    objectives = tuple(options.objectives) or ("accuracy",)
-    problem = Problem(run.space.root, run.space.costs, budget, objectives, run.config.seed)
-    kind = find_strategy(options.strategy)
-    return kind(problem, **complete_options(kind, options.options()))
+def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> dict[str, Any]:
+    """A baseline from timm, which is trained for as many steps as the supernet."""
+    model = fresh_timm(name, run.image_shape, run.config.seed, drop_path_of(run)).to(run.device)
+    total, seconds = recipe.total_steps(run.batches.steps_per_epoch), step_seconds(run, model, recipe, steps)
+    return {"name": f"{PREFIX}{name}", "steps": total, "seconds_per_step": seconds, "seconds": total * seconds}
 
 
 def step_seconds(
@@ -162,8 +170,13 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def disk_needed(space: Space, recipe: Recipe, candidates: int, folder: Path, example: Arch) -> dict[str, Any]:
-    """Bytes by what is kept. While a checkpoint is written, the one before is still there."""
+def disk_needed(
+    space: Space, recipe: Recipe, candidates: int, folder: Path, example: Arch, baselines: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Bytes by what is kept; `baselines` are their numbers of parameters.
+
+    While a checkpoint is written, the one before is still there. That of a finished training stays.
+    """
     weights = 4 * sum(tensor.numel() for tensor in Supernet(space).shared().values())
     moments = 2 if recipe.optimizer == "adamw" else 1
     copies = 1 + moments + bool(recipe.ema)
@@ -174,6 +187,8 @@ def disk_needed(space: Space, recipe: Recipe, candidates: int, folder: Path, exa
         "model": round(largest),
         "journal": candidates * journal_line(space, example),
     }
+    if baselines:
+        needed["baselines"] = 4 * copies * (sum(baselines) + max(baselines))
     free = shutil.disk_usage(existing(folder)).free
     return {**needed, "total": sum(needed.values()), "free": free}
 

@@ -26,8 +26,8 @@ from nasformer.files import locked, write_json
 from nasformer.folders import load_batches
 from nasformer.latency.lookup import with_profile
 from nasformer.latency.search import keep_profile, measured_winner, profile_settings
+from nasformer.noting import noted_in
 from nasformer.options import DataConfig, ProbeConfig, SearchOptions, SpaceConfig
-from nasformer.pipeline import noted_in
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.search import search_training_free
 from nasformer.recipe import AugmentConfig, Recipe

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import nasformer
 import tiny  # noqa: F401 - one thread
 from latency.fake import MICRO, FakeClock
 from nasformer.errors import UserError
@@ -39,6 +42,26 @@ def test_a_profile_says_how_it_was_made(steady: Profile) -> None:
     assert {name: steady.setup[name] for name in wanted} == wanted
     assert steady.machine["versions"]["torch"] == torch.__version__
     assert (steady.holdout["nets"], len(steady.holdout["measured_ms"])) == (4, 4)
+
+
+def test_threads_are_as_many_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(survey, "make_clock", lambda device, threads: FakeClock(MICRO))
+    found = nasformer.make_profile(MICRO, device="cpu", threads=before + 1, nets=3, holdout=1, rounds=1, quiet=True)
+    assert found.setup["threads"] == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_the_python_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "latency.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    small = code.replace("threads=1", "threads=1, nets=3, holdout=2, rounds=1, quiet=True")
+    assert small != code
+    found: dict[str, Any] = {}
+    exec(compile(small, "latency.md", "exec"), found)
+    assert found["budget"].limits()["latency_ms"] == (None, 20)
+    assert found["space"].costs(found["space"].root.smallest())["latency_ms"] > 0
 
 
 def test_measured_times_do_not_depend_on_the_drift_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

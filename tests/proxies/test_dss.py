@@ -23,8 +23,8 @@ from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.proxy import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
+from nasformer.rank_correlation import kendall
 from nasformer.ranking import read_table
-from nasformer.ranking.statistics import kendall
 from nasformer.space import Arch
 
 ATTENTION, MLP = ("attn.qkv", "attn.proj"), ("mlp.fc1", "mlp.fc2")

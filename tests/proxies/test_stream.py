@@ -17,8 +17,8 @@ from nasformer.proxies.lockstep import Lockstep
 from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.proxy import Inapplicable, get_proxies
 from nasformer.proxies.stream import Block, blocks_of
+from nasformer.rank_correlation import kendall
 from nasformer.ranking import Table, read_table, trivial_counts
-from nasformer.ranking.statistics import kendall
 
 STREAM, FIT = get_proxies("stream,stream-fit")
 PROBE = noise_probe((3, 32, 32), num_classes=10, batch_size=2)

@@ -14,9 +14,10 @@ from scipy import stats
 
 from families.small import golden, golden_path
 from nasformer.errors import UserError
+from nasformer.rank_correlation import kendall
 from nasformer.ranking import Ranking, plot_ranking, print_ranking, rank, read_table, trivial_counts
 from nasformer.ranking.plot import PANELS, ranking_figure
-from nasformer.ranking.statistics import interval, kendall, partial_kendall, within_bands
+from nasformer.ranking.statistics import interval, partial_kendall, within_bands
 from nasformer.ranking.view import sentence
 
 from .tables import made_up, noise

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nasformer.errors import UserError
+from nasformer.rank_correlation import kendall, spearman, undefined
 from nasformer.ranking.resampling import Resamples, percentiles, signs
 from nasformer.ranking.statistics import (
     Estimate,
     interval,
-    kendall,
     partial,
     partial_spearman,
     size_bands,
-    spearman,
-    undefined,
     within_bands,
 )
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from nasformer.files import write_json
 from nasformer.report import hover, write_report
 
 from .fake import edit, write_run
+from .fake_evolution import write_evolution
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -73,3 +75,13 @@ def test_the_page_can_be_seen(page: Path) -> None:
     with Image.open(shot) as picture:
         assert picture.size == (1100, 1400)
         assert len(picture.convert("L").getcolors() or []) > 50
+
+
+def test_the_report_of_an_evolution(tmp_path: Path) -> None:
+    content = write_evolution(tmp_path, "autoformer-micro", 1)
+    content["steps"][0]["space"] = HOSTILE
+    write_json(tmp_path / "evolution.json", content)
+    dom, console = browse(write_report(tmp_path), "--dump-dom", fragment="#value-0-0-2")
+    assert console == ""
+    assert told(dom).startswith("space A · embed_dim = 64\nE-T error ")
+    assert "<title>nasformer: evolution of autoformer-micro on digits</title>" in dom

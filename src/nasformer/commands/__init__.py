@@ -1,7 +1,9 @@
 """What the commands do, a function for each; heavy imports are fine here."""
 
+from nasformer.commands.attention import attention
 from nasformer.commands.compare import compare
 from nasformer.commands.doctor import doctor
+from nasformer.commands.evolve import evolve
 from nasformer.commands.exports import export
 from nasformer.commands.models import evaluate, extract, finetune, retrain
 from nasformer.commands.patterns import patterns
@@ -12,10 +14,12 @@ from nasformer.commands.spaces import cost, sample, spaces
 from nasformer.commands.supernets import run, search, train
 
 __all__ = [
+    "attention",
     "compare",
     "cost",
     "doctor",
     "evaluate",
+    "evolve",
     "export",
     "extract",
     "finetune",

@@ -7,6 +7,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space, list_spaces
+from nasformer.latency.finalists import how_measured
 from nasformer.options import SpaceConfig
 
 
@@ -21,10 +22,7 @@ def print_finalists(summary: dict[str, Any]) -> None:
     found = summary.get("latency")
     if not found:
         return
-    setup, test = found["setup"], found["holdout"]
-    where = setup.get("gpu") or setup["processor"]
-    how = f"{setup['backend']} on {where}, batch {setup['batch_size']}, threads {setup['threads']}"
-    print(f"latency by {how}; hold-out error of the prediction {test['median_error']:.1%}")
+    print(f"latency by {how_measured(found)}")
     for place, one in enumerate(found["finalists"], 1):
         taken = "   <- winner" if one["arch"] == summary["winner"]["arch"] else ""
         memory = one.get("measured_memory_bytes")

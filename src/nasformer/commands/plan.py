@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer import preflight
+from nasformer.beside import check_baselines
 from nasformer.commands.common import chosen_space, print_json
 from nasformer.config import PlanCommand
 from nasformer.errors import UserError
@@ -34,9 +35,11 @@ def look_ahead(command: PlanCommand) -> dict[str, Any]:
         run.use_profile(command, command.search.objectives)
         surveyed = preflight.survey_space(run.space, budget, command.draws, command.seed)
         run.check_search(command.search, budget)
-        times = preflight.time_stages(run, recipe, command.search, budget, command.steps)
-    candidates, example = times["search"]["candidates"], run.space.arch(surveyed["example"])
-    disk = preflight.disk_needed(run.space, recipe, candidates, Path(command.out or "."), example)
+        costs = check_baselines(run, command.baseline)
+        times = preflight.time_stages(run, recipe, command.search, budget, command.steps, costs)
+    candidates = sum(one.get("candidates", 0) for one in [times["search"], *times["baselines"]])
+    example, params = run.space.arch(surveyed["example"]), [cost["params"] for cost in costs.values()]
+    disk = preflight.disk_needed(run.space, recipe, candidates, Path(command.out or "."), example, params)
     found = {"name": space.name, "data": command.data, "space": surveyed, "time": times, "disk": disk}
     return {**found, "warnings": preflight.warnings_of(found)}
 
@@ -57,14 +60,16 @@ def print_plan(found: dict[str, Any]) -> None:
         values = [*ends.values(), *space["within"][name].values()]
         table.add_row(LABELS[name], *(format_quantity(value) for value in values))
     Console().print(table)
-    for stage, label in STAGES.items():
-        one = time[stage]
-        count, unit = (one["candidates"], "candidates") if stage == "search" else (one["steps"], "steps")
-        each = one["seconds_per_candidate" if stage == "search" else "seconds_per_step"]
-        print(f"{label:24} {in_hours(one['seconds']):>9}   {count:,} {unit} of {each:.3g} s on {time['device']}")
+    lines = [(label, time[stage]) for stage, label in STAGES.items()]
+    lines += [(one["name"], one) for one in time["baselines"]]
+    width = max(len(label) for label, _ in lines)
+    for label, one in lines:
+        unit = "candidate" if "candidates" in one else "step"
+        each = f"{one[f'{unit}s']:,} {unit}s of {one[f'seconds_per_{unit}']:.3g} s"
+        print(f"{label:{width}} {in_hours(one['seconds']):>9}   {each} on {time['device']}")
     if time["note"]:
         print(time["note"])
-    kept = ", ".join(f"{name} {disk[name] / 1e6:,.1f}" for name in ("checkpoints", "supernet", "model", "journal"))
+    kept = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in disk.items() if name not in ("total", "free"))
     print(f"disk: {disk['total'] / 1e6:,.1f} MB ({kept}), free {disk['free'] / 1e9:,.1f} GB")
     for warning in found["warnings"]:
         print(f"warning: {warning}")

@@ -39,12 +39,14 @@ def profile(command: ProfileCommand, as_json: bool) -> None:
 
 def print_profile(found: Profile) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     setup, test = found.setup, found.holdout
     where = found.machine.get("gpu") or found.machine["processor"]
     how = f"{setup['backend']}, batch {setup['batch_size']}, {setup['precision']}"
-    table = Table(title=f"{found.space} on {where}: {how}, threads {setup['threads']}, {setup['clock']}")
+    title = f"{found.space} on {where}: {how}, threads {setup['threads']}, {setup['clock']}"
+    table = Table(title=escape(title))  # a space may have brackets in its name
     for column in ("layer", "median ms", "quartiles", "runs", "peak MB"):
         table.add_column(column, justify="left" if column == "layer" else "right", overflow="fold")
     names = short_names(list(found.table))

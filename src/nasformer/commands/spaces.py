@@ -9,9 +9,11 @@ from nasformer.commands.common import chosen_space, print_json
 from nasformer.config import CostCommand, SampleCommand, SpacesCommand
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space, list_spaces
+from nasformer.families.expression import expression
 from nasformer.latency.lookup import with_profile
 from nasformer.search import format_quantity
-from nasformer.space import check_satisfiable, sample_feasible
+from nasformer.space import check_satisfiable, dimensions, sample_feasible
+from nasformer.space.dimensions import listed
 
 
 def spaces(command: SpacesCommand, as_json: bool) -> None:
@@ -32,6 +34,9 @@ def spaces(command: SpacesCommand, as_json: bool) -> None:
         cost = description[end]
         print(f"  {end:9} {format_quantity(cost['params'])} parameters, {format_quantity(cost['macs'])} MACs")
     print(f"  choices   {space.root!r}")
+    print(f"  dimensions, for choices of your own: {example(space)}")
+    for name, values in description["dimensions"].items():
+        print(f"    {name:{max(map(len, description['dimensions']))}}  {listed(values)}")
     print(f"  presets   {', '.join(space.presets)}")
     return None
 
@@ -42,10 +47,17 @@ def describe(space: Space) -> dict[str, Any]:
         "name": space.name,
         "about": space.about,
         "cardinality": str(space.root.cardinality),
+        "dimensions": {name: list(choice.values) for name, choice in dimensions(space.root).items()},
         **{name: {"arch": arch.to_dict(), **space.costs(arch)} for name, arch in ends.items()},
         "options": dict(space.options),
         "presets": {name: arch.to_dict() for name, arch in space.presets.items()},
     }
+
+
+def example(space: Space) -> str:
+    """An expression that gives the first dimension other values."""
+    name, choice = next(iter(dimensions(space.root).items()))
+    return f"--space '{expression((space.base or space).name, {name: choice.values[:2]})}'"
 
 
 def cost(command: CostCommand, as_json: bool) -> None:

@@ -120,6 +120,10 @@ class AutoFormer(TokenBackbone):
         blocks = [{"num_heads": h, "mlp_ratio": r} for h, r in zip(heads, ratios, strict=True)]
         return {**rest, "blocks": blocks}
 
+    @classmethod
+    def options_of(cls, root: Struct) -> Mapping[str, Any]:
+        return {"super_depth": root.fields["blocks"].depth.largest()}  # type: ignore[attr-defined]
+
     @property
     def feature_info(self) -> list[dict[str, Any]]:
         patch = self.options["patch_size"]
@@ -166,8 +170,7 @@ PRESETS = {
 
 
 def add(name: str, about: str, root: Struct, **options: Any) -> None:
-    depth = root.fields["blocks"].depth.largest()  # type: ignore[attr-defined]
-    register(Space(name, AutoFormer, root, {"super_depth": depth, **options}, PRESETS, about))
+    register(Space(name, AutoFormer, root, {**AutoFormer.options_of(root), **options}, PRESETS, about))
 
 
 add(

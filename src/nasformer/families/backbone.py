@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from nasformer.errors import UserError
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import MultiHead, Rule
-from nasformer.space import Arch
+from nasformer.space import Arch, Struct
 
 
 class Backbone(nn.Module):
@@ -51,6 +51,19 @@ class Backbone(nn.Module):
     def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """An arch in the form that papers print, turned into our generic form."""
         return values
+
+    @classmethod
+    def limits(cls, **options: Any) -> Mapping[str, tuple[float | None, float | None]]:
+        """The least and the largest sensible value, both inclusive, of dimensions that have such an end; None: no end.
+
+        Beyond it a value is still legal, but only another name for the same net.
+        """
+        return {}
+
+    @classmethod
+    def options_of(cls, root: Struct) -> Mapping[str, Any]:
+        """Options that follow from the declaration of a space."""
+        return {}
 
     @property
     def num_classes(self) -> int:

@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.families.expression import parse, read_choices
 from nasformer.families.space import Space
 from nasformer.family_names import FAMILIES
+from nasformer.space import corners
 from nasformer.timm_plugin import offer
 
 _SPACES: dict[str, Space] = {}
@@ -32,12 +34,26 @@ def list_spaces() -> dict[str, Space]:
 def get_space(name: str, **options: Any) -> Space:
     """A space by name, with options of its model, such as img_size or num_classes.
 
+    The name may be an expression with other values for some dimensions of the space.
+
     >>> get_space("autoformer-tiny").root.cardinality
     1056964608
+    >>> get_space("autoformer-tiny[embed_dim=128,160,192;blocks.depth=4,5]").root.cardinality
+    3840
     """
+    base, texts = parse(name)
     known = list_spaces()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
+    if base not in known:
+        close = difflib.get_close_matches(base, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
-        raise UserError(f"unknown space {name!r}; {hint}")
-    return known[name].with_options(**options)
+        raise UserError(f"unknown space {base!r}; {hint}")
+    space = known[base]
+    if not texts:
+        return space.with_options(**options)
+    try:
+        chosen = space.with_choices(read_choices(space.root, texts)).with_options(**options)
+        for arch in (chosen.root.smallest(), *corners(chosen.root)):  # better now than in the middle of a training
+            chosen.plan(arch)
+    except UserError as error:
+        raise UserError(f"space {name!r}: {error}") from None
+    return chosen

@@ -123,6 +123,17 @@ class S3(MapBackbone):
         }
 
     @classmethod
+    def limits(
+        cls, *, img_size: int | tuple[int, int] = 224, patch_size: int = 4, **options: Any
+    ) -> Mapping[str, tuple[float | None, float | None]]:
+        """Windows from 1 to the longer side of the stage's map."""
+        grid, limits = patch_grid(img_size, patch_size), {}
+        for stage in STAGES:
+            limits[f"{stage}.blocks.window"] = (1.0, float(max(grid)))
+            grid = halved(grid)
+        return limits
+
+    @classmethod
     def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Takes ``"depth": [2, 2, 6, 2]`` with lists of four for embed_dim, window, num_heads and mlp_ratio.
 

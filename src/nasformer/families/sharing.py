@@ -97,11 +97,16 @@ class MultiHead:
         return lambda shared, shape: by_head(centre(shared, shape), shape)
 
 
+def declared_rule(name: str, rules: Mapping[str, Rule | MultiHead]) -> Rule | MultiHead:
+    """The rule whose key ends the parameter's name; `prefix` where none is declared."""
+    return next((rule for suffix, rule in rules.items() if name.endswith(suffix)), prefix)
+
+
 def rule_for(name: str, rules: Mapping[str, Rule | MultiHead], options: Mapping[str, Any] | None = None) -> Rule:
-    """The rule whose key ends the parameter's name; `prefix` where none is declared.
+    """The declared rule, bound to the layer where it asks for that.
 
     Args:
         options: Those of the layer that the parameter belongs to.
     """
-    rule = next((rule for suffix, rule in rules.items() if name.endswith(suffix)), prefix)
+    rule = declared_rule(name, rules)
     return rule.bound(options or {}) if isinstance(rule, MultiHead) else rule

@@ -11,10 +11,11 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.backbone import Backbone, model_options
+from nasformer.families.expression import changes, expression
 from nasformer.families.segment import Segment
 from nasformer.layers.cost import Cost
 from nasformer.layers.grid import both_sides
-from nasformer.space import Arch, Struct
+from nasformer.space import Arch, Scalar, Struct, with_choices
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Space:
         root: The declaration of the archs.
         presets: Published archs by name. They need not be members of this space (see their comments).
         predicted: Adds costs that have no closed form, such as the latency that a profile predicts.
+        base: The space whose choices were replaced, if any were.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Space:
     presets: Mapping[str, Arch] = field(default_factory=dict)
     about: str = ""
     predicted: Callable[[Sequence[Segment]], Mapping[str, float]] | None = None
+    base: Space | None = field(default=None, repr=False)
 
     def with_options(self, **options: Any) -> Space:
         """The same archs on another image size, patch size, number of classes ..."""
@@ -51,6 +54,28 @@ class Space:
             if name not in known:
                 raise UserError(f"{self.name} has no model option {name!r}; it has: {', '.join(known)}")
         return replace(self, options={**self.options, **options})
+
+    def with_choices(self, choices: Mapping[str, Sequence[Scalar]]) -> Space:
+        """The same space with other values for some of its dimensions; its name then says which.
+
+        >>> import nasformer
+        >>> space = nasformer.get_space("autoformer-micro").with_choices({"embed_dim": [32, 40]})
+        >>> space.name, nasformer.get_space(space.name).root.fields["embed_dim"]
+        ('autoformer-micro[embed_dim=32,40]', Choice(32, 40))
+        >>> space.with_choices({"embed_dim": [32, 48, 64]}).name
+        'autoformer-micro'
+        """
+        base, root = self.base or self, with_choices(self.root, choices)
+        options = {**self.options, **self.model.options_of(root)}
+        changed = changes(base.root, root)
+        if not changed:
+            return replace(self, name=base.name, root=base.root, options=options, about=base.about, base=None)
+        about = f"{base.about}; with other choices of {', '.join(changed)}"
+        return replace(self, name=expression(base.name, changed), root=root, options=options, about=about, base=base)
+
+    def limits(self) -> Mapping[str, tuple[float | None, float | None]]:
+        """The ends that the family sets to dimensions at these options, both inclusive; see `Backbone.limits`."""
+        return self.model.limits(**self.options)
 
     @property
     def full_options(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from nasformer.families import Space
 from nasformer.files import read_json, write_json
 from nasformer.latency.clock import make_clock
-from nasformer.latency.machine import describe_machine, same_machine
+from nasformer.latency.machine import cpu_threads, describe_machine, same_machine
 from nasformer.latency.memory import nbytes, peak_of
 from nasformer.latency.profile import FLOAT, Profile
 from nasformer.latency.rounds import Timed, time_all
@@ -63,6 +63,14 @@ class Verdict:
         return {name: value for name, value in found.items() if value is not None}
 
 
+def how_measured(told: Mapping[str, Any]) -> str:
+    """Where and how nets run, and how well they are predicted; `told` is what `Verdict.to_dict` gave."""
+    setup, error = told["setup"], told["holdout"]["median_error"]
+    where = setup.get("gpu") or setup["processor"]
+    how = f"{setup['backend']} on {where}, batch {setup['batch_size']}, threads {setup['threads']}"
+    return how if error is None else f"{how}; hold-out error of the prediction {error:.1%}"
+
+
 def decide(
     profile: Profile, space: Space, ranking: Sequence[Arch], budget: Budget, record: Path | None = None
 ) -> Verdict:
@@ -107,19 +115,16 @@ def recorded(profile: Profile, space: Space, archs: Sequence[Arch], record: Path
 
 def measure(profile: Profile, space: Space, archs: Sequence[Arch], rounds: int = ROUNDS) -> list[Finalist]:
     """The archs as the profile's nets were measured, at the pace that the machine had then."""
-    setup, before = profile.setup, torch.get_num_threads()
+    setup = profile.setup
     device, threads = torch.device(setup["device"]), setup["threads"]
     say(f"measuring {len(archs)} finalists on {device.type}, backend {setup['backend']}")
-    torch.set_num_threads(threads)
-    try:
+    with cpu_threads(threads):
         runner = make_runner(space, setup["backend"], device, setup["batch_size"], threads)
         nets = [Timed(runner.whole(arch)) for arch in archs]
         pacemaker = runner.whole(space.root.smallest())
         time_all(nets, runner.images, make_clock(device, threads), pacemaker=pacemaker, rounds=rounds)
         pace = setup["pace_ms"][1] / 1000
         return [finalist(profile, space, arch, net, pace, runner.images) for arch, net in zip(archs, nets, strict=True)]
-    finally:
-        torch.set_num_threads(before)
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,14 @@ def default_path(space: Space, device: str, backend: str, batch_size: int) -> Pa
     """Where the profile of a space is kept, below the current folder."""
     size = timed_options(space)["img_size"]
     pixels = size if isinstance(size, int) else "x".join(map(str, size))
-    return FOLDER / f"{space.name}-{pixels}px-{device}-{backend}-b{batch_size}.json"
+    return FOLDER / f"{file_name(space)}-{pixels}px-{device}-{backend}-b{batch_size}.json"
+
+
+def file_name(space: Space) -> str:
+    """The name of a space; for an expression, which may be longer than file names can be, its base and a digest."""
+    if space.base is None:
+        return space.name
+    return f"{space.base.name}-{hashlib.sha256(space.name.encode()).hexdigest()[:8]}"
 
 
 def with_profile(
@@ -84,11 +92,12 @@ def timed_options(space: Space) -> dict[str, Any]:
 
 def profile_command(space: Space, device: str) -> str:
     """What to type, to measure this space as it is."""
-    usual = timed_options(get_space(space.name)) if space.name in list_spaces() else {}
+    base = (space.base or space).name
+    usual = timed_options(get_space(base)) if base in list_spaces() else {}
     changed = {name: value for name, value in timed_options(space).items() if usual.get(name) != value}
     flags = [f"--{name.replace('_', '-')} {changed.pop(name)}" for name in FLAGS if isinstance(changed.get(name), int)]
     rest = [f"--model {shlex.quote(json.dumps(changed))}"] if changed else []
-    return " ".join([f"nasformer profile --space {space.name}", *flags, *rest, f"--device {device}"])
+    return " ".join([f"nasformer profile --space {shlex.quote(space.name)}", *flags, *rest, f"--device {device}"])
 
 
 FLAGS = ("img_size", "patch_size", "in_chans")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,17 @@ def describe_machine(device: torch.device, backend: str) -> dict[str, Any]:
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
     return {**found, "versions": versions}
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Torch computes with so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def processor() -> str:

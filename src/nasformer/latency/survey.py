@@ -18,7 +18,7 @@ from nasformer.families import Space
 from nasformer.families.segment import Segment
 from nasformer.latency.clock import make_clock
 from nasformer.latency.kinds import key_of
-from nasformer.latency.machine import describe_machine
+from nasformer.latency.machine import cpu_threads, describe_machine
 from nasformer.latency.memory import layer_peaks, nbytes, peak_of
 from nasformer.latency.profile import FLOAT, Entry, Profile, fit_laws, fit_line
 from nasformer.latency.rounds import Timed, quartiles, time_all
@@ -33,7 +33,7 @@ TRIES = 100  # draws in a row that may be old acquaintances
 def make_profile(
     space: Space,
     *,
-    device: torch.device,
+    device: torch.device | str = "cpu",
     backend: str = "eager",
     batch_size: int = 1,
     threads: int | None = None,
@@ -46,36 +46,39 @@ def make_profile(
     """Measures the space; with the defaults that takes about two hundred runs of a net and each of its layers a round.
 
     Args:
+        backend: How nets are run: eager, compile or onnxruntime.
         nets: How many nets fill the table and calibrate the sum.
         holdout: How many others it is tested on.
         threads: Of the CPU; None takes as many as torch does.
     """
-    threads = threads or torch.get_num_threads()
-    torch.set_num_threads(threads)
-    runner, clock = make_runner(space, backend, device, batch_size, threads), make_clock(device, threads)
-    rng = random.Random(f"profile {seed}")
-    chosen = covering_archs(space, nets, rng)
-    others = other_archs(space, holdout, rng, chosen)
-    if not quiet:
-        say(f"building {len(chosen) + len(others)} nets of {space.name}")
-    timed = [Timed(runner.whole(arch), runner.chain(arch)) for arch in chosen]
-    tests = [Timed(runner.whole(arch)) for arch in others]
-    label, pacemaker = "" if quiet else "profile", timed[0].net
-    paces = time_all(timed + tests, runner.images, clock, pacemaker=pacemaker, rounds=rounds, seed=seed, label=label)
-    setup = {"device": device.type, "backend": backend, "batch_size": batch_size, "threads": threads}
-    setup |= {"precision": "fp32", "clock": clock.name, "rounds": rounds}
-    setup |= {"pace_ms": [1000 * value for value in quartiles(paces)]}
-    profile = Profile(
-        space=space.name,
-        options=space.full_options,
-        setup=setup,
-        machine=describe_machine(device, backend),
-        table={},
-        laws={},
-        image_bytes=nbytes(runner.images) if isinstance(runner.images, torch.Tensor) else 0,
-    )
-    profile = filled(profile, space, chosen, timed, runner)
-    return replace(profile, holdout=tested(profile, space, others, tests, runner))
+    device, threads = torch.device(device), threads or torch.get_num_threads()
+    with cpu_threads(threads):
+        runner, clock = make_runner(space, backend, device, batch_size, threads), make_clock(device, threads)
+        rng = random.Random(f"profile {seed}")
+        chosen = covering_archs(space, nets, rng)
+        others = other_archs(space, holdout, rng, chosen)
+        if not quiet:
+            say(f"building {len(chosen) + len(others)} nets of {space.name}")
+        timed = [Timed(runner.whole(arch), runner.chain(arch)) for arch in chosen]
+        tests = [Timed(runner.whole(arch)) for arch in others]
+        label, pacemaker = "" if quiet else "profile", timed[0].net
+        paces = time_all(
+            timed + tests, runner.images, clock, pacemaker=pacemaker, rounds=rounds, seed=seed, label=label
+        )
+        setup = {"device": device.type, "backend": backend, "batch_size": batch_size, "threads": threads}
+        setup |= {"precision": "fp32", "clock": clock.name, "rounds": rounds}
+        setup |= {"pace_ms": [1000 * value for value in quartiles(paces)]}
+        profile = Profile(
+            space=space.name,
+            options=space.full_options,
+            setup=setup,
+            machine=describe_machine(device, backend),
+            table={},
+            laws={},
+            image_bytes=nbytes(runner.images) if isinstance(runner.images, torch.Tensor) else 0,
+        )
+        profile = filled(profile, space, chosen, timed, runner)
+        return replace(profile, holdout=tested(profile, space, others, tests, runner))
 
 
 def filled(profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[Timed], runner: Runner) -> Profile:

@@ -38,11 +38,13 @@ class Sight(NamedTuple):
 
     Attributes:
         place: [tiles, queries, keys], the place of a key in the query's window; window² if it is not seen.
-        key: [tiles, queries, window²], the key at a place; 0 if there is none.
-        empty: [tiles, queries, window²], whether there is none.
+        unseen: [tiles, queries, keys], whether it is not.
+        key: [tiles, queries, places], the key at a place; 0 if there is none.
+        empty: [tiles, queries, places], whether there is none.
     """
 
     place: Tensor
+    unseen: Tensor
     key: Tensor
     empty: Tensor
 
@@ -73,6 +75,15 @@ def local_attention(
     return done[0] if len(done) == 1 else torch.cat(done)
 
 
+def tiled(x: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """A map [batch, heads, dim, height, width] as queries and as keys: [batch, heads, tiles, positions, dim] each.
+
+    What lies beyond the map is 0. On a GPU there may be more channels behind those of the map.
+    """
+    plan = _plan(x, window, None)
+    return _tiles(x, plan, rim=0), _tiles(x, plan, plan.rim)
+
+
 def _plan(q: Tensor, window: int, tile: int | None) -> Plan:
     """The fastest, by benchmarks/local_attention.py, forward and backward with a window of 7.
 
@@ -100,7 +111,8 @@ def _images_at_once(q: Tensor, plan: Plan) -> int:
 def _attend(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, plan: Plan, dropout: float) -> Tensor:
     sight = _sight(plan, positions.shape[-1], q.device)
     queries = _tiles(q, plan, rim=0)
-    positions = _padded(positions.flatten(2), (0, 0, 0, _missing_channels(q)))
+    places = sight.key.shape[-1] - positions.shape[-1] ** 2
+    positions = _padded(positions.flatten(2), (0, places, 0, _missing_channels(q)))
     terms = torch.einsum("bhtqd,hdp->bhtqp", queries, positions.to(q.dtype))
     mask = _Spread.apply(terms.flatten(1, 2), *sight)
     y = F.scaled_dot_product_attention(
@@ -117,6 +129,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, plan: Plan, drop
 def _missing_channels(x: Tensor) -> int:
     """On a GPU fused attention wants head dimensions to be multiples of 8, and something slow steps in otherwise."""
     return -x.shape[2] % 8 if x.is_cuda else 0
+
+
+def _places(window: int, device: torch.device) -> int:
+    """Those of the window and one for what is not seen; on a GPU a multiple of 8: other products are slow."""
+    places = window**2 + 1
+    return places + -places % 8 if device.type == "cuda" else places
 
 
 def _tiles(x: Tensor, plan: Plan, rim: int) -> Tensor:
@@ -156,8 +174,9 @@ def _look(plan: Plan, window: int, device: torch.device) -> Sight:
     place = torch.where(seen, row * window + column, window**2)
     place = place.flatten(4, 5).flatten(2, 3).flatten(0, 1)
     keys = torch.arange(place.shape[2], device=device).expand_as(place)
-    key = place.new_full((*place.shape[:2], window**2 + 1), -1).scatter(2, place, keys)[..., :-1]
-    return Sight(place, key.clamp(min=0), key < 0)
+    key = place.new_full((*place.shape[:2], _places(window, device)), -1).scatter(2, place, keys)
+    key[..., window**2] = -1  # where the keys that are not seen have gone
+    return Sight(place, place == window**2, key.clamp(min=0), key < 0)
 
 
 def _look_along(plan: Plan, side: int, window: int, device: torch.device) -> Tensor:
@@ -174,25 +193,25 @@ def _look_along(plan: Plan, side: int, window: int, device: torch.device) -> Ten
 
 
 class _Spread(torch.autograd.Function):
-    """From [.., queries, window²] terms to a mask [.., queries, keys], -inf where nothing is seen.
+    """From [.., queries, places] terms to a mask [.., queries, keys], -inf where nothing is seen.
 
     A place has one key and a key one place, so that both ways are lookups; the gradient that autograd would take of
     `gather` adds all the unseen keys up in one spot, which is slow on a GPU.
     """
 
     @staticmethod
-    def forward(ctx: Any, terms: Tensor, place: Tensor, key: Tensor, empty: Tensor) -> Tensor:
+    def forward(ctx: Any, terms: Tensor, place: Tensor, unseen: Tensor, key: Tensor, empty: Tensor) -> Tensor:
         ctx.save_for_backward(key, empty)
-        return _lookup(F.pad(terms, (0, 1), value=-torch.inf), place)
+        return _lookup(terms, place, unseen, -torch.inf)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
         key, empty = ctx.saved_tensors
-        heads = grad.shape[1] // key.shape[0]
-        return _lookup(grad, key).masked_fill(empty.repeat(heads, 1, 1), 0), None, None, None
+        return _lookup(grad, key, empty, 0.0), None, None, None, None
 
 
-def _lookup(x: Tensor, index: Tensor) -> Tensor:
-    """[batch, heads * tiles, queries, n] by an index of [tiles, queries, m]."""
+def _lookup(x: Tensor, index: Tensor, missing: Tensor, default: float) -> Tensor:
+    """[batch, heads * tiles, queries, n] by an index of [tiles, queries, m]; a default where something is missing."""
     index = index.expand(*x.shape[:1], x.shape[1] // index.shape[0], *index.shape)
-    return x.unflatten(1, index.shape[1:3]).gather(-1, index).flatten(1, 2)
+    found = x.unflatten(1, index.shape[1:3]).gather(-1, index)
+    return found.masked_fill_(missing, default).flatten(1, 2)

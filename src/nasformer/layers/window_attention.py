@@ -90,16 +90,20 @@ class WindowAttention(nn.Module):
             self.positions = nn.Parameter(resampled[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, columns = self.grid
         full = padded(self.grid, self.window)
+        x = from_windows(self.attend(self.windows(x)), self.window, full)
+        if full != self.grid:
+            x = x[:, : self.grid[0], : self.grid[1]]
+        return x.roll(self.shift, (1, 2)) if any(self.shift) else x
+
+    def windows(self, x: Tensor) -> Tensor:
+        """The map cut up: from [batch, rows, columns, channels] to [batch, windows, positions, channels]."""
+        full, (rows, columns) = padded(self.grid, self.window), self.grid
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), (1, 2))
         if full != self.grid:
             x = F.pad(x, (0, 0, 0, full[1] - columns, 0, full[0] - rows))
-        x = from_windows(self.attend(to_windows(x, self.window)), self.window, full)
-        if full != self.grid:
-            x = x[:, :rows, :columns]
-        return x.roll(self.shift, (1, 2)) if any(self.shift) else x
+        return to_windows(x, self.window)
 
     def attend(self, x: Tensor) -> Tensor:
         """Attention of [batch, windows, positions, embed_dim]."""

@@ -25,8 +25,8 @@ def logsynflow(model: nn.Module, probe: Probe) -> float:
 
     FreeREA leaves out batch norm, the only norm of its networks. Layer norm cannot just go, or transformers overflow;
     but it is made a constant scale (`ConstantNorms`). With layer norm as it is, the score hardly knew the depth of a
-    hybrid net and changed with the seed nearly as much as with the topology; now it grows with size and changes by parts
-    in a thousand (docs/results.md). Hence also one initialisation, where FreeREA averages over three.
+    hybrid net and changed with the seed nearly as much as with the topology; now it grows with size and changes by
+    parts in a thousand (docs/results.md). Hence also one initialisation, where FreeREA averages over three.
 
     FreeREA has log(1 + g), with g >= 0 in its networks. GELU and softmax can make g negative, even below -1: hence
     log(1 + |g|). Auto-Prox has |log g| instead, another score that is undefined for such g.

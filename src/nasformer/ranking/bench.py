@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nasformer.rank_correlation import undefined
 from nasformer.ranking import statistics
 from nasformer.ranking.counts import trivial_counts
 from nasformer.ranking.resampling import Floats, Resamples, signs
@@ -102,7 +103,7 @@ class Rows:
             seconds_per_net=seconds,
             missing=missing,
             beats=self.beats(taus),
-            reason=statistics.undefined(values, self.accuracy),
+            reason=undefined(values, self.accuracy),
         )
 
 

@@ -1,7 +1,7 @@
 """How well a score ranks: Kendall's tau-b, Spearman's rho, what is left of them given the size, and how sure they are.
 
 All of these go by ranks, so that a logarithm of a score or of the parameter count changes nothing. What is not defined,
-because all values are equal, is None; `undefined` says why.
+because all values are equal, is None; `undefined` says why. The plain ones are in `rank_correlation.py`.
 
 Of the two partial correlations, trust rho. A noisy copy of the size has a partial rho of about 0, as it should; its
 partial tau can be 0.1 or 0.2, since a product of two taus is not the tau that size alone would bring about.
@@ -19,39 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from nasformer.errors import UserError
+from nasformer.rank_correlation import kendall, spearman, undefined
 from nasformer.ranking.resampling import Floats, Interval, Resamples, percentiles, signs
 
 Statistic = Literal["kendall", "spearman"]
 BANDS = 5
-
-
-def undefined(x: ArrayLike, y: ArrayLike) -> str | None:
-    """Why x and y have no rank correlation, or None where they have one.
-
-    >>> undefined([1, 1, 1], [1, 2, 3])
-    'all 3 scores are equal'
-    """
-    scores, accuracies = np.asarray(x), np.asarray(y)
-    if len(scores) < 2:
-        return f"{len(scores)} rows are too few to rank"
-    for values, what in ((scores, "scores"), (accuracies, "accuracies")):
-        if np.all(values == values[0]):
-            return f"all {len(values)} {what} are equal"
-    return None
-
-
-def kendall(x: ArrayLike, y: ArrayLike) -> float | None:
-    """Kendall's tau-b.
-
-    >>> kendall([1, 2, 3], [10, 20, 40]), kendall([1, 1, 1], [10, 20, 40])
-    (1.0, None)
-    """
-    return None if undefined(x, y) else float(stats.kendalltau(x, y).statistic)
-
-
-def spearman(x: ArrayLike, y: ArrayLike) -> float | None:
-    """Spearman's rho: the correlation of mid-ranks."""
-    return None if undefined(x, y) else float(stats.spearmanr(x, y).statistic)
 
 
 def interval(

@@ -7,6 +7,8 @@ from pathlib import Path
 from nasformer.files import write_text
 from nasformer.report.candidates import write_candidates
 from nasformer.report.contents import Run, read_run
+from nasformer.report.evolution import write_evolution_report
+from nasformer.report.evolution.contents import is_evolution
 from nasformer.report.hover import HOVER, dots
 from nasformer.report.html import page
 from nasformer.report.picture import Picture, save_picture
@@ -18,8 +20,10 @@ def write_report(run: Path) -> Path:
     """Writes `report.html`, `plots/*.png` and `.svg` and `candidates.csv` into the run folder; gives the HTML's path.
 
     What the folder does not hold is left out, a damaged file raises a UserError. The same folder always gives
-    the same bytes.
+    the same bytes. The folder of a space's evolution has a report of its own.
     """
+    if is_evolution(Path(run)):
+        return write_evolution_report(Path(run))
     contents = read_run(Path(run))
     pictures = write_pictures(contents)
     write_candidates(contents.folder / "candidates.csv", contents.candidates)

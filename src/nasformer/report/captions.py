@@ -56,6 +56,11 @@ def captions(run: Run) -> dict[str, tuple[str, str]]:
             "Accuracy of the same subnets as the training went on, with the shared weights of the moment, above its "
             f"loss.{''.join(f' Alarm: {alarm}.' for alarm in run.alarms)}",
         ),
+        "finalists": (
+            "Predicted and measured",
+            "The best candidates of the search, the best by score at the top: what the profile predicted of them, and "
+            "what they were measured to need before one of them won.",
+        ),
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from nasformer.errors import UserError
 from nasformer.files import write_json, write_text
 from nasformer.report.contents import Model, Run, read_run
+from nasformer.report.evolution.contents import is_evolution
 from nasformer.report.html import document, figure, in_words, table
 from nasformer.report.picture import save_picture
 
@@ -56,6 +57,8 @@ def compare_runs(folders: Sequence[str | Path]) -> Comparison:
     paths = list(dict.fromkeys(Path(folder) for folder in folders))
     if len(paths) < 2:
         raise UserError("give two runs or more to compare: nasformer compare RUN1 RUN2")
+    for path in filter(is_evolution, paths):
+        raise UserError(f"{path} is the evolution of a space; compare its steps, such as {path}/steps/0")
     parts = [path.resolve().parts for path in paths]
     depth = next(d for d in range(1, max(map(len, parts)) + 1) if len({part[-d:] for part in parts}) == len(paths))
     return Comparison({"/".join(part[-depth:]): read_run(path) for part, path in zip(parts, paths, strict=True)})

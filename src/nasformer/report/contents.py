@@ -10,6 +10,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.files import read_json
+from nasformer.latency.finalists import how_measured
 from nasformer.search import Candidate, parse_quantity, read_journal
 from nasformer.search.candidate import RESERVED, plain_scores
 from nasformer.supernet.storage import retupled
@@ -29,6 +30,15 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Latency:
+    """The best candidates by score as predicted and as measured, or none and a note why; `how` they run."""
+
+    rows: list[Model]
+    how: str
+    note: str
+
+
+@dataclass(frozen=True)
 class Run:
     """The contents of a run folder; what is missing is empty.
 
@@ -45,6 +55,7 @@ class Run:
         rival: The candidates of a random search beside that of the run, where there was one.
         timm: Models of timm that fit the budget; their numbers are costs.
         baselines: The logs of models that were trained beside, by name.
+        latency: The finalists, where the search went by a profile.
     """
 
     folder: Path
@@ -65,6 +76,7 @@ class Run:
     rival: list[Candidate] = field(default_factory=list)
     timm: list[Model] = field(default_factory=list)
     baselines: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    latency: Latency | None = None
 
     @property
     def winner(self) -> Model | None:
@@ -115,6 +127,7 @@ def read_run(folder: Path) -> Run:
         rival=_search(folder / "search" / "random.jsonl")[1],
         baselines={path.parent.name: _training(path) for path in sorted(folder.glob("baselines/*/log.jsonl"))},
         timm=[_model(entry, path, "timm") for entry in _list(result, "timm", path)],
+        latency=_latency(result.get("latency"), path),
         **_health(folder),
     )
 
@@ -130,6 +143,16 @@ def _health(folder: Path) -> dict[str, Any]:
         return {"looks": looks or known["looks"], "alarms": [str(alarm["finding"]) for alarm in known["alarms"]]}
     except (KeyError, TypeError):
         raise UserError(f"{path} is damaged; run nasformer doctor again") from None
+
+
+def _latency(found: Any, path: Path) -> Latency | None:
+    if not found:
+        return None
+    try:
+        rows = [_model(entry, path, f"number {place}") for place, entry in enumerate(found["finalists"], 1)]
+        return Latency(rows, how_measured(found), str(found["note"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{path} is damaged (latency is not as a search writes it); {REPAIR}") from None
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from nasformer.report import hover
 from nasformer.report.beside import beside_in_words, timm_in_words
 from nasformer.report.captions import captions
 from nasformer.report.contents import Model, Run
+from nasformer.report.finalists import finalists_in_words, finalists_of
 from nasformer.report.labels import CHOSEN, figure_of, in_a_row, is_share, label, window_in_words
 from nasformer.report.picture import Picture
 from nasformer.search import format_quantity
@@ -44,6 +45,7 @@ th:first-child, td:first-child { text-align: left; }
 tr:last-child td { border-bottom: 0; }
 .winner td { font-weight: 700; color: var(--mark); }
 .pairs td { white-space: normal; overflow-wrap: anywhere; text-align: left; vertical-align: top; }
+.words { white-space: normal; text-align: left; font-size: .9rem; }
 .pairs td:first-child { color: var(--soft); width: 14rem; }
 details { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--soft); }
@@ -58,9 +60,9 @@ def page(run: Run, pictures: Mapping[str, Picture]) -> str:
     """The whole page; `pictures` are named as their captions."""
     title = " on ".join(str(run.config[name]) for name in ("space", "data") if run.config.get(name))
     title = f"nasformer: {title}" if title else "nasformer report"
-    parts = [_heading(run, title), _tiles(run), _note(run.note), _results(run)]
+    parts = [_heading(run, title), _tiles(run), note(run.note), _results(run)]
     parts += [figure(*words, pictures[name]) for name, words in captions(run).items() if name in pictures]
-    parts += [_timm(run), _winner(run), _front(run), *_settings(run.config)]
+    parts += [_finalists(run), _timm(run), _winner(run), _front(run), *settings_tables(run.config)]
     return document(title, parts)
 
 
@@ -92,7 +94,7 @@ def _tiles(run: Run) -> str:
     """The few numbers that people look for first."""
     tiles: list[tuple[str, str]] = []
     if run.winner:
-        for name in ("test_accuracy", "holdout_accuracy", *run.raised, *COSTS):
+        for name in ("test_accuracy", "holdout_accuracy", *run.raised, *COSTS, "measured_latency_ms"):
             if not math.isnan(value := run.winner.scores.get(name, math.nan)):
                 tiles.append((format_quantity(value) if name in COSTS else figure_of(name, value), label(name)))
         tiles += _gain(run)
@@ -100,6 +102,11 @@ def _tiles(run: Run) -> str:
         tiles.append((f"{len(run.candidates):,}", "candidates judged"))
         if lost := sum(math.isnan(c.scores.get(run.score, math.nan)) for c in run.candidates):
             tiles.append((f"{lost:,}", "of them without a score, not in the plots"))
+    return tiles_of(tiles)
+
+
+def tiles_of(tiles: Sequence[tuple[str, str]]) -> str:
+    """Numbers in large letters, each with its name."""
     cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in tiles]
     return f'<div class="tiles">{"".join(cells)}</div>' if cells else ""
 
@@ -115,21 +122,25 @@ def _gain(run: Run) -> list[tuple[str, str]]:
     return [(f"{100 * (mine - sum(known) / len(known)):+.1f} points", f"test accuracy over {rival}")]
 
 
-def _note(note: str) -> str:
+def note(note: str) -> str:
     return f'<p class="card note">{escape(note)}</p>' if note else ""
 
 
 def _results(run: Run) -> str:
+    if not run.models:
+        return ""
     said = f"<p>{escape(beside_in_words(run))}</p>" if run.candidates else ""
-    return f"<h2>Results</h2>\n{table(run.models)}\n{said}" if run.models else ""
+    return f"<h2>Results</h2>\n{table(run.models, without='measured_')}\n{said}"
 
 
-def table(models: Sequence[Model], names: Sequence[str] = ()) -> str:
+def table(models: Sequence[Model], names: Sequence[str] = (), without: str = "") -> str:
     """Models by rows, their scores by columns: costs first, shares last.
 
-    What relative positions cost is left to result.json: accuracy must stay in sight on a narrow page.
+    What relative positions cost, and scores that begin with `without`, are left to result.json: accuracy must stay in
+    sight on a narrow page.
     """
-    found = dict.fromkeys(name for model in models for name in model.scores if not name.startswith("position_"))
+    hidden = ("position_", without) if without else ("position_",)
+    found = dict.fromkeys(name for model in models for name in model.scores if not name.startswith(hidden))
     names = names or sorted(found, key=is_share)  # stable: otherwise in the order of the file
     head = "".join(f"<th>{escape(label(name))}</th>" for name in names)
     rows = [_row(model, names) for model in models]
@@ -156,6 +167,14 @@ def figure(title: str, caption: str, picture: Picture) -> str:
     return f'<h2>{title}</h2>\n<figure class="card{kind}">{shown}<figcaption>{caption}</figcaption></figure>'
 
 
+def _finalists(run: Run) -> str:
+    if run.latency is None:
+        return ""
+    rows = finalists_of(run)
+    shown = table(rows, list(dict.fromkeys(name for one in rows for name in one.scores))) if rows else ""
+    return f"<h2>Finalists</h2>\n{note(run.latency.note)}\n{shown}\n<p>{escape(finalists_in_words(run))}</p>"
+
+
 def _timm(run: Run) -> str:
     if not run.candidates or not run.winner:
         return ""
@@ -166,19 +185,19 @@ def _timm(run: Run) -> str:
 def _winner(run: Run) -> str:
     if run.winner is None or not run.winner.arch:
         return ""
-    return _folded("The architecture as JSON", f"<pre>{escape(json.dumps(run.winner.arch))}</pre>")
+    return folded("The architecture as JSON", f"<pre>{escape(json.dumps(run.winner.arch))}</pre>")
 
 
 def _front(run: Run) -> str:
     by = " by all ranks together" if run.ranked else ""
-    return _folded(f"The Pareto front{by} ({len(run.front)})", table(run.front)) if run.front else ""
+    return folded(f"The Pareto front{by} ({len(run.front)})", table(run.front)) if run.front else ""
 
 
-def _folded(title: str, content: str) -> str:
+def folded(title: str, content: str) -> str:
     return f'<details class="card"><summary>{escape(title)}</summary>{content}</details>'
 
 
-def _settings(config: Mapping[str, Any]) -> list[str]:
+def settings_tables(config: Mapping[str, Any]) -> list[str]:
     """The config: single values in one table, each group of values in one of its own."""
     single = {name: value for name, value in config.items() if not isinstance(value, dict)}
     groups = {name: value for name, value in config.items() if isinstance(value, dict) and value}

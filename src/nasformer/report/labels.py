@@ -15,6 +15,12 @@ NAMES = {
     "accuracy": "held-out accuracy",
     "holdout_accuracy": "held-out accuracy",
     "test_accuracy": "test accuracy",
+    "latency_ms": "latency in ms",
+    "predicted_latency_ms": "predicted latency in ms",
+    "measured_latency_ms": "measured latency in ms",
+    "memory_bytes": "memory in bytes",
+    "predicted_memory_bytes": "predicted memory in bytes",
+    "measured_memory_bytes": "measured memory in bytes",
 }
 
 CHOSEN = ("winner", "retrained", "finetuned")
@@ -25,7 +31,7 @@ def label(name: str) -> str:
     """The name of a score in plain words.
 
     >>> label("test_accuracy"), label("latency_ms")
-    ('test accuracy', 'latency ms')
+    ('test accuracy', 'latency in ms')
     """
     return NAMES.get(name, name.replace("_", " "))
 

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nasformer.report.contents import Model, Run
 from nasformer.report.drawing import architectures
+from nasformer.report.finalists_plot import finalists
 from nasformer.report.health_plot import health
 from nasformer.report.labels import axis_label, figure_of, on_axis
 from nasformer.report.operator_curves import supernet_curves
@@ -184,4 +185,5 @@ FIGURES: dict[str, Callable[[Run], Figure | None]] = {
     "training_curve": training_curve,
     "operator_curves": supernet_curves,
     "health": health,
+    "finalists": finalists,
 }

@@ -38,17 +38,18 @@ def read(root: Node, arch: Arch) -> Reading:
     {'stage1': {'blocks': ['conv', 'pool'], 'width': [8], 'depth': [2], 'kernel': [5]}}
     """
     decided = {path: value for role in ROLES for path, value in genes(root, arch, role).items()}
-    staged = any(_stage(path) for path in decided)
+    staged = any(stage_of(path) for path in decided)
     reading: Reading = {}
     for path, value in decided.items():
-        stage = _stage(path) or (WHOLE if staged else _third(arch, path))
+        stage = stage_of(path) or (WHOLE if staged else _third(arch, path))
         reading.setdefault(stage, {}).setdefault(_name(arch, path), []).append(value)
     for row in reading.values():
         _add_ratios(row)
     return reading
 
 
-def _stage(path: tuple[Any, ...]) -> str:
+def stage_of(path: tuple[Any, ...]) -> str:
+    """The stage that a path names; nothing where it names none."""
     return next((part for part in path if re.fullmatch(r"stage\d+", str(part))), "")
 
 
@@ -63,7 +64,7 @@ def _name(arch: Arch, path: tuple[Any, ...]) -> str:
     """The last name of the path that is not a stage; a stage may itself be the stack of blocks."""
     if isinstance(_at(arch, path), tuple):
         return "depth"
-    return next((part for part in reversed(path) if isinstance(part, str) and not _stage((part,))), BLOCKS)
+    return next((part for part in reversed(path) if isinstance(part, str) and not stage_of((part,))), BLOCKS)
 
 
 def _at(arch: Arch, path: tuple[Any, ...]) -> Any:

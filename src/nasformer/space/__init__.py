@@ -17,7 +17,8 @@ True
 from __future__ import annotations
 
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
+from nasformer.space.choice import Choice, Scalar
+from nasformer.space.dimensions import dimensions, uses, with_choices
 from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
 from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.node import Node, corners
@@ -40,11 +41,15 @@ __all__ = [
     "Repeat",
     "Role",
     "Rule",
+    "Scalar",
     "Struct",
     "Window",
     "check_satisfiable",
     "corners",
+    "dimensions",
     "genes",
     "same_role",
     "sample_feasible",
+    "uses",
+    "with_choices",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from random import Random
 from reprlib import repr as short
@@ -94,6 +94,15 @@ class Choice(Node):
 
     def roles(self) -> set[Role]:
         return {self.role} if self.cardinality > 1 else set()
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        yield name, self
+
+    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Choice:
+        return choices.get(name, self)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        yield name, value
 
     def carry(self, value: Value, rng: Dice) -> Scalar:
         return self.validate(value) if self.contains(value) else self.sample(rng)

@@ -7,14 +7,17 @@ that always show the first or the last face.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
 from nasformer.space.mutation import Mutation
 from nasformer.space.roles import Gene, Path, Role
+
+if TYPE_CHECKING:
+    from nasformer.space.choice import Choice
 
 
 class Dice(Protocol):
@@ -124,6 +127,18 @@ class Node(ABC):
         """The roles of the genes that have something to choose from."""
 
     @abstractmethod
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        """Every Choice of the declaration, depths included, with its dotted name; `name` is that of this node."""
+
+    @abstractmethod
+    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Node:
+        """The same space with other choices for the dimensions that are named."""
+
+    @abstractmethod
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        """The value of each dimension that the member has, once for every place where it stands."""
+
+    @abstractmethod
     def carry(self, value: Value, rng: Dice) -> Value:
         """A member that keeps what it can of a value of any other node: what has the same name and is allowed here.
 
@@ -142,6 +157,11 @@ def corners(node: Node) -> list[Value]:
     every option: a OneOf inside an option of another, and rules that tie several OneOf together.
     """
     return list(dict.fromkeys(node._corners()))
+
+
+def below(name: str, part: str) -> str:
+    """The dotted name of a part of what has a name; the root has none."""
+    return f"{name}.{part}" if name else part
 
 
 def check_children(owner: str, children: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ from typing import Self
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
+from nasformer.space.choice import Choice
 from nasformer.space.mutation import Mutation
-from nasformer.space.node import FIRST, Dice, Node, Path, check_children, nearest_position
+from nasformer.space.node import FIRST, Dice, Node, Path, below, check_children, nearest_position
 from nasformer.space.roles import Gene, Role, check_role
 
 
@@ -85,8 +86,11 @@ class OneOf(Node):
         return Arch(**{name: self.options[name].sample(rng, None if given is None else given[name])})
 
     def deepest(self) -> OneOf:
-        other = copy(self)
-        OneOf.__init__(other, **{name: option.deepest() for name, option in self.options.items()})
+        return self._with_options({name: option.deepest() for name, option in self.options.items()})
+
+    def _with_options(self, options: dict[str, Node]) -> Self:
+        other = copy(self)  # a subclass may pick in its own way
+        OneOf.__init__(other, **options)
         return other
 
     def enumerate(self) -> Iterator[Arch]:
@@ -155,6 +159,18 @@ class OneOf(Node):
     def roles(self) -> set[Role]:
         own: set[Role] = {self.role} if len(self.names) > 1 else set()
         return own.union(*(option.roles() for option in self.options.values()))
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        for part, option in self.options.items():
+            yield from option.dimensions(below(name, part))
+
+    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> OneOf:
+        options = self.options.items()
+        return self._with_options({part: option.replaced(choices, below(name, part)) for part, option in options})
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        part = _name(value)
+        yield from self.options[part].uses(value[part], below(name, part))
 
     def carry(self, value: Value, rng: Dice) -> Arch:
         content = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None

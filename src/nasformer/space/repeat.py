@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from reprlib import repr as short
 
@@ -10,7 +10,7 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Value
 from nasformer.space.choice import Choice
 from nasformer.space.mutation import Mutation
-from nasformer.space.node import FIRST, Dice, Node, Path, lazy_product
+from nasformer.space.node import FIRST, Dice, Node, Path, below, lazy_product
 from nasformer.space.roles import Gene, Role
 
 Items = tuple[Value, ...]
@@ -117,6 +117,23 @@ class Repeat(Node):
 
     def roles(self) -> set[Role]:
         return self.depth.roles() | (self.item.roles() if self.depths[-1] else set())
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        yield below(name, "depth"), self.depth
+        yield from self.item.dimensions(self._inside(name))
+
+    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Repeat:
+        depth = choices.get(below(name, "depth"), self.depth)
+        return Repeat(self.item.replaced(choices, self._inside(name)), depth=depth)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        yield below(name, "depth"), len(value)
+        for item in value:
+            yield from self.item.uses(item, self._inside(name))
+
+    def _inside(self, name: str) -> str:
+        """Parts of an item are named as if they were the stack's; an item without named parts is its `item`."""
+        return below(name, "item") if isinstance(self.item, Choice | Repeat) else name
 
     def carry(self, value: Value, rng: Dice) -> Items:
         known = value if isinstance(value, tuple) else ()

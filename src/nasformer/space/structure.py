@@ -11,8 +11,9 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
+from nasformer.space.choice import Choice
 from nasformer.space.mutation import Mutation
-from nasformer.space.node import FIRST, Dice, Node, Path, check_children, lazy_product
+from nasformer.space.node import FIRST, Dice, Node, Path, below, check_children, lazy_product
 from nasformer.space.roles import Gene, Role
 from nasformer.space.rules import Rule, grouped
 
@@ -127,6 +128,18 @@ class Struct(Node):
 
     def roles(self) -> set[Role]:
         return set[Role]().union(*(field.roles() for field in self.fields.values()))
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        for part, field in self.fields.items():
+            yield from field.dimensions(below(name, part))
+
+    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Struct:
+        fields = {part: field.replaced(choices, below(name, part)) for part, field in self.fields.items()}
+        return Struct(*self.rules, **fields)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        for part, field in self.fields.items():
+            yield from field.uses(value[part], below(name, part))
 
     def carry(self, value: Value, rng: Dice) -> Arch:
         known = value if isinstance(value, Mapping) else {}

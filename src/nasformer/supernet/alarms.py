@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, pstdev
 
-from scipy.stats import kendalltau, spearmanr
+from nasformer.rank_correlation import kendall, spearman
 
 WORSE = -0.3  # a rank correlation below this says "on average worse" ...
 GAP = 0.005  # ... if it also costs so much accuracy, between the upper and the lower half
@@ -36,12 +36,6 @@ class Alarm:
     advice: str
 
 
-def correlation(sizes: Sequence[float], accuracies: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; None where one of the two is constant."""
-    varied = len(set(sizes)) > 1 and len(set(accuracies)) > 1
-    return float(spearmanr(sizes, accuracies).statistic) if varied else None
-
-
 def gap(sizes: Sequence[float], accuracies: Sequence[float]) -> float:
     """How much better those of above median size are than those below, in the mean.
 
@@ -58,7 +52,7 @@ def dimension_alarms(dimensions: Mapping[str, Sequence[float]], accuracies: Sequ
     """Is deeper or wider worse on average? `dimensions` are sizes of the subnets by the names in `WORDS`."""
     found = []
     for name, sizes in dimensions.items():
-        rank, lead = correlation(sizes, accuracies), gap(sizes, accuracies)
+        rank, lead = spearman(sizes, accuracies), gap(sizes, accuracies)
         if rank is not None and rank < WORSE and lead < -GAP:
             more, remedy = WORDS[name]
             told = f"{more} subnets are worse: by {-100 * lead:.1f} points on average, rank correlation {rank:+.2f}"
@@ -81,8 +75,8 @@ def rank_agreement(looks: Sequence[Mapping[str, float]]) -> list[float | None]:
     [1.0, -1.0]
     """
     pairs = pairwise(list(look.values()) for look in looks)
-    taus = [float(kendalltau(one, two).statistic) for one, two in pairs]
-    return [None if math.isnan(tau) else round(tau, 4) for tau in taus]
+    taus = [kendall(one, two) for one, two in pairs]
+    return [None if tau is None else round(tau, 4) for tau in taus]
 
 
 def flip_alarms(taus: Sequence[float | None]) -> list[Alarm]:

@@ -11,8 +11,8 @@ from statistics import mean
 from typing import Any
 
 from nasformer.families.space import Space
+from nasformer.rank_correlation import spearman
 from nasformer.space import Arch
-from nasformer.supernet.alarms import correlation
 
 RANDOM = 10
 """Random subnets among those that are looked at."""
@@ -79,7 +79,7 @@ def check_up(space: Space, accuracy: Callable[[Arch], float], seed: int = 0, cou
 
 def verdict(smallest: dict[str, Any], largest: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
     found = [row["accuracy"] for row in others]
-    rank = correlation([row["params"] for row in others], found)
+    rank = spearman([row["params"] for row in others], found)
     return {
         "smallest": smallest["accuracy"],
         "largest": largest["accuracy"],

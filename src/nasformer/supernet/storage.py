@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from nasformer.families import Space, get_space
 from nasformer.families.autoformer_official import from_official, is_official
 from nasformer.families.sharing import rule_for
 from nasformer.files import read_json, read_tensors, save_tensors, write_json
+from nasformer.supernet.carry import copy_common
 from nasformer.supernet.supernet import Supernet
 
 WEIGHTS, CONFIG = "supernet.safetensors", "supernet.json"
@@ -41,7 +43,7 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     found = get_space(config["space"], **retupled(config["options"]))
     if expected is not None and expected.name != found.name:
         raise UserError(
-            f"{path} holds a supernet of {found.name}, not of {expected.name}; ask for --space {found.name}"
+            f"{path} holds a supernet of {found.name}, not of {expected.name}; ask for --space {quote(found.name)}"
         )
     supernet = Supernet(found)
     fill(supernet, read_tensors(path / WEIGHTS), path)
@@ -73,7 +75,7 @@ def fill(supernet: Supernet, state: Mapping[str, Tensor], source: Path) -> None:
                 f"{source}: {name} is {list(state[name].shape)}, {supernet.space.name} needs {list(weight.shape)}; "
                 "it is of another space or of other model options (img_size, num_classes ...)"
             )
-        weight.copy_(rule_for(name, supernet.rules)(state[name], weight.shape))
+        copy_common(state[name], weight, rule_for(name, supernet.rules), weight.shape)
 
 
 def fits(given: torch.Size, needed: torch.Size, smallest: torch.Size | None) -> bool:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nasformer.errors import UserError
 from nasformer.families.backbone import Backbone
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.space import Arch, corners
+from nasformer.space.dimensions import apart
 from nasformer.supernet.skeleton import Skeleton
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
@@ -121,6 +123,7 @@ def shared_weights(space: Space, seed: int) -> nn.Module:
     One largest member has every weight, unless the space has alternatives: then each alternative's does its part.
     The running statistics of batch norm are shared like weights, as buffers.
     """
+    check_largest(space)
     weights: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -136,6 +139,15 @@ def shared_weights(space: Space, seed: int) -> nn.Module:
         else:
             owner(root, path).register_buffer(last, weight)
     return root
+
+
+def check_largest(space: Space) -> None:
+    """Refuses a space whose rules keep its largest values apart: no member would have the weights that all need."""
+    for name, value in apart(space.root).items():
+        raise UserError(
+            f"{space.name} has no largest member, which a supernet needs: by its rules, {name}={value} goes only with "
+            "smaller values of others; choose values whose largest go together"
+        )
 
 
 def owner(root: nn.Module, path: str) -> nn.Module:

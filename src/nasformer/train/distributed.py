@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,12 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+    def wait_for_main(self) -> None:
+        """A barrier behind work that the main process does alone; an ordinary one gives up after some minutes."""
+        if self.size > 1:
+            patient: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(days=30))  # type: ignore[assignment]
+            dist.barrier(patient)
 
     def agree(self, decision: bool, device: torch.device) -> bool:
         """What the main process has decided."""

@@ -1,0 +1,86 @@
+"""Picks nets to train beside the winner of a search, of its cost: random ones, and ones whose blocks have one operator.
+Writes them for `same_recipe.py`, with the accuracy on the test images that each inherits from the supernet.
+
+python benchmarks/rivals.py --models models.json --by params --random 5 --out runs/cifar100 --data cifar100.npz
+
+`--by` is a cost of the space: params or macs. The other options are those of `nasformer search`, by which the run's
+supernet and its data are found again. `--timm NAME` adds a model of timm, `--timm-options` its options as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from nasformer.cli import parse
+from nasformer.families import Space
+from nasformer.pipeline import open_run
+from nasformer.space import Arch
+from nasformer.train.evaluate import Heirs
+
+TRIES = 200_000
+
+
+def of_equal_cost(space: Space, wanted: float, by: str, within: float, rng: Random, operator: str = "") -> Arch:
+    """A random arch within a share of the cost; with an operator, one whose blocks have no other."""
+    for _ in range(TRIES):
+        arch = only(space, operator, rng) if operator else space.sample(rng)
+        if abs(space.costs(arch)[by] / wanted - 1) <= within:
+            return arch
+    raise SystemExit(f"no arch{' of ' + operator if operator else ''} within {within:.0%} of {wanted:,.0f} {by}")
+
+
+def only(space: Space, operator: str, rng: Random) -> Arch:
+    """A random arch whose blocks all have one operator, in a space of stages of blocks that choose one."""
+    arch = space.sample(rng).to_dict()
+    for name, stage in space.root.fields.items():
+        genes = stage.fields["blocks"].item.options[operator]  # type: ignore[attr-defined]
+        arch[name]["blocks"] = [{operator: genes.sample(rng)} for _ in arch[name]["blocks"]]
+    return space.arch(arch)
+
+
+def rivals(space: Space, winner: Arch, args: argparse.Namespace) -> Iterator[tuple[str, Arch]]:
+    wanted, rng = space.costs(winner)[args.by], Random(f"rivals {args.seed}")
+    yield "winner", winner
+    for number in range(args.random):
+        yield f"random {number + 1}", of_equal_cost(space, wanted, args.by, args.within, rng)
+    for operator in args.pure:
+        yield f"pure {operator}", of_equal_cost(space, wanted, args.by, args.within, rng, operator)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", required=True, help="write them here")
+    parser.add_argument("--by", default="params", help="the cost that is equal")
+    parser.add_argument("--within", type=float, default=0.02)
+    parser.add_argument("--random", type=int, default=3)
+    parser.add_argument("--pure", nargs="*", default=[], help="operators, such as conv local axial")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timm", help="a model of timm to add")
+    parser.add_argument("--timm-options", type=json.loads, default={})
+    args, rest = parser.parse_known_args()
+    command, _ = parse("search", rest)
+    winner = json.loads((Path(command.out) / "result.json").read_text())["winner"]["arch"]
+    models: dict[str, Any] = {}
+    with open_run(command) as run:
+        supernet = run.load_supernet(command.supernet)
+        heirs, space = Heirs(supernet, run.batches), supernet.space
+        shape = ("img_size", "in_chans", "num_classes")
+        options = {name: value for name, value in space.options.items() if name not in (*shape, "drop_path_rate")}
+        for name, arch in rivals(space, space.arch(winner), args):
+            models[name] = {"space": space.name, "arch": arch.to_dict(), "options": options, **space.costs(arch)}
+            models[name]["inherited"] = heirs.accuracy(arch, "test")
+            print(
+                f"{name:12} {models[name][args.by]:,} {args.by}, inherits {models[name]['inherited']:.4f}", flush=True
+            )
+    if args.timm:
+        models[args.timm] = {"timm": args.timm, "options": args.timm_options}
+    Path(args.models).write_text(json.dumps(models))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""The attention of all heads of a block, laid on its map, and what can be said about the heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nasformer.attention.blocks import attention_layers, find_block
+from nasformer.attention.capture import Call, captured
+from nasformer.attention.places import placed
+from nasformer.errors import UserError
+from nasformer.export.timm_config import input_shape
+from nasformer.families.backbone import Backbone
+from nasformer.families.tokens import TokenBackbone
+from nasformer.layers.grid import Grid
+
+Query = tuple[int, int] | Literal["cls"]
+
+
+class Head(NamedTuple):
+    """A head by its number, from 1, and by its axis where a block attends along two."""
+
+    number: int
+    axis: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.axis} {self.number}".strip()
+
+
+class Pair(NamedTuple):
+    """How alike two heads are."""
+
+    first: Head
+    second: Head
+    similarity: float
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Who looks where in a block, on each of a batch of images.
+
+    Attributes:
+        block: Its number, such as "3.7".
+        grid: Rows and columns of the map on which it attends.
+        heads: Its heads; of axial attention those along the height, then those along the width.
+        class_token: Whether number 0 of `weights` is a class token. Otherwise it is padding, which asks nothing.
+        weights: [images, heads, queries, keys]. Position (row, column) of the map has the number
+            ``1 + row * columns + column``; over the keys, the weights of a query add up to 1.
+    """
+
+    block: str
+    grid: Grid
+    heads: tuple[Head, ...]
+    class_token: bool
+    weights: Tensor
+
+    @property
+    def queries(self) -> Tensor:
+        """The weights of all who ask: those of the class token first, if there is one."""
+        return self.weights if self.class_token else self.weights[:, :, 1:]
+
+    def of(self, query: Query) -> Tensor:
+        """The map of each head for one query, a position or "cls": [images, heads, rows, columns]."""
+        return self.weights[:, :, self.number(query), 1:].unflatten(2, self.grid)
+
+    def number(self, query: Query) -> int:
+        rows, columns = self.grid
+        if query == "cls":
+            if not self.class_token:
+                raise UserError("this model has no class token; give the query as row,column")
+            return 0
+        row, column = query
+        if not (0 <= row < rows and 0 <= column < columns):
+            ends = f"rows 0 to {rows - 1} and columns 0 to {columns - 1}"
+            raise UserError(f"the query {row},{column} is outside the map of block {self.block}, which has {ends}")
+        return 1 + row * columns + column
+
+    def entropy(self) -> Tensor:
+        """Of each head, in bits: 0 where it looks at one position, log2(n) where at n alike; mean of all queries."""
+        return -torch.xlogy(self.queries, self.queries).sum(-1).mean((0, 2)) / math.log(2)
+
+    def distance(self) -> Tensor:
+        """Of each head, how far it looks: the mean distance of what it sees of the map, in positions."""
+        rows, columns = (torch.arange(side, dtype=torch.float, device=self.weights.device) for side in self.grid)
+        places = torch.cartesian_prod(rows, columns)
+        seen = self.weights[:, :, 1:, 1:]
+        means = (seen * torch.cdist(places, places)).sum(-1) / seen.sum(-1).clamp(min=1e-12)
+        return means.mean((0, 2))
+
+    def elsewhere(self) -> Tensor:
+        """Of each head, the share of its attention on the class token, or on padding."""
+        return self.queries[..., 0].mean((0, 2))
+
+    def similarity(self) -> Tensor:
+        """Cosine of the attention of two heads for a query, mean of all queries and images: [heads, heads]."""
+        directions = F.normalize(self.queries, dim=-1)
+        count = self.queries.shape[0] * self.queries.shape[2]
+        return torch.einsum("nhqk,ngqk->hg", directions, directions) / count
+
+    def pairs(self) -> list[Pair]:
+        """All pairs of heads, the most similar first. Those along different axes can hardly be alike: left out."""
+        matrix = self.similarity().tolist()
+        found = [
+            Pair(self.heads[i], self.heads[j], matrix[i][j])
+            for i, j in combinations(range(len(self.heads)), 2)
+            if self.heads[i].axis == self.heads[j].axis
+        ]
+        return sorted(found, key=lambda pair: -pair.similarity)
+
+    def mean_similarity(self) -> float | None:
+        """Of all pairs; None where there is one head."""
+        pairs = self.pairs()
+        return sum(pair.similarity for pair in pairs) / len(pairs) if pairs else None
+
+
+@torch.no_grad()
+def attention_maps(model: Backbone, images: Tensor, block: str) -> AttentionMaps:
+    """The attention of a block's heads on a batch of images, exactly as the model computes it.
+
+    Nothing is kept during training or inference for it: the block runs once more, and what its fused attention was
+    given is turned into weights. They are [images, heads, positions, positions], so mind the memory on large maps.
+
+    Args:
+        images: As the model wants them: [images, channels, rows, columns], normalised.
+        block: "3.7" is block 7 of stage 3; "7" is the seventh of a net without stages.
+
+    >>> import nasformer
+    >>> space = nasformer.get_space("autoformer-micro")
+    >>> maps = nasformer.attention_maps(space.build(space.root.smallest()), torch.randn(1, 3, 32, 32), block="2")
+    >>> maps.of((0, 0)).shape, maps.of("cls").shape  # 2 heads on a map of 8 x 8
+    (torch.Size([1, 2, 8, 8]), torch.Size([1, 2, 8, 8]))
+    >>> [str(head) for head in maps.heads], maps.similarity().shape
+    (['1', '2'], torch.Size([2, 2]))
+    """
+    name, shape = find_block(model, block), input_shape(model)
+    if images.shape[1:] != shape:
+        wanted = " x ".join(map(str, shape))
+        raise UserError(f"images are {tuple(images.shape)}, but this model wants a batch of {wanted} (channels first)")
+    grid, layers = grid_of(model, name), attention_layers(model.get_submodule(name))
+    calls = captured(model, list(layers.values()), images.to(next(model.parameters()).device))
+    parts = [placed(layer, joined(made), grid).on_map(grid) for layer, made in zip(layers.values(), calls, strict=True)]
+    axes = layers if len(layers) > 1 else [""]
+    heads = [Head(number + 1, axis) for axis, part in zip(axes, parts, strict=True) for number in range(part.shape[1])]
+    weights = torch.cat(parts, 1)
+    class_token = isinstance(model, TokenBackbone)
+    if not class_token:
+        weights[:, :, 0] = 0  # padding asks as well, but nobody reads the answer
+    return AttentionMaps(block, grid, tuple(heads), class_token, weights)
+
+
+def joined(calls: Sequence[Call]) -> Tensor:
+    """The weights for all images: local attention takes few at a time."""
+    return torch.cat([call.weights for call in calls])
+
+
+def grid_of(model: Backbone, name: str) -> Grid:
+    """Rows and columns of the map that a block attends on."""
+    segment = next(segment for segment in model.plan(model.arch, **model.options) if segment.name == name)
+    grid: Grid = dict(segment.options)["grid"]  # type: ignore[assignment]
+    return grid

@@ -1,0 +1,148 @@
+"""Dimensions: the choices of a space by name, and the same space with other values for some of them.
+
+A dimension is one Choice of the declaration, or the depth of a Repeat. Its name is the dotted path in the declaration:
+`stage1.embed_dim`, `stage1.blocks.depth`, and `stage1.blocks.num_heads` for that gene of all the blocks. Where there
+are alternatives, the name of the option is part of it: `stage1.blocks.conv.kernel`. The pick of a OneOf is none.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nasformer.errors import UserError
+from nasformer.space.arch import Arch, Value
+from nasformer.space.choice import Choice, Scalar
+from nasformer.space.node import Node, corners
+from nasformer.space.structure import Struct
+
+
+def dimensions(node: Node) -> dict[str, Choice]:
+    """The dimensions of a space by name, in the order of the declaration.
+
+    >>> from nasformer.space import OneOf, Repeat
+    >>> block = OneOf(conv=Struct(kernel=Choice(3, 5)), attention=Struct(heads=Choice(2, 4)))
+    >>> list(dimensions(Struct(width=Choice(16, 24), blocks=Repeat(block, depth=Choice(1, 2)))))
+    ['width', 'blocks.depth', 'blocks.conv.kernel', 'blocks.attention.heads']
+    """
+    found: dict[str, Choice] = {}
+    for name, choice in node.dimensions():
+        if name in found:
+            raise UserError(f"the space has two dimensions named {name}; give one of these fields another name")
+        found[name] = choice
+    return found
+
+
+def with_choices(node: Struct, choices: Mapping[str, Sequence[Scalar]]) -> Struct:
+    """The same space with other values for some dimensions; they are of the kind that the space has there.
+
+    >>> space = Struct(width=Choice(16, 24), ratio=Choice(2.0, 3.0))
+    >>> with_choices(space, {"width": [24, 32.0], "ratio": [2, 2.5]})
+    Struct(width=Choice(24, 32), ratio=Choice(2.0, 2.5))
+    >>> with_choices(space, {"widht": [24]})
+    Traceback (most recent call last):
+    nasformer.errors.UserError: there is no dimension 'widht'; did you mean width?
+    """
+    known = dimensions(node)
+    for name in choices:
+        check_known(name, known)
+    return node.replaced({name: like(known[name], values, name) for name, values in choices.items()})
+
+
+def uses(node: Node, arch: Arch) -> Iterator[tuple[str, Scalar]]:
+    """Each dimension that an arch uses, with its value: once for every place, the depth of a Repeat once.
+
+    >>> from nasformer.space import Repeat
+    >>> space = Struct(width=Choice(16, 24), blocks=Repeat(Struct(heads=Choice(2, 4)), depth=Choice(1, 2)))
+    >>> list(uses(space, space.largest()))
+    [('width', 24), ('blocks.depth', 2), ('blocks.heads', 4), ('blocks.heads', 4)]
+    """
+    return node.uses(arch)
+
+
+def apart(node: Struct) -> dict[str, Scalar]:
+    """Values that members have but none of the `corners` of the space has one as large; only rules can do that.
+
+    >>> from nasformer.space import Rule
+    >>> rule = Rule(("one", "two"), lambda one, two: two % one == 0, "one must divide two")
+    >>> apart(Struct(rule, one=Choice(2, 5), two=Choice(5, 8)))
+    {'two': 8}
+    """
+    reached: dict[str, int] = {}
+    known = dimensions(node)
+    for arch in corners(node):
+        for name, value in uses(node, arch):
+            reached[name] = max(known[name].position(value), reached.get(name, 0))
+    return {
+        name: value
+        for name, choice in known.items()
+        for value in choice.values[reached.get(name, len(choice.values)) + 1 :]
+        if _has_members(node, name, Choice(value))
+    }
+
+
+def _has_members(node: Struct, name: str, choice: Choice) -> bool:
+    try:
+        node.replaced({name: choice})
+    except UserError:  # the rules leave nothing
+        return False
+    return True
+
+
+def check_known(name: str, known: Iterable[str]) -> None:
+    """Raises a UserError that says which dimensions there are, unless the name is one of them."""
+    names = list(known)
+    if name not in names:
+        # Whoever leaves the stage out means the dimension that ends alike.
+        close = difflib.get_close_matches(name, names, n=1) or [k for k in names if k.endswith(f".{name}")][:1]
+        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
+        raise UserError(f"there is no dimension {name!r}; {hint}")
+
+
+def like(base: Choice, values: Sequence[Scalar], name: str) -> Choice:
+    """Other values in the place of a Choice, of its role and of its kind of values."""
+    if not values:
+        raise UserError(f"{name} has no values, expected at least one, such as {written(base.values[0])}")
+    ours = [of_kind(base, value, name) for value in values]
+    try:
+        return Choice(*ours, role=base.role)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def of_kind(base: Choice, value: Value, name: str) -> Scalar:
+    """A value as the base has such values: whole numbers where it has them, floats where it has only these."""
+    if base.contains(value):
+        return base.validate(value)
+    kinds = {type(known) for known in base.values}
+    if kinds == {str} and isinstance(value, str):
+        return value
+    if kinds <= {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
+        return number_like(base, value, name)
+    kind = "numbers like" if kinds <= {int, float} else "texts like" if kinds == {str} else "any of"
+    raise UserError(f"{name} has the value {written(value)!r}, expected {kind} {listed(base.values)}")
+
+
+def number_like(base: Choice, value: float, name: str) -> Scalar:
+    kinds = {type(known) for known in base.values}
+    whole = float(value).is_integer()
+    if not whole and float not in kinds:
+        raise UserError(f"{name} has the value {value}, expected whole numbers like {listed(base.values)}")
+    if value <= 0 and all(known > 0 for known in base.values):  # type: ignore[operator]
+        raise UserError(f"{name} has the value {written(value)}, expected numbers above 0")
+    return int(value) if whole and int in kinds else float(value)
+
+
+def written(value: Scalar) -> str:
+    """A value as people write it: 3 for 3.0, true for True.
+
+    >>> [written(value) for value in (3, 3.0, 3.5, True, "gelu")]
+    ['3', '3', '3.5', 'true', 'gelu']
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def listed(values: Sequence[Scalar]) -> str:
+    return ",".join(map(written, values))

@@ -1,0 +1,81 @@
+"""What each kind of attention gives by its formula, when its weights on the map are known."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.attention.capture import Listener
+from nasformer.attention.places import placed
+from nasformer.layers.axial_operator import AxisAttention
+from nasformer.layers.grid import Grid
+from nasformer.layers.local_operator import LocalOperator
+from nasformer.layers.relative_attention import RelativeAttention, RelativePositions
+from nasformer.layers.self_attention import SelfAttention
+from nasformer.layers.window_attention import WindowAttention
+
+
+def placed_on_map(layer: nn.Module, x: Tensor, grid: Grid) -> Tensor:
+    with torch.no_grad(), Listener() as listener:
+        layer.eval()(x)
+    return placed(layer, torch.cat([call.weights for call in listener.calls]), grid).on_map(grid)
+
+
+@singledispatch
+def applied(layer: nn.Module, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+    """What a layer gives by its formula: weights on the values of all positions, then what comes behind."""
+    raise AssertionError(layer)
+
+
+def values(qkv: Tensor, heads: int) -> Tensor:
+    """[images, heads, tokens, head_dim] of what a layer made of [images, tokens, channels]."""
+    return qkv.unflatten(2, (3, heads, -1))[:, :, 2].transpose(1, 2)
+
+
+@applied.register
+def _(layer: SelfAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+    seen = weights[:, :, 1:, 1:] @ values(layer.qkv(x), weights.shape[1])
+    return layer.proj(seen.transpose(1, 2).flatten(2))
+
+
+@applied.register
+def _(layer: RelativeAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+    seen = weights @ values(layer.qkv(x), layer.num_heads)
+    if layer.max_distance is not None:
+        seen = seen + torch.einsum("bhij,ijd->bhid", weights, between(layer.rel_pos_v, grid, layer.max_distance))
+    return layer.proj(seen.transpose(1, 2).flatten(2))
+
+
+def between(table: RelativePositions, grid: Grid, farthest: int) -> Tensor:
+    """The vector of each pair of tokens, the class token first."""
+    rows, columns = (part.flatten() for part in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+    vectors = (table.vertical[0] + table.horizontal[0]).expand(len(rows) + 1, len(rows) + 1, -1).clone()
+    entries = ((x - x[:, None]).clamp(-farthest, farthest) + farthest + 1 for x in (rows, columns))
+    vertical, horizontal = entries
+    vectors[1:, 1:] = table.vertical[vertical] + table.horizontal[horizontal]
+    return vectors
+
+
+@applied.register
+def _(layer: WindowAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+    tokens = torch.cat([x.new_zeros(x.shape[0], 1, x.shape[3]), x.flatten(1, 2)], 1)  # padding is a token of zeros
+    seen = weights[:, :, 1:] @ values(layer.qkv(tokens), layer.num_heads)
+    return layer.proj(seen.transpose(1, 2).flatten(2)).unflatten(1, grid)
+
+
+@applied.register
+def _(layer: LocalOperator, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+    return layer.norm(layer.pool(on_values(layer, weights, x)))
+
+
+@applied.register
+def _(layer: AxisAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+    return on_values(layer, weights, x)
+
+
+def on_values(layer: LocalOperator | AxisAttention, weights: Tensor, x: Tensor) -> Tensor:
+    value = layer.project(x)[2]
+    seen = weights[:, :, 1:, 1:] @ value.flatten(3).transpose(2, 3)
+    return seen.transpose(2, 3).unflatten(3, value.shape[3:]).flatten(1, 2)
