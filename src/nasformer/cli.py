@@ -1,6 +1,6 @@
 """The command line: `nasformer COMMAND --help` says what each command takes.
 
-A command is a dataclass of options (`config.py`) and a function (`commands/`). Options may be written with dashes
+A command is a dataclass of options (`config*.py`) and a function (`commands/`). Options may be written with dashes
 or underscores, and come from a YAML file (``--config FILE.yaml``), which options given beside it override. A file that
 was written for `run` or `evolve` serves other commands too: what they do not have of it is left out.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer import config as configs
+from nasformer import config_results as results
 from nasformer.errors import UserError
 
 COMMANDS: dict[str, tuple[type, str | None]] = {
@@ -31,15 +32,15 @@ COMMANDS: dict[str, tuple[type, str | None]] = {
     "train": (configs.TrainCommand, None),
     "search": (configs.SearchCommand, None),
     "evolve": (configs.EvolveCommand, None),
-    "patterns": (configs.PatternsCommand, "runs"),
-    "compare": (configs.CompareCommand, "runs"),
+    "patterns": (results.PatternsCommand, "runs"),
+    "compare": (results.CompareCommand, "runs"),
     "retrain": (configs.RetrainCommand, "run"),
     "finetune": (configs.FinetuneCommand, "run"),
-    "doctor": (configs.DoctorCommand, "run"),
-    "extract": (configs.ExtractCommand, "run"),
-    "export": (configs.ExportCommand, "run"),
-    "evaluate": (configs.EvaluateCommand, "model"),
-    "attention": (configs.AttentionCommand, "model image"),
+    "doctor": (results.DoctorCommand, "run"),
+    "extract": (results.ExtractCommand, "run"),
+    "export": (results.ExportCommand, "run"),
+    "evaluate": (results.EvaluateCommand, "model"),
+    "attention": (results.AttentionCommand, "model image"),
     "run": (configs.RunCommand, None),
 }
 """Each command's options, and which of them are given without a name; one that is a list, several times."""

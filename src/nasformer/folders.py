@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nasformer.agreement import image_options
-from nasformer.config import EvaluateCommand
+from nasformer.config_results import EvaluateCommand
 from nasformer.data import Batches, BatchSource, ImageFiles, StreamingFolder, find_files, open_data
 from nasformer.data.image_files import USUAL_SIZE, memory_size
 from nasformer.data.memory import fits

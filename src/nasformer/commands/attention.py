@@ -13,7 +13,7 @@ from nasformer import folders
 from nasformer.attention import AttentionMaps, attention_maps
 from nasformer.attention.maps import Query
 from nasformer.commands.common import print_json
-from nasformer.config import AttentionCommand
+from nasformer.config_results import AttentionCommand
 from nasformer.data import BatchSource, normalise
 from nasformer.data.image_files import channels_first, resize_and_crop
 from nasformer.data.read import BadImage, check_channels, read_image

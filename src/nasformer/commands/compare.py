@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from nasformer.commands.common import print_json
-from nasformer.config import CompareCommand
+from nasformer.config_results import CompareCommand
 from nasformer.report.compare import Comparison, compare_runs, write_comparison
 from nasformer.report.html import in_words
 from nasformer.report.labels import figure_of, is_share, label

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nasformer.commands.common import print_json
-from nasformer.config import DoctorCommand
+from nasformer.config_results import DoctorCommand
 from nasformer.errors import UserError
 from nasformer.search import format_quantity
 

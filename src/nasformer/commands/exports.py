@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nasformer.commands.common import print_json
-from nasformer.config import ExportCommand
+from nasformer.config_results import ExportCommand
 from nasformer.errors import UserError
 from nasformer.folders import model_folder
 from nasformer.shipping import export_folder

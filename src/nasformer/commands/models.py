@@ -10,7 +10,8 @@ from typing import Any
 from nasformer import finetuning, folders, pipeline, retraining
 from nasformer.beside import check_baselines
 from nasformer.commands.common import chosen_space, print_json
-from nasformer.config import EvaluateCommand, ExtractCommand, FinetuneCommand, RetrainCommand
+from nasformer.config import FinetuneCommand, RetrainCommand
+from nasformer.config_results import EvaluateCommand, ExtractCommand
 from nasformer.errors import UserError
 from nasformer.search import format_quantity
 from nasformer.shipping import places, ship

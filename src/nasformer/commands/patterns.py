@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nasformer.commands.common import print_json
-from nasformer.config import PatternsCommand
+from nasformer.config_results import PatternsCommand
 from nasformer.errors import UserError
 from nasformer.families import Space, get_space
 from nasformer.files import read_json, write_bytes, write_json
