@@ -13,6 +13,7 @@ from nasformer.commands.common import print_json
 from nasformer.config import EvolveCommand
 from nasformer.files import read_json
 from nasformer.options import BudgetConfig, DataConfig
+from nasformer.space.dimensions import written
 from nasformer.space_evolution import EVOLUTION, evolve_run
 from nasformer.supernet.carry import Carried
 
@@ -57,7 +58,7 @@ def print_step(number: int, record: Mapping[str, Any]) -> None:
 
 
 def listed(values: list[Any]) -> str:
-    return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return " ".join(map(written, values))
 
 
 def search_command(command: EvolveCommand, folder: Path, number: int) -> str:

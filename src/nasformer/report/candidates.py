@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from nasformer.files import write_text
+from nasformer.report.tables import csv_text
 from nasformer.search import Candidate
 
 
@@ -31,11 +30,9 @@ def as_csv(candidates: Sequence[Candidate]) -> str:
     <BLANKLINE>
     """
     scores = list(dict.fromkeys(name for one in candidates for name in one.scores))
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["id", "generation", "origin", "parents", *scores, "arch"])
+    rows = []
     for one in candidates:
         known = ["" if math.isnan(value := one.scores.get(name, math.nan)) else value for name in scores]
         parents = " ".join(map(str, one.parents))
-        writer.writerow([one.id, one.generation, one.origin, parents, *known, one.arch.to_json()])
-    return table.getvalue()
+        rows.append([one.id, one.generation, one.origin, parents, *known, one.arch.to_json()])
+    return csv_text(["id", "generation", "origin", "parents", *scores, "arch"], rows)

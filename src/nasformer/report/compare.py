@@ -15,6 +15,7 @@ from nasformer.report.contents import Model, Run, read_run
 from nasformer.report.evolution.contents import is_evolution
 from nasformer.report.html import document, figure, in_words, table
 from nasformer.report.picture import save_picture
+from nasformer.report.tables import html_row, html_table
 
 DERIVED = ("budget", "stream")
 """Settings that say what others say, or that a run finds out for itself."""
@@ -122,9 +123,4 @@ def _turned(efforts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def _rows(runs: Sequence[str], facts: Mapping[str, Sequence[Any]]) -> str:
     """Facts by rows, runs by columns."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("", *runs))
-    rows = [
-        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{escape(in_words(value))}</td>' for value in values)}</tr>"
-        for name, values in facts.items()
-    ]
-    return f'<div class="card"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return html_table(["", *runs], [html_row([name, *map(in_words, values)]) for name, values in facts.items()])

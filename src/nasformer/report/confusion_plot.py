@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
@@ -16,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nasformer.files import write_bytes, write_text
 from nasformer.report.style import BLUE, GREY, INK, dress, new_figure, plain, png, svg
+from nasformer.report.tables import csv_text
 from nasformer.train.confusion import ClassScore, Confusion
 
 NAMED = 30
@@ -37,11 +36,7 @@ def write_confusion(found: Confusion, folder: Path, **about: Any) -> None:
 
 
 def per_class_table(found: Confusion) -> str:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([field.name for field in fields(ClassScore)])
-    table.writerows(astuple(one) for one in found.by_class)
-    return text.getvalue()
+    return csv_text([field.name for field in fields(ClassScore)], map(astuple, found.by_class))
 
 
 def confusion_figure(found: Confusion) -> Figure:

@@ -17,6 +17,7 @@ from nasformer.report.contents import Model, Run
 from nasformer.report.finalists import finalists_in_words, finalists_of
 from nasformer.report.labels import CHOSEN, figure_of, in_a_row, is_share, label, window_in_words
 from nasformer.report.picture import Picture
+from nasformer.report.tables import html_row, html_table
 from nasformer.search import format_quantity
 
 STYLE = """
@@ -142,18 +143,12 @@ def table(models: Sequence[Model], names: Sequence[str] = (), without: str = "")
     hidden = ("position_", without) if without else ("position_",)
     found = dict.fromkeys(name for model in models for name in model.scores if not name.startswith(hidden))
     names = names or sorted(found, key=is_share)  # stable: otherwise in the order of the file
-    head = "".join(f"<th>{escape(label(name))}</th>" for name in names)
-    rows = [_row(model, names) for model in models]
-    return (
-        f'<div class="card"><table>\n<thead><tr><th>model</th>{head}</tr></thead>\n'
-        f"<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>"
-    )
+    return html_table(["model", *map(label, names)], [_row(model, names) for model in models])
 
 
 def _row(model: Model, names: Sequence[str]) -> str:
     cells = [model.name, *(figure_of(name, model.scores.get(name, math.nan)) for name in names)]
-    kind = ' class="winner"' if model.name in CHOSEN else ""
-    return f"<tr{kind}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    return html_row(cells, kind="winner" if model.name in CHOSEN else "")
 
 
 def figure(title: str, caption: str, picture: Picture) -> str:
@@ -206,9 +201,7 @@ def settings_tables(config: Mapping[str, Any]) -> list[str]:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    rows = [
-        f"<tr><td>{escape(str(name))}</td><td>{escape(in_words(value))}</td></tr>" for name, value in values.items()
-    ]
+    rows = [html_row([str(name), in_words(value)]) for name, value in values.items()]
     return f'<div class="card"><table class="pairs"><tbody>{"".join(rows)}</tbody></table></div>'
 
 

@@ -9,7 +9,6 @@ from nasformer.evolving.steps import Step
 from nasformer.report.evolution.contents import Evolution
 from nasformer.report.evolution.words import (
     letter,
-    listed,
     moved,
     notices,
     shift_in_words,
@@ -20,6 +19,9 @@ from nasformer.report.evolution.words import (
 from nasformer.report.html import document, figure, folded, note, settings_tables, tiles_of
 from nasformer.report.labels import in_a_row
 from nasformer.report.picture import Picture
+from nasformer.report.tables import html_row, html_table
+from nasformer.space.choice import Scalar
+from nasformer.space.dimensions import written
 
 TRAINED_ON = (
     " Supernets after the first start with the weights of the one before, so a later space has been trained for "
@@ -93,11 +95,11 @@ def spaces(evolution: Evolution) -> str:
     for number, step in enumerate(evolution.steps):
         judged = (step.quality.expected, step.quality.top, step.quality.et)
         errors = [f"{error:.2f} %" for error in judged]
-        rows.append(_row([letter(number), f"{step.cardinality:.3g}", f"{len(step.errors):,}", *errors]))
+        rows.append(html_row([letter(number), f"{step.cardinality:.3g}", f"{len(step.errors):,}", *errors]))
         expression = escape(step.space).replace(";", ";<wbr>")  # a line may end between dimensions
         told = "".join(f"<p>{escape(line)}</p>" for line in _told(evolution, number))
         rows.append(f'<tr><td class="words" colspan="{len(head)}"><p>{expression}</p>{told}</td></tr>')
-    return f"<h2>Spaces</h2>\n{_table(head, rows)}"
+    return f"<h2>Spaces</h2>\n{html_table(head, rows)}"
 
 
 def _told(evolution: Evolution, number: int) -> Iterator[str]:
@@ -116,22 +118,16 @@ def _decisions(evolution: Evolution, number: int) -> str:
         return ""
     head = ("dimension", "values", "E-T errors", "slope", "decision", "next", "notice")
     title = f"Space {letter(number)}: {len(step.dimensions)} dimensions, {len(moved(step))} of them shift"
-    return folded(title, _table(head, list(_lines(step, final))))
+    return folded(title, html_table(head, list(_lines(step, final))))
 
 
 def _lines(step: Step, final: bool) -> Iterator[str]:
     for name, one in step.dimensions.items():
         errors = ", ".join("–" if et is None else f"{et:.2f}" for et in one.et)
-        following = listed(one.next) if one.next != one.values else ""
+        following = _listed(one.next) if one.next != one.values else ""
         said = shift_in_words(one, final), following, one.notice
-        yield _row([name, listed(one.values), errors, slope_in_words(one), *said])
+        yield html_row([name, _listed(one.values), errors, slope_in_words(one), *said])
 
 
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "\n".join(rows)
-    return f'<div class="card"><table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+def _listed(values: Sequence[Scalar]) -> str:
+    return ", ".join(map(written, values))

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from nasformer.evolving.shifting import is_numeric
 from nasformer.report.evolution.contents import Evolution
-from nasformer.report.evolution.words import letter, short_name, split_name, value_in_words
+from nasformer.report.evolution.words import letter, short_name, split_name
 from nasformer.report.stages import number_of
 from nasformer.report.style import INK, PALETTE, dress, new_figure, plain
 from nasformer.space.choice import Scalar
+from nasformer.space.dimensions import written
 
 IN_A_ROW = 4  # panels of dimensions that belong to no stage
 TICKS = 8  # values that find room at an axis
@@ -89,7 +90,7 @@ def places_of(evolution: Evolution, name: str) -> dict[Scalar, float]:
 def tick_values(axis: Any, places: dict[Scalar, float]) -> None:
     """Ticks at the values themselves; at every second or third, where there are many."""
     shown = list(places)[:: -(-len(places) // TICKS)]
-    axis.set_ticks([places[value] for value in shown], [plain(value_in_words(value), 12) for value in shown])
+    axis.set_ticks([places[value] for value in shown], [plain(written(value), 12) for value in shown])
 
 
 def tick_spaces(axes: Any, spaces: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nasformer.report.evolution.contents import Evolution
-from nasformer.report.evolution.words import letter, notices, value_in_words
+from nasformer.report.evolution.words import letter, notices
+from nasformer.report.tables import csv_text
 
 SPACES = ("name", "space", "cardinality", "samples", "expected", "top", "et", "whole", "part", "fresh", "notices")
 DIMENSIONS = ("name", "dimension", "values", "counts", "et", "slope", "stderr", "intercept", "step", "shift", "next")
@@ -22,7 +21,7 @@ def spaces_csv(evolution: Evolution) -> str:
         judged = step.quality.expected, step.quality.top, round(step.quality.et, 6)
         told = "; ".join(notices(step))
         rows.append((letter(number), step.space, step.cardinality, len(step.errors), *judged, *came, told))
-    return _csv(SPACES, rows)
+    return csv_text(SPACES, rows)
 
 
 def dimensions_csv(evolution: Evolution) -> str:
@@ -33,16 +32,10 @@ def dimensions_csv(evolution: Evolution) -> str:
             lists = (_several(each) for each in (one.values, one.counts, one.et))
             line = (one.slope, one.stderr, one.intercept, one.step)
             rows.append((letter(number), name, *lists, *line, one.shift, _several(one.next), one.notice))
-    return _csv((*DIMENSIONS, "notice"), rows)
+    return csv_text((*DIMENSIONS, "notice"), rows)
 
 
 def _several(values: Sequence[Any]) -> str:
-    return " ".join("–" if value is None else value_in_words(value) for value in values)
-
-
-def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return table.getvalue()
+    return " ".join(
+        "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value) for value in values
+    )

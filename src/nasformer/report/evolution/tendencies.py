@@ -16,9 +16,10 @@ from nasformer.evolving.shifting import is_numeric
 from nasformer.evolving.steps import Dimension, Step
 from nasformer.report.evolution.contents import Evolution
 from nasformer.report.evolution.panels import colours_of, head, panels, places_of, tick_values
-from nasformer.report.evolution.words import decided, letter, value_in_words
+from nasformer.report.evolution.words import decided, letter
 from nasformer.report.style import GREY, INK
 from nasformer.space.choice import Scalar
+from nasformer.space.dimensions import written
 
 Point = tuple[int, Scalar, float, float]
 """Place of the value, the value, its count, its E-T error."""
@@ -127,7 +128,7 @@ def dots(evolution: Evolution) -> dict[str, str]:
             if one := step.dimensions.get(name):
                 for column, value, count, et in points(one):
                     told[dot_name(number, place, column)] = (
-                        f"space {letter(number)} · {name} = {value_in_words(value)}\n"
+                        f"space {letter(number)} · {name} = {written(value)}\n"
                         f"E-T error {et:.2f} % · {count:.4g} of {len(step.errors):,} samples\n"
                         f"{decided(one, evolution.is_final(number))}"
                     )

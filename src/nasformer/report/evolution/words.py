@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nasformer.evolving.steps import Dimension, Step
 from nasformer.report.evolution.contents import Evolution
 from nasformer.report.labels import in_a_row
 from nasformer.report.stages import BLOCKS, stage_of
-from nasformer.space.choice import Scalar
 
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -41,18 +40,6 @@ def short_name(name: str) -> str:
     """
     stage, rest = split_name(name)
     return f"{stage.replace('stage', 'stage ')}: {rest}" if stage else rest
-
-
-def value_in_words(value: Scalar) -> str:
-    """
-    >>> value_in_words(3.5), value_in_words(4.0), value_in_words(1024), value_in_words("conv")
-    ('3.5', '4', '1024', 'conv')
-    """
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def listed(values: Sequence[Scalar]) -> str:
-    return ", ".join(map(value_in_words, values))
 
 
 def slope_in_words(one: Dimension) -> str:
