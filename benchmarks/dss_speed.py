@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 import nasformer
+from nasformer.proxies.core import is_attention, is_mlp, noise_probe
 from nasformer.proxies.dss import dss_many
 from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.linears import is_attention, is_mlp
 from nasformer.proxies.lockstep import Lockstep
-from nasformer.proxies.probe import noise_probe
 from record import save_record
 
 

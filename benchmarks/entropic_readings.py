@@ -21,12 +21,11 @@ from scipy.stats import spearmanr
 
 import nasformer
 from nasformer import Arch, Space
-from nasformer.proxies.entropic import Draw, entropies
-from nasformer.proxies.entropic_readings import READINGS
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.core import noise_probe
+from nasformer.proxies.entropic import READINGS, Draw, entropies
+from nasformer.proxies.gradient import kaiming_fan_in, kaiming_fan_out
 from nasformer.proxies.scoring import image_shape, score_model
-from nasformer.proxies.weights import kaiming_fan_in, kaiming_fan_out
-from nasformer.space import Mutation
+from nasformer.space.node import Mutation
 from record import save_record
 
 REDRAWN = {

@@ -18,11 +18,10 @@ import torch
 
 import nasformer
 from entropic_readings import INITS, share_of_ibn
-from nasformer.proxies.entropic import entropies
-from nasformer.proxies.entropic_readings import READINGS
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.core import noise_probe
+from nasformer.proxies.entropic import READINGS, entropies
 from nasformer.proxies.scoring import image_shape, score_model
-from nasformer.rank_correlation import kendall
+from nasformer.utils.rank_correlation import kendall
 from record import save_record
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nasformer.cli import parse
-from nasformer.families import Space
-from nasformer.pipeline import open_run
-from nasformer.space import Arch
+from nasformer.cli.main import parse
+from nasformer.families.space import Space
+from nasformer.runs.run import open_run
+from nasformer.space.arch import Arch
 from nasformer.train.evaluate import Heirs
 
 TRIES = 200_000

@@ -27,15 +27,15 @@ import torch
 from torch import nn
 
 import nasformer
-from nasformer.baselines.timm_models import build_timm
-from nasformer.cli import parse
-from nasformer.config import RetrainCommand
-from nasformer.device import choose_device
-from nasformer.folders import load_batches
-from nasformer.rank_correlation import kendall
+from nasformer.cli.config import RetrainCommand
+from nasformer.cli.main import parse
+from nasformer.runs.baselines import build_timm
+from nasformer.runs.folder import load_batches
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
-from nasformer.train.models import train_model
+from nasformer.train.loop import train_model
+from nasformer.utils.device import choose_device
+from nasformer.utils.rank_correlation import kendall
 from record import save_record
 
 

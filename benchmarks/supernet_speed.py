@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nasformer
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
 from record import save_record
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import timm
 
-from nasformer.baselines.timm_models import build_timm, count
+from nasformer.runs.baselines import build_timm, count
 
 NAMES = """
 vit_tiny_patch16_224 vit_small_patch32_224 vit_small_patch16_224 vit_medium_patch16_gap_240 vit_base_patch32_224

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from nasformer.report.operator_curves import operator_panels
-from nasformer.report.style import png
+from nasformer.report.operators import operator_panels
+from nasformer.utils.figures import png
 
 PARTS = {"nohs": "Hierarchical Sampling", "nomhs": "Multi-Head Sharing", "nosand": "Sandwich rule"}
 COLOURS = 64  # of the picture: as few as look the same

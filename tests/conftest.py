@@ -13,7 +13,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder; tests read it only."""
     import runs
     import tiny  # noqa: F401 - one thread, as for all small tensors
-    from nasformer.cli import main
+    from nasformer.cli.main import main
 
     folder = tmp_path_factory.mktemp("finished") / "run"
     assert main(runs.words("run", folder)) == 0

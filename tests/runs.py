@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nasformer.cli import main
+from nasformer.cli.main import main
 
 SETTINGS: dict[str, Any] = {
     "space": "autoformer-micro",

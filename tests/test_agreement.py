@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nasformer.cli import main
+from nasformer.cli.main import main
 from runs import contents, refused, words
 
 

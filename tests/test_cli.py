@@ -15,9 +15,9 @@ import yaml
 import kill
 import nasformer
 import tiny
-from nasformer.cli import COMMANDS, main
-from nasformer.export import load_model
-from nasformer.files import read_json
+from nasformer.cli.main import COMMANDS, main
+from nasformer.families.storage import load_model
+from nasformer.utils.files import read_json
 from runs import command_for, contents, words
 
 TINY = nasformer.get_space("autoformer-tiny")
@@ -148,7 +148,7 @@ def test_the_recipes_are_what_the_commands_take(capsys: Any) -> None:
 
 HELP = """
 import sys
-from nasformer.cli import COMMANDS, main
+from nasformer.cli.main import COMMANDS, main
 for argv in ([], ["--help"], ["--version"], ["nonsense"], *([name, "--help"] for name in COMMANDS)):
     main(argv)
 print(sorted({"torch", "timm", "sklearn", "matplotlib"} & sys.modules.keys()), file=sys.stderr)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import kill
-from nasformer import files
-from nasformer.cli import main
-from nasformer.data import Batches
+from nasformer.cli.main import main
+from nasformer.data.loaders import Batches
+from nasformer.utils import files
 from runs import contents, refused, words
 
 TINY = ["--space", "autoformer-tiny"]

@@ -10,14 +10,22 @@ from typing import Any
 import pytest
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
-from nasformer.cli import main
-from nasformer.families import get_space, registry
-from nasformer.files import read_json
-from nasformer.options import SearchOptions
+from nasformer.cli.main import main
+from nasformer.cli.options import SearchOptions
+from nasformer.families import registry
+from nasformer.families.registry import get_space
 from nasformer.proxies.scoring import Scorer
-from nasformer.proxies.search import search_training_free
-from nasformer.search import Budget, Cyclic, Evolution, complete_options, read_journal
-from nasformer.space import Choice, Repeat, Struct, genes, same_role
+from nasformer.runs.search_training_free import search_training_free
+from nasformer.search.budget import Budget
+from nasformer.search.journal import read_journal
+from nasformer.search.strategies.cyclic import Cyclic
+from nasformer.search.strategies.evolution import Evolution
+from nasformer.search.strategies.registry import complete_options
+from nasformer.space.choice import Choice
+from nasformer.space.genes import genes, same_role
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
+from nasformer.utils.files import read_json
 from runs import refused
 
 BLOCK = Struct(num_heads=Choice(2, 3, 4, role="topology"), mlp_ratio=Choice(2.0, 3.0, 4.0))

@@ -13,14 +13,15 @@ from PIL import Image
 
 import runs
 import tiny  # noqa: F401 - one thread, as for all small tensors
-from nasformer import folders
-from nasformer.cli import main
-from nasformer.data import Split
-from nasformer.files import read_json
-from nasformer.folders import load_batches
-from nasformer.options import DataConfig
-from nasformer.recipe import AugmentConfig, Recipe
+from nasformer.cli.main import main
+from nasformer.cli.options import DataConfig
+from nasformer.data.loaders import Split
+from nasformer.data.options import AugmentConfig
+from nasformer.runs import folder as folders
+from nasformer.runs.folder import load_batches
 from nasformer.train.distributed import World
+from nasformer.train.recipe import Recipe
+from nasformer.utils.files import read_json
 
 RECIPE = {"epochs": 1, "batch_size": 8, "augment": {"crop": "resized"}}
 

@@ -11,14 +11,14 @@ import pytest
 
 import kill
 import tiny
-from nasformer.cli import main
-from nasformer.doctoring import Patient
-from nasformer.files import read_json, write_json, write_text
+from nasformer.cli.main import main
 from nasformer.report.contents import read_run
-from nasformer.supernet import load_supernet
+from nasformer.runs.doctor import Patient
 from nasformer.supernet.health import subnets
-from nasformer.train import evaluate
+from nasformer.supernet.storage import load_supernet
+from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog
+from nasformer.utils.files import read_json, write_json, write_text
 from runs import refused, words
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import kill
-from nasformer import files
 from nasformer.errors import UserError
+from nasformer.utils import files
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

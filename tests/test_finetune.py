@@ -12,19 +12,21 @@ import pytest
 import torch
 
 import tiny
-from nasformer import finetuning
-from nasformer.cli import main, parse
-from nasformer.data import AugmentConfig, Batches, load_data
-from nasformer.export import load_model, save_model
+from nasformer.cli.main import main, parse
+from nasformer.data.loaders import Batches
+from nasformer.data.options import AugmentConfig
+from nasformer.data.sources import load_data
 from nasformer.export.card import provenance
-from nasformer.families import get_space
-from nasformer.files import read_json, save_tensors, write_json
-from nasformer.finetuning import heir, rechannelled
-from nasformer.folders import winner
-from nasformer.retraining import fresh_model
-from nasformer.supernet import Supernet, load_supernet, save_supernet
-from nasformer.supernet.statistics import recalibrated
-from nasformer.train import Trainer
+from nasformer.families.registry import get_space
+from nasformer.families.storage import load_model, save_model
+from nasformer.runs import single as finetuning
+from nasformer.runs.folder import winner
+from nasformer.runs.single import fresh_model, heir, rechannelled
+from nasformer.supernet.calibration import recalibrated
+from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.loop import Trainer
+from nasformer.utils.files import read_json, save_tensors, write_json
 from runs import contents, refused
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -12,10 +12,10 @@ import pytest
 
 import tiny  # noqa: F401 - one thread
 from latency.fake import MICRO, fake_profile, in_profiles
-from nasformer.cli import main
-from nasformer.files import read_json, write_json
+from nasformer.cli.main import main
 from nasformer.latency.profile import Profile
-from nasformer.search import read_journal
+from nasformer.search.journal import read_journal
+from nasformer.utils.files import read_json, write_json
 from runs import contents, refused, words
 
 OPTIONS = ["--space", "autoformer-micro", "--img-size", "8", "--patch-size", "4", "--in-chans", "1"]

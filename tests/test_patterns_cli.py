@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nasformer.cli import main
-from nasformer.families import get_space
-from nasformer.files import read_json
+from nasformer.cli.main import main
+from nasformer.families.registry import get_space
+from nasformer.utils.files import read_json
 from report.made_up import net, write_search
 from runs import refused
 

@@ -13,16 +13,19 @@ import pytest
 import torch
 
 import tiny
-from nasformer import folders, pipeline
-from nasformer.cli import main
-from nasformer.config import RunCommand
-from nasformer.data import Batches
-from nasformer.export import load_model
-from nasformer.files import read_json
-from nasformer.search import Budget, read_journal, references
-from nasformer.space import Arch
-from nasformer.supernet import load_supernet
-from nasformer.train import Trainer
+from nasformer.cli.config import RunCommand
+from nasformer.cli.main import main
+from nasformer.data.loaders import Batches
+from nasformer.families.storage import load_model
+from nasformer.runs import folder as folders
+from nasformer.runs import run as pipeline
+from nasformer.search.budget import Budget
+from nasformer.search.journal import read_journal
+from nasformer.search.run import references
+from nasformer.space.arch import Arch
+from nasformer.supernet.storage import load_supernet
+from nasformer.train.loop import Trainer
+from nasformer.utils.files import read_json
 from runs import contents, words
 
 ASKED = {"config.json", "report.html"}  # these say what was asked, which differs between one command and two
@@ -102,7 +105,7 @@ def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finish
         raise AssertionError("done before")
 
     monkeypatch.setattr(Trainer, "step", forbidden)
-    monkeypatch.setattr("nasformer.train.supernets.inherited_accuracy", lambda *_: forbidden)
+    monkeypatch.setattr("nasformer.train.loop.inherited_accuracy", lambda *_: forbidden)
     assert main(words("run", finished)) == 0
     assert contents(finished) == before
 

@@ -10,11 +10,11 @@ import pytest
 import timm
 
 import tiny
-from nasformer import preflight
-from nasformer.cli import main
-from nasformer.recipe import Recipe
-from nasformer.search import Budget
-from nasformer.supernet import save_supernet
+from nasformer.cli.main import main
+from nasformer.runs import plan as preflight
+from nasformer.search.budget import Budget
+from nasformer.supernet.storage import save_supernet
+from nasformer.train.recipe import Recipe
 from runs import SETTINGS, refused, words
 
 SMALL = "test_resnet"  # 0.4 M parameters

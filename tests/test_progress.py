@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nasformer import progress as module
-from nasformer.progress import progress
+from nasformer.utils import progress as module
+from nasformer.utils.progress import progress
 
 
 class Clock:

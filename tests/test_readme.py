@@ -25,7 +25,7 @@ def commands_on(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_in_the_docs_is_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nasformer.cli import parse
+    from nasformer.cli.main import parse
 
     monkeypatch.chdir(ROOT)
     for line in commands_on(page):
@@ -61,7 +61,7 @@ def test_the_first_screen_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_is_read(recipe: Path) -> None:
-    from nasformer.cli import parse
+    from nasformer.cli.main import parse
 
     options, _ = parse(command_for(recipe), ["--config", str(recipe)])
     assert options.space is None or nasformer.get_space(options.space).root.cardinality > 1

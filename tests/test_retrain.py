@@ -14,11 +14,11 @@ import pytest
 
 import kill
 import tiny
-from nasformer.cli import main, parse
-from nasformer.export import load_model
-from nasformer.files import read_json, write_json
+from nasformer.cli.main import main, parse
+from nasformer.families.storage import load_model
 from nasformer.report import write_report
-from nasformer.train import Trainer
+from nasformer.train.loop import Trainer
+from nasformer.utils.files import read_json, write_json
 from runs import contents, refused
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import tiny
-from nasformer import shipping
-from nasformer.cli import main
+from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.export import load_model, save_model
-from nasformer.export.model_folder import facts_in
-from nasformer.files import read_json
+from nasformer.families.storage import facts_in, load_model, save_model
+from nasformer.runs import ship as shipping
+from nasformer.utils.files import read_json
 from runs import contents, words
 
 QUICK = partial(shipping.export_folder, formats=["python"])
@@ -73,7 +72,7 @@ def test_a_failing_export_is_a_warning(run: Path, capsys: Any, monkeypatch: Any,
 
 def test_retraining_and_finetuning_export_too(run: Path, tmp_path: Path, monkeypatch: Any) -> None:
     shipped: list[Path] = []
-    monkeypatch.setattr("nasformer.commands.models.ship", shipped.append)
+    monkeypatch.setattr("nasformer.cli.commands.models.ship", shipped.append)
     config = tmp_path / "short.yaml"
     config.write_text(json.dumps({"train": {"iterations": 1, "batch_size": 64, "augment": {"crop": "none"}}}))
     for command in ("retrain", "finetune"):

@@ -15,14 +15,15 @@ import pytest
 
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
-from nasformer.cli import main
-from nasformer.export import load_model
-from nasformer.families import get_space
-from nasformer.files import read_json
-from nasformer.proxies.proxy import list_proxies
+from nasformer.cli.main import main
+from nasformer.families.registry import get_space
+from nasformer.families.storage import load_model
+from nasformer.proxies.core import list_proxies
 from nasformer.proxies.scoring import Scorer
-from nasformer.search import pareto_front, read_journal
-from nasformer.search.aggregate import aggregate_ranks
+from nasformer.search.journal import read_journal
+from nasformer.search.pareto import pareto_front
+from nasformer.search.problem import aggregate_ranks
+from nasformer.utils.files import read_json
 from runs import contents, refused
 
 MICRO = ["--space", "autoformer-micro", "--img-size", "16", "--patch-size", "8", "--num-classes", "10"]
@@ -295,7 +296,7 @@ def test_a_search_on_data(capsys: Any) -> None:
 # Killed by itself and not from outside: who watches a file and then kills may come too late on a busy machine.
 KILLED_AT_LINE = """
 import os, signal, sys
-from nasformer.cli import main
+from nasformer.cli.main import main
 from nasformer.search.journal import Journal
 append = Journal.append
 def last(self, *records):

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nasformer.data import AugmentConfig, Batches, load_data
-from nasformer.data.batches import Batch
-from nasformer.families import get_space
-from nasformer.recipe import Recipe
-from nasformer.supernet import Supernet
-from nasformer.train import train_supernet
+from nasformer.data.loaders import Batch, Batches
+from nasformer.data.options import AugmentConfig
+from nasformer.data.sources import load_data
+from nasformer.families.registry import get_space
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.loop import train_supernet
+from nasformer.train.recipe import Recipe
 
 torch.set_num_threads(1)  # for tensors this small, threads that wait for each other cost more than they save
 

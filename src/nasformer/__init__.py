@@ -5,37 +5,37 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from nasformer.timm_plugin import install
+from nasformer.families.timm_registry import install
 
 __version__ = "0.1.0"
 
 # Loaded on first use, so that `nasformer --help` does not wait for torch.
 _HOMES = {
-    "Arch": "space",
-    "AttentionMaps": "attention",
-    "Budget": "search",
-    "AugmentConfig": "recipe",
+    "Arch": "space.arch",
+    "AttentionMaps": "attention.maps",
+    "Budget": "search.budget",
+    "AugmentConfig": "data.options",
     "Profile": "latency.profile",
-    "Recipe": "recipe",
+    "Recipe": "train.recipe",
     "Scorer": "proxies.scoring",
-    "Space": "families",
-    "Supernet": "supernet",
-    "attention_maps": "attention",
-    "evaluate": "train",
-    "export_model": "export",
-    "get_space": "families",
-    "list_spaces": "families",
-    "load_data": "data",
-    "load_model": "export",
-    "load_supernet": "supernet",
+    "Space": "families.space",
+    "Supernet": "supernet.supernet",
+    "attention_maps": "attention.maps",
+    "evaluate": "train.evaluate",
+    "export_model": "export.bundle",
+    "get_space": "families.registry",
+    "list_spaces": "families.registry",
+    "load_data": "data.sources",
+    "load_model": "families.storage",
+    "load_supernet": "supernet.storage",
     "make_profile": "latency.survey",
-    "save_model": "export",
-    "save_supernet": "supernet",
+    "save_model": "families.storage",
+    "save_supernet": "supernet.storage",
     "score_model": "proxies.scoring",
-    "search_supernet": "train",
-    "search_training_free": "proxies.search",
-    "train_model": "train",
-    "train_supernet": "train",
+    "search_supernet": "train.loop",
+    "search_training_free": "runs.search_training_free",
+    "train_model": "train.loop",
+    "train_supernet": "train.loop",
 }
 
 __all__ = list(_HOMES)

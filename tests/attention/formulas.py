@@ -7,14 +7,11 @@ from functools import singledispatch
 import torch
 from torch import Tensor, nn
 
-from nasformer.attention.capture import Listener
-from nasformer.attention.places import placed
-from nasformer.layers.axial_operator import AxisAttention
-from nasformer.layers.grid import Grid
-from nasformer.layers.local_operator import LocalOperator
-from nasformer.layers.relative_attention import RelativeAttention, RelativePositions
-from nasformer.layers.self_attention import SelfAttention
-from nasformer.layers.window_attention import WindowAttention
+from nasformer.attention.capture import Listener, placed
+from nasformer.layers.attention import RelativeAttention, RelativePositions, SelfAttention
+from nasformer.layers.resnet import AxisAttention, LocalOperator
+from nasformer.layers.stem import Grid
+from nasformer.layers.window import WindowAttention
 
 
 def placed_on_map(layer: nn.Module, x: Tensor, grid: Grid) -> Tensor:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from families.small import SPACES, images, randomise
-from nasformer.attention import attention_blocks
-from nasformer.attention.blocks import attention_layers, find_block
-from nasformer.families.backbone import Backbone
+from nasformer.attention.maps import attention_blocks, attention_layers, find_block
+from nasformer.families.base import Backbone
 
 torch.set_num_threads(1)
 

@@ -13,12 +13,12 @@ from PIL import Image
 
 import tiny
 from attention.nets import block_with, each_family, net, pictures
-from nasformer.attention import attention_maps
+from nasformer.attention.maps import attention_maps
 from nasformer.attention.picture import attention_figure
-from nasformer.cli import main
-from nasformer.data import normalise
-from nasformer.export import load_model, save_model
-from nasformer.files import read_json
+from nasformer.cli.main import main
+from nasformer.data.images import normalise
+from nasformer.families.storage import load_model, save_model
+from nasformer.utils.files import read_json
 from runs import refused
 
 
@@ -122,7 +122,8 @@ def test_help_does_not_wait_for_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys; from nasformer.cli import main; main(['attention', '--help']); sys.exit('torch' in sys.modules)"
+    code = "import sys; from nasformer.cli.main import main; main(['attention', '--help'])"
+    code += "; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "nasformer attention [MODEL] [IMAGE] [options]" in done.stdout

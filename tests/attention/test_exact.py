@@ -7,9 +7,8 @@ import torch
 from attention.formulas import applied, placed_on_map
 from attention.nets import FAMILIES, each_family, net, pictures
 from families.small import SPACES
-from nasformer.attention import attention_blocks, attention_maps
-from nasformer.attention.blocks import attention_layers, find_block
 from nasformer.attention.capture import Listener, captured, inputs_of
+from nasformer.attention.maps import attention_blocks, attention_layers, attention_maps, find_block
 
 
 def test_no_family_is_forgotten() -> None:

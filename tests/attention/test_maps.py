@@ -10,8 +10,7 @@ import torch
 import nasformer
 from attention.nets import block_with, net, pictures
 from families.small import SPACES
-from nasformer.attention import AttentionMaps, Head, attention_blocks, attention_maps
-from nasformer.attention.maps import grid_of
+from nasformer.attention.maps import AttentionMaps, Head, attention_blocks, attention_maps, grid_of
 from nasformer.errors import UserError
 
 

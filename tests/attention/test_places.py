@@ -8,9 +8,9 @@ from torch import Tensor
 
 from attention.formulas import applied, placed_on_map
 from families.small import randomise
-from nasformer.layers.grid import Grid
-from nasformer.layers.local_operator import LocalOperator
-from nasformer.layers.window_attention import FAR, WindowAttention
+from nasformer.layers.resnet import LocalOperator
+from nasformer.layers.stem import Grid
+from nasformer.layers.window import FAR, WindowAttention
 
 
 def window_layer(grid: Grid, window: int, shifted: bool) -> WindowAttention:

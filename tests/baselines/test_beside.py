@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 import timm
 
-from nasformer.baselines.random_start import best_of_start
-from nasformer.baselines.timm_models import names_of
-from nasformer.cli import main
+from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.files import read_json
 from nasformer.report import write_report
 from nasformer.report.contents import read_run
-from nasformer.search import Candidate, Problem, read_journal
-from nasformer.space import Arch, Choice, Struct
-from nasformer.train import Trainer
+from nasformer.runs.baselines import best_of_start, names_of
+from nasformer.search.journal import read_journal
+from nasformer.search.problem import Candidate, Problem
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.struct import Struct
+from nasformer.train.loop import Trainer
+from nasformer.utils.files import read_json
 from runs import SETTINGS, contents, refused, words
 
 SMALL = "test_resnet"  # 0.4 M parameters
@@ -77,7 +79,7 @@ def test_a_random_search_with_as_many_candidates(run: Path, monkeypatch: Any) ->
     assert row["holdout_accuracy"] == max(record["accuracy"] for record in records)
     assert "Random search at equal budget: 8 random architectures" in (run / "report.html").read_text()
     before = contents(run)
-    monkeypatch.setattr("nasformer.train.supernets.inherited_accuracy", lambda *_: None)  # nothing is judged again
+    monkeypatch.setattr("nasformer.train.loop.inherited_accuracy", lambda *_: None)  # nothing is judged again
     assert main(asked) == 0
     assert contents(run) == before
 

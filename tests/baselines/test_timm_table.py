@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nasformer.baselines.timm_models import build_timm, count
-from nasformer.baselines.timm_table import fitting, timm_table
-from nasformer.search import Budget
+from nasformer.runs.baselines import build_timm, count, fitting, timm_table
+from nasformer.search.budget import Budget
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_100"])

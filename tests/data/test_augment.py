@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nasformer.data import Augment, AugmentConfig, normalise
+from nasformer.data.augment import Augment
+from nasformer.data.images import normalise
+from nasformer.data.options import AugmentConfig
 from nasformer.errors import UserError
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nasformer.data import load_data
+from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 
 Maker = Callable[..., Path]

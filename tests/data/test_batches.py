@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from nasformer.data import AugmentConfig, Batches, BatchSource, load_data, normalise
+from nasformer.data.images import normalise
+from nasformer.data.loaders import Batches, BatchSource
+from nasformer.data.options import AugmentConfig
+from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 
 DATA = load_data("digits", holdout=5)

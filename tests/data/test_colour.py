@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from nasformer.data import colour
+from nasformer.data import randaugment as colour
 
 
 def to_pil(image: Tensor) -> Any:

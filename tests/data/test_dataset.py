@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from nasformer.data import Batches, from_dataset
+from nasformer.data.loaders import Batches
+from nasformer.data.options import AugmentConfig
+from nasformer.data.sources import from_dataset
 from nasformer.errors import UserError
-from nasformer.recipe import AugmentConfig
 
 
 class Items(Dataset[Any]):

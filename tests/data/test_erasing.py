@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nasformer.data.erasing import erase
-from nasformer.data.rng import Draws, generator
+from nasformer.data.augment import erase
+from nasformer.utils.rng import Draws, generator
 
 
 def test_boxes_have_timms_areas_and_aspects() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from nasformer.data import image_files, load_data, survey
-from nasformer.data.folder import list_folder
+from nasformer.data import files as image_files
+from nasformer.data import files as survey
+from nasformer.data.sources import list_folder, load_data
 from nasformer.errors import UserError
 
 Maker = Callable[..., Path]

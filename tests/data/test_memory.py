@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nasformer.data import memory
+from nasformer.data import files as memory
 
 
 def test_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from nasformer.data.mixing import Mixing, cut, partners, soft_targets
+from nasformer.data.augment import Mixing, cut, partners, soft_targets
 
 
 def mixing(mixup: float = 0.0, cutmix: float = 0.0, probability: float = 1.0, smoothing: float = 0.0) -> Mixing:

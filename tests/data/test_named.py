@@ -14,8 +14,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision import datasets
 
-from nasformer.data import load_data, open_data
-from nasformer.data.named import NAMED
+from nasformer.data.sources import NAMED, load_data, open_data
 from nasformer.errors import UserError
 
 
@@ -241,7 +240,9 @@ def test_a_missing_image_is_one_that_cannot_be_read(tmp_path: Path, capsys: pyte
 
 
 def test_files_can_be_streamed(tmp_path: Path) -> None:
-    from nasformer.data import AugmentConfig, ImageFiles, StreamingFolder
+    from nasformer.data.files import ImageFiles
+    from nasformer.data.loaders import StreamingFolder
+    from nasformer.data.options import AugmentConfig
 
     write_pets(tmp_path)
     files = open_data("oxford_pets", root=tmp_path, holdout=1)

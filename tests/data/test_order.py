@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasformer.data.order import batch_indices, clamp_batch, rank_slice, steps_per_epoch
+from nasformer.data.loaders import batch_indices, clamp_batch, rank_slice, steps_per_epoch
 from nasformer.errors import UserError
 
 

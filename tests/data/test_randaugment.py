@@ -18,8 +18,8 @@ from nasformer.data.randaugment import (
     apply_colours,
     draw_layer,
 )
-from nasformer.data.rng import Draws, generator
 from nasformer.errors import UserError
+from nasformer.utils.rng import Draws, generator
 
 RECIPE = RandAugment.parse("rand-m9-mstd0.5-inc1")
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from nasformer.data import load_data
-from nasformer.data.read import BadImage, read_header, read_image
+from nasformer.data.decode import BadImage, read_header, read_image
+from nasformer.data.sources import load_data
 
 Maker = Callable[..., Path]
 RED, GREEN = (200, 10, 20), (10, 180, 30)

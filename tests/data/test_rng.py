@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from nasformer.data.rng import Draws, Stream, generator, mix
+from nasformer.utils.rng import Draws, Stream, generator, mix
 
 
 def test_mix_is_stable_for_ever() -> None:

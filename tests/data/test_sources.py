@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nasformer.data import load_data
 from nasformer.data.images import Data, ImageSet
+from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasformer.data.rng import generator
-from nasformer.data.split import stratified
+from nasformer.data.images import stratified
 from nasformer.errors import UserError
+from nasformer.utils.rng import generator
 
 
 @given(

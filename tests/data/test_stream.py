@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nasformer.data import AugmentConfig, BatchSource, ImageFiles, StreamingFolder, find_files
-from nasformer.data.stream import _Items, seeded
+from nasformer.data.files import ImageFiles
+from nasformer.data.loaders import BatchSource, StreamingFolder, _Items, find_files, seeded
+from nasformer.data.options import AugmentConfig
 from nasformer.errors import UserError
 
 RECIPE = AugmentConfig(
@@ -58,7 +59,7 @@ def test_batches_are_the_same_for_any_number_of_workers_and_on_resume(root: Path
 
 
 def test_resuming_decodes_nothing_of_what_came_before(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nasformer.data import stream as module
+    from nasformer.data import loaders as module
 
     read: list[str] = []
     original = module.read_image

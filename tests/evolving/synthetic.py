@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.backbone import Backbone
+from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
-from nasformer.search import Candidate
-from nasformer.space import Arch, Choice, Repeat, Struct
-from nasformer.space.choice import Scalar
+from nasformer.search.problem import Candidate
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice, Scalar
 from nasformer.space.dimensions import dimensions, uses
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 Error = Callable[[Arch], float]
 

@@ -11,13 +11,15 @@ import pytest
 
 from evolving import synthetic
 from evolving.synthetic import bowl, samples
+from nasformer.cli.options import EvolveOptions
 from nasformer.errors import UserError
-from nasformer.evolving import Step, evolve, next_space, quality
-from nasformer.evolving.evolve import choices_of
 from nasformer.families.space import Space
-from nasformer.options import EvolveOptions
-from nasformer.search import Candidate
-from nasformer.space import Arch, Choice, Rule, Struct
+from nasformer.search.problem import Candidate
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.struct import Rule, Struct
+from nasformer.space_search.evolve import Step, choices_of, evolve, next_space
+from nasformer.space_search.quality import quality
 
 BEST = {"width": 48, "blocks.depth": 5, "blocks.heads": 2, "blocks.ratio": 4.0, "blocks.window": 4.5}
 

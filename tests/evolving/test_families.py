@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from evolving.synthetic import samples
-from nasformer.evolving import next_space
-from nasformer.evolving.evolve import choices_of
-from nasformer.families import get_space, list_spaces
-from nasformer.options import EvolveOptions
-from nasformer.space import Arch
+from nasformer.cli.options import EvolveOptions
+from nasformer.families.registry import get_space, list_spaces
+from nasformer.space.arch import Arch
+from nasformer.space_search.evolve import choices_of, next_space
 
 SMALL: dict[str, dict[str, Any]] = {
     "autoformer-micro": {"img_size": 8, "patch_size": 4},

@@ -10,7 +10,7 @@ import pytest
 
 import kill
 from evolving.test_runs import ended
-from nasformer.files import read_json
+from nasformer.utils.files import read_json
 from train.test_distributed import in_two_processes
 
 CONFIG = """

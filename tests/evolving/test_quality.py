@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nasformer.evolving.quality import Quality, group_errors, quality
+from nasformer.space_search.quality import Quality, group_errors, quality
 
 
 def test_the_mean_of_all_and_of_the_best() -> None:

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 import tiny
-from nasformer import pipeline
-from nasformer import space_evolution as evolving
-from nasformer.cli import main, parse
-from nasformer.config import EvolveCommand
-from nasformer.data import Batches
+from nasformer.cli.config import EvolveCommand
+from nasformer.cli.main import main, parse
+from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
-from nasformer.evolving import quality
-from nasformer.families import get_space
-from nasformer.files import read_json
-from nasformer.search import Journal, read_journal
-from nasformer.supernet import load_supernet
+from nasformer.families.registry import get_space
+from nasformer.runs import evolve as evolving
+from nasformer.runs import run as pipeline
+from nasformer.search.journal import Journal, read_journal
+from nasformer.space_search.quality import quality
+from nasformer.supernet.storage import load_supernet
 from nasformer.train import checkpoint
+from nasformer.utils.files import read_json
 from runs import contents, words
 
 TRAIN = {"epochs": 1, "batch_size": 256, "warmup_epochs": 0.5, "log_epochs": 0.25, "checkpoint_seconds": 0.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.evolving.shifting import as_far_as_legal, shifted, smallest_gap, step_of, steps_against
+from nasformer.space_search.shift import as_far_as_legal, shifted, smallest_gap, step_of, steps_against
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from evolving import synthetic
-from nasformer.evolving.tendency import Tendency, fit_line, tendency, use_shares
-from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
 from nasformer.space.dimensions import dimensions
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
+from nasformer.space_search.quality import Tendency, fit_line, tendency, use_shares
 
 
 def one_each(places: list[int], values: int) -> np.ndarray:

@@ -6,9 +6,9 @@ from functools import cache
 
 from families.small import SPACES, randomise
 from nasformer.export.standalone import layer_classes
-from nasformer.families import Space
-from nasformer.families.backbone import Backbone
-from nasformer.space import Arch
+from nasformer.families.base import Backbone
+from nasformer.families.space import Space
+from nasformer.space.arch import Arch
 
 FAMILIES = sorted({space.model.family for space in SPACES.values()})
 

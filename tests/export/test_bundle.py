@@ -12,13 +12,13 @@ import runs
 import tiny
 from export.small import FAMILIES, small_model, small_of
 from families.small import images
-from nasformer.cli import main
+from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.export import bundle, export_model, load_model, save_model
-from nasformer.export.check import check, largest_difference, logits_elsewhere, random_batches
+from nasformer.export import bundle
+from nasformer.export.bundle import check, export_model, largest_difference, logits_elsewhere, random_batches
 from nasformer.export.graphs import has_onnx, has_onnxruntime, run_onnx, traced, write_onnx, write_pt2
-from nasformer.export.model_folder import facts_in
-from nasformer.families.backbone import Backbone
+from nasformer.families.base import Backbone
+from nasformer.families.storage import facts_in, load_model, save_model
 
 needs_onnx = pytest.mark.skipif(not (has_onnx() and has_onnxruntime()), reason="needs the extra onnx")
 FACTS = {"mean": [0.5], "std": [0.25], "classes": list("abcdefghij"), "space": "autoformer-micro"}

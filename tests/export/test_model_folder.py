@@ -11,8 +11,8 @@ import torch
 import nasformer
 import tiny
 from nasformer.errors import UserError
-from nasformer.export import load_model, save_model
-from nasformer.files import save_tensors
+from nasformer.families.storage import load_model, save_model
+from nasformer.utils.files import save_tensors
 
 Change = Callable[[bytes], bytes | None]
 

@@ -21,10 +21,10 @@ from nasformer.errors import UserError
 from nasformer.export.source import Closure, import_lines
 from nasformer.export.standalone import nested, standalone_source
 from nasformer.families.segment import Segment
-from nasformer.files import save_tensors
+from nasformer.layers.attention import RelativeAttention
+from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.norm import LayerNorm
-from nasformer.layers.relative_attention import RelativeAttention
-from nasformer.layers.transformer_block import TransformerBlock
+from nasformer.utils.files import save_tensors
 
 FACTS: dict[str, Any] = {"mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3], "classes": ["a", 'b"c', "d\\e", "ü\n"]}
 
@@ -151,7 +151,7 @@ def test_layers_of_somebody_else_may_build_on_ours(tmp_path: Path, monkeypatch: 
         monkeypatch,
         __init__="from mine.scale import scaled\n",
         scale="FACTOR = 2\n# Doubles.\ndef scaled(x): return FACTOR * x\n",
-        block="from torch import nn\nfrom nasformer.layers.mlp import Mlp\nfrom . import scaled\n\n\n"
+        block="from torch import nn\nfrom nasformer.layers.blocks import Mlp\nfrom . import scaled\n\n\n"
         "class Block(Mlp):\n    def forward(self, x):\n        return scaled(super().forward(x))\n",
     )
     from mine.block import Block  # type: ignore[import-not-found]

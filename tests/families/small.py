@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.families import Space, list_spaces
-from nasformer.families.backbone import model_options
+from nasformer.families.base import model_options
 from nasformer.families.pit import declare as declare_pit
+from nasformer.families.registry import list_spaces
 from nasformer.families.s3 import declare as declare_s3
+from nasformer.families.space import Space
 from nasformer.families.trionet import declare as declare_trionet
-from nasformer.space import Arch, Struct
+from nasformer.space.arch import Arch
+from nasformer.space.struct import Struct
 
 M = TypeVar("M", bound=nn.Module)
 

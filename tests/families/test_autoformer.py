@@ -14,8 +14,9 @@ from torch import nn
 
 from families.small import golden, images, randomise, small_space
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space
 from nasformer.families.autoformer import PRESETS, AutoFormer, declare
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
 from nasformer.layers.drop_path import DropPath
 
 TOY = declare((32, 48), (2, 4), (2.0, 4.0), (2, 3))

@@ -18,9 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import SPACES, each_arch, each_space, image_size, images, randomise
 from nasformer.errors import UserError
-from nasformer.families import Space, list_spaces
-from nasformer.families.backbone import Backbone, model_options
-from nasformer.space import Arch
+from nasformer.families.base import Backbone, model_options
+from nasformer.families.registry import list_spaces
+from nasformer.families.space import Space
+from nasformer.space.arch import Arch
 
 
 @pytest.fixture(scope="module", params=list(SPACES))
@@ -59,7 +60,7 @@ def counted_macs(model: Backbone, x: Tensor) -> float:
 
     Local attention is counted as its formula has it: what runs multiplies more, in tiles, because that is faster.
     """
-    with patch("nasformer.layers.local_operator.local_attention", unfolded), FlopCounterMode(display=False) as counter:
+    with patch("nasformer.layers.resnet.local_attention", unfolded), FlopCounterMode(display=False) as counter:
         model(x.to("meta"))
     return counter.get_total_flops() / 2
 

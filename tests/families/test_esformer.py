@@ -12,17 +12,15 @@ from torch import Tensor, nn
 
 from families.small import SPACES, images, randomise
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space
 from nasformer.families.esformer import ESFormer
-from nasformer.layers.convnext_block import ConvNeXtBlock
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
 from nasformer.layers.drop_path import DropPath
-from nasformer.layers.inverted_bottleneck import InvertedBottleneck
-from nasformer.layers.map_encoder import MapEncoder
-from nasformer.proxies.blocks import is_block
-from nasformer.proxies.linears import attention_linears, mlp_linears
-from nasformer.space import Arch
-from nasformer.space.roles import genes
-from nasformer.supernet import Supernet
+from nasformer.proxies.core import attention_linears, is_block, mlp_linears
+from nasformer.space.arch import Arch
+from nasformer.space.genes import genes
+from nasformer.supernet.supernet import Supernet
 
 NAMES = ("esformer-s0", "esformer-s1", "esformer-s2")
 THEIR_NAMES = {

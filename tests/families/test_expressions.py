@@ -12,14 +12,16 @@ import torch
 
 import tiny
 from nasformer import get_space
-from nasformer.cli import main
+from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.export import load_model
-from nasformer.families import Space, list_spaces
-from nasformer.files import read_json
+from nasformer.families.registry import list_spaces
+from nasformer.families.space import Space
+from nasformer.families.storage import load_model
 from nasformer.latency.lookup import default_path
-from nasformer.space import dimensions
-from nasformer.supernet import Supernet, load_supernet, save_supernet
+from nasformer.space.dimensions import dimensions
+from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.supernet import Supernet
+from nasformer.utils.files import read_json
 from runs import refused, words
 
 from .small import each_space
@@ -117,7 +119,7 @@ def test_what_is_wrong_is_said(text: str, message: str) -> None:
 
 
 def test_texts_that_a_name_cannot_hold_are_refused() -> None:
-    from nasformer.families.expression import expression
+    from nasformer.families.space import expression
 
     with pytest.raises(UserError, match="act has the value 'a;b'; names of spaces can have no values with"):
         expression("mine", {"act": ("a;b",)})

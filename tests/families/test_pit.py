@@ -16,13 +16,13 @@ from torch import nn
 
 from families.small import golden, images, randomise
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space
-from nasformer.families.pit import PRESETS, PiT, declare
-from nasformer.families.pit_timm import from_timm
+from nasformer.families.pit import PRESETS, PiT, declare, from_timm
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.drop_path import DropPath
-from nasformer.layers.transformer_block import TransformerBlock
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
+from nasformer.space.arch import Arch
+from nasformer.supernet.supernet import Supernet
 
 TOY = declare((4, 6), (1, 2, 4), depth=((1, 2), (1, 2), (1, 2)), mlp_ratio=(2, 3))
 NET = {"base_dim": 6, "mlp_ratio": 3, "depth": [2, 1, 2], "num_heads": [1, 2, 4]}  # stages 6, 12 and 24 wide

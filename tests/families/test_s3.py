@@ -14,16 +14,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import images, randomise
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space
-from nasformer.families.s3 import PRESETS, S3, declare
-from nasformer.families.s3_timm import as_table, from_timm
+from nasformer.families.registry import get_space
+from nasformer.families.s3 import PRESETS, S3, as_table, declare, from_timm
+from nasformer.families.space import Space
 from nasformer.layers.drop_path import DropPath
-from nasformer.layers.window_attention import FAR, WindowAttention, borders
-from nasformer.proxies.blocks import is_block
-from nasformer.proxies.linears import attention_linears, mlp_linears
-from nasformer.space import Arch
-from nasformer.space.roles import genes
-from nasformer.supernet import Supernet
+from nasformer.layers.window import FAR, WindowAttention, borders
+from nasformer.proxies.core import attention_linears, is_block, mlp_linears
+from nasformer.space.arch import Arch
+from nasformer.space.genes import genes
+from nasformer.supernet.supernet import Supernet
 
 START = ("s3-tiny", "s3-small", "s3-base")
 # Odd windows that do not divide the maps (16, 8, 4, 2), and heads of 8 that do not add up to the widths.

@@ -12,15 +12,14 @@ from torchvision.models import resnet50
 
 from families.small import SPACES, images, randomise
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
 from nasformer.families.trionet import TrioNet, stand_alone
-from nasformer.layers.axial_operator import AxialOperator
-from nasformer.layers.bottleneck import Bottleneck
-from nasformer.layers.conv_operator import ConvOperator
-from nasformer.layers.local_operator import LocalOperator
-from nasformer.layers.trio_stem import TrioStem
-from nasformer.space import Arch, corners
-from nasformer.supernet import Supernet
+from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
+from nasformer.layers.stem import TrioStem
+from nasformer.space.arch import Arch
+from nasformer.space.node import corners
+from nasformer.supernet.supernet import Supernet
 
 # Table 2: parameters in millions, FLOPs (two for a multiply-accumulate) in billions, at 224 pixels.
 TABLE = {

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from nasformer.families import Space, get_space
-from nasformer.families.backbone import Backbone, model_options
+from nasformer.families.base import Backbone, model_options
+from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
-from nasformer.latency.kinds import key_of
-from nasformer.latency.machine import describe_machine
-from nasformer.latency.profile import Entry, Profile, fit_laws
+from nasformer.families.space import Space
+from nasformer.latency.measure import describe_machine
+from nasformer.latency.profile import Entry, Profile, fit_laws, key_of
 
 MICRO = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
 HERE = describe_machine(torch.device("cpu"), "eager")

@@ -13,8 +13,8 @@ import tiny  # noqa: F401 - one thread
 from latency.fake import ELSEWHERE, MICRO, fake_profile
 from nasformer.latency import finalists
 from nasformer.latency.finalists import Finalist, decide, measure
-from nasformer.search import Budget
-from nasformer.space import Arch
+from nasformer.search.budget import Budget
+from nasformer.space.arch import Arch
 
 RANKING = [MICRO.sample(seed) for seed in range(20)]
 BUDGET = Budget(max_latency_ms=5.0)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from latency.fake import MICRO, fake_profile, in_profiles
-from nasformer.config import SampleCommand
+from nasformer.cli.config import SampleCommand
 from nasformer.errors import UserError
-from nasformer.families import get_space
+from nasformer.families.registry import get_space
 from nasformer.latency.lookup import default_path, find_profile, profile_command, with_profile
 
 

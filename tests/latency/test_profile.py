@@ -11,10 +11,8 @@ import pytest
 
 from latency.fake import MICRO, fake_profile, milliseconds
 from nasformer.errors import UserError
-from nasformer.families import get_space
-from nasformer.latency.kinds import features_of, group_of, key_of
-from nasformer.latency.law import Law
-from nasformer.latency.profile import Entry, Profile, fit_laws, fit_line
+from nasformer.families.registry import get_space
+from nasformer.latency.profile import Entry, Law, Profile, features_of, fit_laws, fit_line, group_of, key_of
 
 ARCH = MICRO.sample(seed=1000)
 PLAN = MICRO.plan(ARCH)

@@ -14,14 +14,10 @@ import nasformer
 import tiny  # noqa: F401 - one thread
 from latency.fake import MICRO, FakeClock
 from nasformer.errors import UserError
-from nasformer.families import get_space
+from nasformer.families.registry import get_space
 from nasformer.latency import survey
-from nasformer.latency.clock import CpuClock
-from nasformer.latency.kinds import key_of
-from nasformer.latency.memory import peak_of
-from nasformer.latency.profile import Profile
-from nasformer.latency.rounds import Timed, quartiles, time_all
-from nasformer.latency.runners import OnnxRunner, make_runner
+from nasformer.latency.measure import CpuClock, OnnxRunner, Timed, make_runner, peak_of, quartiles, time_all
+from nasformer.latency.profile import Profile, key_of
 from nasformer.latency.survey import covering_archs, make_profile, other_archs
 
 CPU = torch.device("cpu")

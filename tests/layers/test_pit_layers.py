@@ -7,9 +7,7 @@ import torch
 from timm.models.pit import ConvEmbedding, Pooling
 
 from nasformer.errors import UserError
-from nasformer.layers.grid import halved
-from nasformer.layers.overlap_patch_embed import OverlapPatchEmbed
-from nasformer.layers.token_pool import TokenPool
+from nasformer.layers.stem import OverlapPatchEmbed, TokenPool, halved
 
 
 @pytest.mark.parametrize(("patch_size", "stride", "grid"), [(4, 2, (5, 7)), (3, 2, (4, 4)), (4, 4, (2, 3))])

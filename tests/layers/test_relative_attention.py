@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nasformer.layers.grid import Grid
-from nasformer.layers.relative_attention import RelativeAttention, RelativePositions
+from nasformer.layers.attention import RelativeAttention, RelativePositions
+from nasformer.layers.stem import Grid
 
 
 def pair_vectors(table: RelativePositions, grid: Grid, max_distance: int) -> Tensor:

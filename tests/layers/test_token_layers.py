@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from nasformer.layers.blocks import Mlp, TransformerBlock
 from nasformer.layers.head import TokenHead
-from nasformer.layers.mlp import Mlp
-from nasformer.layers.patch_embed import PatchEmbed
-from nasformer.layers.transformer_block import TransformerBlock
+from nasformer.layers.stem import PatchEmbed
 
 
 @pytest.mark.parametrize("extra", [1, 4, 7])

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from nasformer.families import get_space
+from nasformer.families.registry import get_space
 from nasformer.proxies.autoprox import autoprox
-from nasformer.proxies.probe import noise_probe
-from nasformer.proxies.proxy import Inapplicable
+from nasformer.proxies.core import Inapplicable, noise_probe
 
 
 def test_autoprox_is_its_formula() -> None:

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from families.small import SPACES, image_size, randomise
-from nasformer.families import Space
-from nasformer.proxies.probe import Probe, noise_probe
-from nasformer.proxies.proxy import Proxy, list_proxies
+from nasformer.families.space import Space
+from nasformer.proxies.core import Probe, Proxy, list_proxies, noise_probe
 from nasformer.proxies.scoring import Score, score_model
 
 BATCH = 8

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from families.small import golden_path, randomise
-from nasformer.families import Space, get_space
 from nasformer.families.pit import declare as declare_pit
+from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
+from nasformer.families.space import Space
 from nasformer.proxies import dss as module
+from nasformer.proxies.core import Inapplicable, Probe, get_proxies, noise_probe
 from nasformer.proxies.dss import dss, dss_many, is_projection
 from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.lockstep import Lockstep
-from nasformer.proxies.probe import Probe, noise_probe
-from nasformer.proxies.proxy import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
-from nasformer.rank_correlation import kendall
-from nasformer.ranking import read_table
-from nasformer.space import Arch
+from nasformer.ranking.table import read_table
+from nasformer.space.arch import Arch
+from nasformer.utils.rank_correlation import kendall
 
 ATTENTION, MLP = ("attn.qkv", "attn.proj"), ("mlp.fc1", "mlp.fc2")
 MICRO: dict[str, Any] = {"img_size": 16, "patch_size": 4, "num_classes": 10}

@@ -10,11 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.entropic import DEFAULT, REPEATS, entropies
-from nasformer.proxies.entropic_readings import READINGS
-from nasformer.proxies.probe import noise_probe
-from nasformer.proxies.proxy import Inapplicable, get_proxies
-from nasformer.proxies.weights import kaiming_fan_in, reinitialise
+from nasformer.proxies.core import Inapplicable, get_proxies, noise_probe
+from nasformer.proxies.entropic import DEFAULT, READINGS, REPEATS, entropies
+from nasformer.proxies.gradient import kaiming_fan_in, reinitialise
 
 PROBE = noise_probe((3, 4, 4), num_classes=2, batch_size=4, seed=5)
 Array = np.ndarray

@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.fisher import fisher
-from nasformer.proxies.gradients import CHUNK
-from nasformer.proxies.probe import Probe, noise_probe
-from nasformer.proxies.proxy import Inapplicable
+from nasformer.proxies.core import Inapplicable, Probe, noise_probe
+from nasformer.proxies.gradient import CHUNK, fisher
 
 BATCH, ROWS, COLUMNS, INPUTS, CHANNELS = CHUNK["cpu"] + 3, 2, 4, 3, 5
 

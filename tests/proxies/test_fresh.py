@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 import tiny
 from families.small import SPACES, images
-from nasformer.families import Space, get_space
 from nasformer.families.pit import declare as declare_pit
+from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
+from nasformer.families.space import Space
 from nasformer.proxies import fresh as module
 from nasformer.proxies.fresh import FreshLayers
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
+from nasformer.space.arch import Arch
+from nasformer.supernet.supernet import Supernet
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 PIT = replace(

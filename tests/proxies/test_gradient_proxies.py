@@ -10,13 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.transformer_block import TransformerBlock
-from nasformer.proxies.grad_norm import grad_norm, plain
-from nasformer.proxies.gradients import CHUNK, cross_entropy_gradients
-from nasformer.proxies.grasp import grasp
-from nasformer.proxies.probe import Probe, noise_probe
-from nasformer.proxies.proxy import Inapplicable
-from nasformer.proxies.snip import snip
+from nasformer.layers.blocks import TransformerBlock
+from nasformer.proxies.core import Inapplicable, Probe, noise_probe
+from nasformer.proxies.gradient import CHUNK, cross_entropy_gradients, grad_norm, grasp, plain, snip
 from nasformer.proxies.zico import zico
 
 Array = np.ndarray

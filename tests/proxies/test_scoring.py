@@ -14,15 +14,14 @@ import torch
 from torch import nn
 
 import tiny
-from nasformer.data import Batches
+from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
-from nasformer.families import get_space
-from nasformer.proxies import proxy as registry
+from nasformer.families.registry import get_space
+from nasformer.proxies import core as registry
+from nasformer.proxies.core import Inapplicable, Probe, list_proxies, noise_probe, proxy
 from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.probe import Probe, noise_probe
-from nasformer.proxies.proxy import Inapplicable, list_proxies, proxy
 from nasformer.proxies.scoring import Score, Scorer, data_probes, image_shape, joined, score_model
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 ARCHS = [SPACE.root.smallest(), SPACE.root.largest(), *(SPACE.sample(seed) for seed in range(3))]

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.families import get_space
-from nasformer.proxies import proxy as registry
-from nasformer.proxies.proxy import list_proxies
+from nasformer.families.registry import get_space
+from nasformer.proxies import core as registry
+from nasformer.proxies.core import list_proxies
 from nasformer.proxies.scoring import Scorer
-from nasformer.proxies.search import search_training_free
-from nasformer.search import Budget, SearchResult, pareto_front, random_search, read_journal
-from nasformer.search.aggregate import aggregate_ranks
-from nasformer.space import Arch
+from nasformer.runs.search_training_free import search_training_free
+from nasformer.search.budget import Budget
+from nasformer.search.journal import read_journal
+from nasformer.search.pareto import pareto_front
+from nasformer.search.problem import aggregate_ranks
+from nasformer.search.run import SearchResult
+from nasformer.search.strategies import random as random_search
+from nasformer.space.arch import Arch
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 BUDGET = Budget(min_params=40_000, max_params=150_000)

@@ -11,14 +11,14 @@ import torchvision
 from torch import nn
 
 from families.small import SPACES, golden_path, some_archs
-from nasformer.families import Space, get_space
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.proxies.core import Inapplicable, get_proxies, noise_probe
 from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.lockstep import Lockstep
-from nasformer.proxies.probe import noise_probe
-from nasformer.proxies.proxy import Inapplicable, get_proxies
 from nasformer.proxies.stream import Block, blocks_of
-from nasformer.rank_correlation import kendall
-from nasformer.ranking import Table, read_table, trivial_counts
+from nasformer.ranking.table import Table, read_table, trivial_counts
+from nasformer.utils.rank_correlation import kendall
 
 STREAM, FIT = get_proxies("stream,stream-fit")
 PROBE = noise_probe((3, 32, 32), num_classes=10, batch_size=2)

@@ -11,13 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.families import get_space
-from nasformer.proxies.gradients import logit_gradients
-from nasformer.proxies.linearise import linearise
-from nasformer.proxies.logsynflow import logsynflow
-from nasformer.proxies.probe import noise_probe
-from nasformer.proxies.proxy import Inapplicable
-from nasformer.proxies.synflow import synflow
+from nasformer.families.registry import get_space
+from nasformer.proxies.core import Inapplicable, noise_probe
+from nasformer.proxies.gradient import logit_gradients
+from nasformer.proxies.synflow import linearise, logsynflow, synflow
 
 PROBE = noise_probe((1, 2, 2), num_classes=3, batch_size=2)
 WIDTHS = (4, 6, 5, 3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nasformer.families import get_space
-from nasformer.ranking import Table, trivial_counts
+from nasformer.families.registry import get_space
+from nasformer.ranking.table import Table, trivial_counts
 
 SPACE = get_space("autoformer-small", img_size=32, patch_size=8, num_classes=10)
 Floats = np.ndarray

@@ -14,11 +14,12 @@ from scipy import stats
 
 from families.small import golden, golden_path
 from nasformer.errors import UserError
-from nasformer.rank_correlation import kendall
-from nasformer.ranking import Ranking, plot_ranking, print_ranking, rank, read_table, trivial_counts
-from nasformer.ranking.plot import PANELS, ranking_figure
+from nasformer.ranking.bench import Ranking, rank
+from nasformer.ranking.plot import PANELS, plot_ranking, ranking_figure
 from nasformer.ranking.statistics import interval, partial_kendall, within_bands
-from nasformer.ranking.view import sentence
+from nasformer.ranking.table import read_table, trivial_counts
+from nasformer.ranking.view import print_ranking, sentence
+from nasformer.utils.rank_correlation import kendall
 
 from .tables import made_up, noise
 

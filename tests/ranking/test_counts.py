@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from families.small import each_space
-from nasformer.families import Space
-from nasformer.ranking import trivial_counts
-from nasformer.ranking.counts import leaf_totals
-from nasformer.space import Arch
+from nasformer.families.space import Space
+from nasformer.ranking.table import leaf_totals, trivial_counts
+from nasformer.space.arch import Arch
 
 from .tables import SPACE
 

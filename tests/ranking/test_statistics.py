@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nasformer.errors import UserError
-from nasformer.rank_correlation import kendall, spearman, undefined
-from nasformer.ranking.resampling import Resamples, percentiles, signs
 from nasformer.ranking.statistics import (
     Estimate,
+    Resamples,
     interval,
     partial,
     partial_spearman,
+    percentiles,
+    signs,
     size_bands,
     within_bands,
 )
+from nasformer.utils.rank_correlation import kendall, spearman, undefined
 
 few = st.integers(0, 4)  # a small range, so that ties are common
 rows_of_three = st.lists(st.tuples(few, few, few), min_size=3, max_size=14)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.families import get_space
-from nasformer.ranking import read_table
+from nasformer.families.registry import get_space
+from nasformer.ranking.table import read_table
 
 SPACE = get_space("autoformer-tiny")
 ARCH = {"embed_dim": 192, "depth": 12, "num_heads": [3] * 12, "mlp_ratio": [3.5] * 12}

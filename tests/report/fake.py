@@ -8,10 +8,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from nasformer.families import get_space
-from nasformer.files import write_json, write_text
-from nasformer.search import Budget, Candidate, SearchResult, search
-from nasformer.space import Arch
+from nasformer.families.registry import get_space
+from nasformer.search.budget import Budget
+from nasformer.search.problem import Candidate
+from nasformer.search.run import SearchResult, search
+from nasformer.space.arch import Arch
+from nasformer.utils.files import write_json, write_text
 
 SPACE = get_space("autoformer-micro")
 LIMIT = 150_000

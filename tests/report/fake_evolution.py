@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nasformer.families import get_space
-from nasformer.files import write_json
-from nasformer.space import dimensions
+from nasformer.families.registry import get_space
+from nasformer.space.dimensions import dimensions
+from nasformer.utils.files import write_json
 
 SAMPLES = 200
 

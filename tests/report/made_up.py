@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nasformer.families import get_space
-from nasformer.files import write_json
-from nasformer.search import Journal
-from nasformer.space import Arch
+from nasformer.families.registry import get_space
+from nasformer.search.journal import Journal
+from nasformer.space.arch import Arch
+from nasformer.utils.files import write_json
 
 SPACE = get_space("esformer-s0", img_size=64)
 LIMIT = 2_500_000

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from nasformer.files import write_json
 from nasformer.report import hover, write_report
+from nasformer.utils.files import write_json
 
 from .fake import edit, write_run
 from .fake_evolution import write_evolution

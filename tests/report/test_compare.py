@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from nasformer.cli import main
+from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.report.compare import compare_runs, write_comparison
-from nasformer.report.compare_plots import FIGURES, dots, front_of, fronts, progress
+from nasformer.report.compare import FIGURES, compare_runs, dots, front_of, fronts, progress, write_comparison
 
 from .fake import edit, log_lines, write_log, write_run, write_untrained_run
 from .test_report import HOSTILE, PNG, Page

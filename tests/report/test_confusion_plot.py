@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from nasformer.cli import main
-from nasformer.files import read_json
-from nasformer.report.confusion_plot import NAMED, NUMBERED, confusion_figure, write_confusion
-from nasformer.train.confusion import Confusion
+from nasformer.cli.main import main
+from nasformer.report.confusion import NAMED, NUMBERED, confusion_figure, write_confusion
+from nasformer.train.evaluate import Confusion
+from nasformer.utils.files import read_json
 
 
 def confusion(classes: int) -> Confusion:

@@ -16,20 +16,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nasformer import space_evolution
-from nasformer.cli import main
-from nasformer.config import EvolveCommand
+from nasformer.cli.config import EvolveCommand
+from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.families import Space
-from nasformer.files import read_json, write_json
-from nasformer.pipeline import open_run
+from nasformer.families.space import Space
+from nasformer.report import evolution_plots as curves
 from nasformer.report import write_report
-from nasformer.report.evolution import choices, curves, tendencies
-from nasformer.report.evolution.contents import Evolution, read_evolution
-from nasformer.report.evolution.page import CAPTIONS
-from nasformer.report.evolution.panels import colours_of, rows_of
-from nasformer.report.evolution.words import letter, state
-from nasformer.search import Candidate
+from nasformer.report.evolution import CAPTIONS, Evolution, letter, read_evolution, state
+from nasformer.report.evolution_plots import choices, colours_of, rows_of, tendencies
+from nasformer.runs import evolve as space_evolution
+from nasformer.runs.run import open_run
+from nasformer.search.problem import Candidate
+from nasformer.utils.files import read_json, write_json
 from runs import contents
 
 from .fake_evolution import write_evolution
@@ -131,7 +129,7 @@ def test_the_share_of_subnets_below_an_error(tmp_path: Path) -> None:
 
 def test_the_line_is_the_one_that_was_fitted(tmp_path: Path) -> None:
     evolution = made(tmp_path, "autoformer-micro", 1)
-    figure = tendencies.tendencies(evolution)
+    figure = tendencies(evolution)
     assert figure is not None
     (step,) = evolution.steps
     for axes, (name, one) in zip(figure.axes, step.dimensions.items(), strict=True):
@@ -142,7 +140,7 @@ def test_the_line_is_the_one_that_was_fitted(tmp_path: Path) -> None:
         assert line.get_xdata() == pytest.approx(ends)
         assert line.get_ydata() + step.quality.et == pytest.approx(slope * ends / step_length + intercept)
         (dots,) = [each for each in axes.collections if len(each.get_offsets()) == len(one.values)]
-        low, high = tendencies.ends_of(evolution)
+        low, high = curves.ends_of(evolution)
         shown = np.clip(np.array(one.et, dtype=float) - step.quality.et, low, high)
         assert np.asarray(dots.get_offsets())[:, 1] == pytest.approx(shown)
         assert np.argsort(dots.get_sizes()).tolist() == np.argsort(one.counts).tolist()
@@ -155,11 +153,11 @@ def test_values_that_move_are_marked(tmp_path: Path) -> None:
         step["dimensions"] = {"heads": {**shown, "counts": [9, 9], "et": [30.0, 29.0]}}
     write_json(tmp_path / "evolution.json", content)
     one, other = (step.dimensions["heads"] for step in read_evolution(tmp_path).steps)
-    kinds = {value: choices.kind_of(value, one.values, one) for value in one.values}
+    kinds = {value: curves.kind_of(value, one.values, one) for value in one.values}
     assert kinds == {1: "left behind by the next", 2: "value"}
-    kinds = {value: choices.kind_of(value, one.values, other) for value in other.values}
+    kinds = {value: curves.kind_of(value, one.values, other) for value in other.values}
     assert kinds == {2: "value", 3: "new in this space"}
-    figure = choices.choices(read_evolution(tmp_path))
+    figure = choices(read_evolution(tmp_path))
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "value",
@@ -189,7 +187,7 @@ def test_any_family_and_any_number_of_steps(name: str, count: int, asked: int, t
     assert ("Not finished" in text) == (count <= asked) == evolution.goes_on
     assert f"E-T error of space {letter(count - 1)}" in text
     assert len(set(colours_of(count))) == count
-    told = tendencies.dots(evolution)
+    told = curves.dots(evolution)
     assert all(f'id="{dot}"' in (tmp_path / "report.html").read_text() for dot in told)
 
 

@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 
 from latency.fake import ELSEWHERE, fake_profile
 from nasformer.errors import UserError
-from nasformer.files import read_json, write_text
 from nasformer.latency.finalists import Finalist, Verdict
 from nasformer.report import write_report
 from nasformer.report.contents import read_run
-from nasformer.report.finalists import finalists_of
-from nasformer.report.finalists_plot import finalists
-from nasformer.report.html import page
+from nasformer.report.page import finalists_of, page
+from nasformer.report.plots import finalists
+from nasformer.utils.files import read_json, write_text
 
 from .fake import edit, write_run
 from .test_report import HOSTILE, Page, plots

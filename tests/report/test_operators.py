@@ -10,19 +10,17 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
-from nasformer.families import get_space
-from nasformer.files import write_json, write_text
+from nasformer.families.registry import get_space
 from nasformer.report import write_report
-from nasformer.report.anatomy import dissect
-from nasformer.report.captions import captions
-from nasformer.report.contents import Run, read_run
-from nasformer.report.members import members, random_members
-from nasformer.report.operator_curves import curves, operator_curves, operator_panels
-from nasformer.report.operator_shares import operator_shares
-from nasformer.report.operators import placed
-from nasformer.report.style import BLUE, GREEN, ORANGE, pale
-from nasformer.search import Budget, search
-from nasformer.space import Arch
+from nasformer.report.anatomy import dissect, placed
+from nasformer.report.contents import Run, members, random_members, read_run
+from nasformer.report.operators import curves, operator_curves, operator_panels, operator_shares
+from nasformer.report.page import captions
+from nasformer.search.budget import Budget
+from nasformer.search.run import search
+from nasformer.space.arch import Arch
+from nasformer.utils.figures import BLUE, GREEN, ORANGE, pale
+from nasformer.utils.files import write_json, write_text
 
 SPACE = get_space("trionet-micro", img_size=8, stem_stride=1)
 LIMIT = 800_000

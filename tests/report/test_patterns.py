@@ -12,16 +12,17 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from nasformer.errors import UserError
-from nasformer.families import get_space
-from nasformer.report import verdicts
-from nasformer.report.patterns import Patterns, draw, find_patterns
+from nasformer.families.registry import get_space
+from nasformer.report import patterns as verdicts
+from nasformer.report.anatomy import THIRDS, WHOLE, pool, read
+from nasformer.report.patterns import PATTERNS, Patterns, draw, find_patterns, judge, rows
 from nasformer.report.patterns_plot import patterns_figure
-from nasformer.report.patterns_view import rows
-from nasformer.report.stages import THIRDS, WHOLE, pool, read
-from nasformer.report.style import png
-from nasformer.report.verdicts import PATTERNS, judge
-from nasformer.search import Budget
-from nasformer.space import Choice, OneOf, Repeat, Struct
+from nasformer.search.budget import Budget
+from nasformer.space.choice import Choice
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
+from nasformer.utils.figures import png
 
 from .made_up import LIMIT, SPACE, net
 

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nasformer.report.captions import captions
 from nasformer.report.contents import Run, read_run
+from nasformer.report.page import captions
 from nasformer.report.plots import FIGURES
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 
 from .fake import PLOTS, SPACE, edit, model, write_run
 

@@ -11,12 +11,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from nasformer.report import write_report
-from nasformer.report.captions import captions
 from nasformer.report.contents import Run, read_run
-from nasformer.report.labels import figure_of
+from nasformer.report.labels import LOOKS, figure_of, look_of
+from nasformer.report.page import captions
 from nasformer.report.plots import FIGURES
-from nasformer.report.style import LOOKS, look_of
-from nasformer.search import SearchResult
+from nasformer.search.run import SearchResult
 
 from .fake import edit, model, write_run, write_untrained_run
 from .test_report import Page, plots

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.errors import UserError
-from nasformer.search import Budget, format_quantity, parse_quantity
-from nasformer.space import Window
+from nasformer.search.budget import Budget, format_quantity, parse_quantity
+from nasformer.space.feasible import Window
 
 QUANTITIES: list[tuple[Any, float]] = [
     ("6M", 6_000_000),

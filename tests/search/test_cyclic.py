@@ -13,8 +13,17 @@ from zlib import crc32
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.search import Budget, Candidate, Cyclic, Problem, SearchResult, search
-from nasformer.space import Arch, Choice, Mutation, OneOf, Repeat, Struct, genes, same_role
+from nasformer.search.budget import Budget
+from nasformer.search.problem import Candidate, Problem
+from nasformer.search.run import SearchResult, search
+from nasformer.search.strategies.cyclic import Cyclic
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.genes import genes, same_role
+from nasformer.space.node import Mutation
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 WIDTH = Choice(1, 2, 3, 4)
 BLOCK = OneOf(

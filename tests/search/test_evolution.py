@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.search import Candidate, Evolution, Problem, SearchResult, complete_options, search
-from nasformer.space import MUTATIONS, Arch, Choice, Mutation, Repeat, Struct
+from nasformer.search.problem import Candidate, Problem
+from nasformer.search.run import SearchResult, search
+from nasformer.search.strategies.evolution import Evolution
+from nasformer.search.strategies.registry import complete_options
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.node import MUTATIONS, Mutation
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 from .toy import BEST, BLOCK, BUDGET, SPACE, costs, run
 

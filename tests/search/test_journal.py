@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.search import Journal, read_journal
-from nasformer.space import MUTATIONS, Arch
+from nasformer.search.journal import Journal, read_journal
+from nasformer.space.arch import Arch
+from nasformer.space.node import MUTATIONS
 
 SETTINGS = {"seed": 0, "options": {"population": 50, "parents": 10}, "objectives": ("accuracy",)}
 LINES = [{"id": id, "accuracy": id / 3} for id in range(3)]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.errors import UserError
-from nasformer.search import Candidate, Problem, SearchResult
-from nasformer.search.aggregate import aggregate_ranks
-from nasformer.space import Arch
+from nasformer.search.problem import Candidate, Problem, aggregate_ranks
+from nasformer.search.run import SearchResult
+from nasformer.space.arch import Arch
 
 from .toy import SPACE, STEADY, accuracy, costs, run
 

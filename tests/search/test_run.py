@@ -18,8 +18,15 @@ import pytest
 
 import nasformer
 from nasformer.errors import UserError
-from nasformer.search import STRATEGIES, Budget, Candidate, RandomSearch, SearchResult, read_journal, search
-from nasformer.space import Arch, Choice, Struct
+from nasformer.search.budget import Budget
+from nasformer.search.journal import read_journal
+from nasformer.search.problem import Candidate
+from nasformer.search.run import SearchResult, search
+from nasformer.search.strategies.random import RandomSearch
+from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.struct import Struct
 
 from .toy import BUDGET, SPACE, accuracy, costs, run, small
 

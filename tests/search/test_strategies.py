@@ -11,15 +11,13 @@ import pytest
 
 import nasformer.search
 from nasformer.errors import UserError
-from nasformer.search import (
-    STRATEGIES,
-    Budget,
-    Candidate,
-    SearchResult,
-    complete_options,
-    find_strategy,
-)
-from nasformer.space import Arch, Choice, Struct
+from nasformer.search.budget import Budget
+from nasformer.search.problem import Candidate
+from nasformer.search.run import SearchResult, search
+from nasformer.search.strategies.registry import STRATEGIES, complete_options, find_strategy
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.struct import Struct
 
 from .toy import SPACE, STEADY, accuracy, costs, problem, run, small
 
@@ -100,9 +98,7 @@ def test_nothing_but_nan_is_an_error_at_the_end(name: str) -> None:
 def test_an_exhausted_space_ends_the_search_early_and_says_so(name: str) -> None:
     budget = Budget(max_params=6)
     evaluate = lambda arch: {"accuracy": arch.width - arch.depth}  # noqa: E731
-    result = nasformer.search.search(
-        TINY, evaluate, lambda arch: {"params": arch.width * arch.depth}, strategy=name, budget=budget
-    )
+    result = search(TINY, evaluate, lambda arch: {"params": arch.width * arch.depth}, strategy=name, budget=budget)
     expected = {arch for arch in TINY.enumerate() if arch.width * arch.depth <= 6}
     assert set(archs(result)) == expected
     assert len(result.candidates) == len(expected)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nasformer.search import STRATEGIES, Journal, SearchResult, random_search, read_journal
-from nasformer.space import Arch
+from nasformer.search.journal import Journal, read_journal
+from nasformer.search.run import SearchResult
+from nasformer.search.strategies import random as random_search
+from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.space.arch import Arch
 
 from .toy import STEADY, accuracy, run
 

@@ -8,8 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nasformer.search import STRATEGIES, Budget, Problem, SearchResult, search
-from nasformer.space import Arch, Choice, Repeat, Struct
+from nasformer.search.budget import Budget
+from nasformer.search.problem import Problem
+from nasformer.search.run import SearchResult, search
+from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 # Those that take any objectives, and judge as many as they say unless the space runs dry.
 STEADY = [name for name, kind in STRATEGIES.items() if kind.takes_ranks]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 
 
 @pytest.fixture

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space import MUTATIONS, Arch, Choice, Mutation, OneOf, Repeat, Struct
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.node import MUTATIONS, Mutation
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 # Choices so wide that a redraw hardly ever gives the old value: rates of change are then rates of redraw.
 WIDE = Choice(*range(10_000))

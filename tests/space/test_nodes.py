@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space import Arch, ByCardinality, Choice, OneOf, Repeat, Rule, Struct, corners
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.node import corners
+from nasformer.space.oneof import ByCardinality, OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Rule, Struct
 
 BLOCK = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
 TINY = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(12, 13, 14)))

@@ -9,7 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nasformer.space import MUTATIONS, Arch, ByCardinality, Mutation, Node, Struct, corners
+from nasformer.space.arch import Arch
+from nasformer.space.node import MUTATIONS, Mutation, Node, corners
+from nasformer.space.oneof import ByCardinality
+from nasformer.space.struct import Struct
 
 from .strategies import seeds, spaces
 

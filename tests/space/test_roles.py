@@ -11,21 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.errors import UserError
-from nasformer.space import (
-    MUTATIONS,
-    Arch,
-    Choice,
-    Gene,
-    Mutation,
-    Node,
-    OneOf,
-    Repeat,
-    Role,
-    Rule,
-    Struct,
-    genes,
-    same_role,
-)
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.genes import Gene, Role, genes, same_role
+from nasformer.space.node import MUTATIONS, Mutation, Node
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Rule, Struct
 
 from .strategies import roles, seeds, spaces
 

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space import Arch, Choice, Mutation, OneOf, Rule, Struct, corners
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.node import Mutation, corners
+from nasformer.space.oneof import OneOf
+from nasformer.space.struct import Rule, Struct
 
 
 def divides(first: str, second: str) -> Rule:

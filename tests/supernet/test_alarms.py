@@ -7,16 +7,17 @@ import random
 
 import pytest
 
-from nasformer.families import get_space
-from nasformer.supernet.alarms import (
+from nasformer.families.registry import get_space
+from nasformer.supernet.health import (
     chance_alarms,
     dimension_alarms,
+    dimensions,
     extreme_alarms,
     flip_alarms,
     loss_alarms,
     rank_agreement,
+    subnets,
 )
-from nasformer.supernet.health import dimensions, subnets
 
 SPACE = get_space("autoformer-micro")
 SIZES = dimensions(SPACE, subnets(SPACE))

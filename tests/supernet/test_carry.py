@@ -10,12 +10,13 @@ from torch import Size
 
 from families.small import SPACES, images, randomise, some_archs
 from nasformer.errors import UserError
-from nasformer.families import Space
 from nasformer.families.sharing import Rule, centred, grouped_prefix, prefix
-from nasformer.space import Arch, corners, dimensions
-from nasformer.space.node import FIRST
-from nasformer.supernet import Supernet
-from nasformer.supernet.carry import Carried, carry_over, copy_common
+from nasformer.families.space import Space
+from nasformer.space.arch import Arch
+from nasformer.space.dimensions import dimensions
+from nasformer.space.node import FIRST, corners
+from nasformer.supernet.storage import Carried, carry_over, copy_common
+from nasformer.supernet.supernet import Supernet
 
 from .toy import alternatives_space, toy_esformer, toy_space
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nasformer.families import get_space
-from nasformer.space import Arch
+from nasformer.families.registry import get_space
+from nasformer.space.arch import Arch
 from nasformer.supernet.health import check_up, dimensions, subnets
 
 SPACE = get_space("autoformer-micro")

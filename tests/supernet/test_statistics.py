@@ -14,24 +14,24 @@ from torch import Tensor, nn
 
 import tiny
 from families.small import images, randomise
-from nasformer.cli import main
-from nasformer.data import Batches
+from nasformer.cli.main import main
+from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
-from nasformer.export import load_model
 from nasformer.families import registry
 from nasformer.families.esformer import add
-from nasformer.files import read_json
-from nasformer.search import read_journal
-from nasformer.space import Arch
-from nasformer.supernet import Supernet, load_supernet, save_supernet
+from nasformer.families.storage import load_model
+from nasformer.search.journal import read_journal
+from nasformer.space.arch import Arch
+from nasformer.supernet.calibration import recalibrate, recalibrated
 from nasformer.supernet.health import subnets
-from nasformer.supernet.skeleton import Skeleton
-from nasformer.supernet.statistics import recalibrate, recalibrated
-from nasformer.train import evaluate, inherited_accuracy, search_supernet, train_supernet
-from nasformer.train.ema import MovingAverage
-from nasformer.train.evaluate import KEPT, Heirs
+from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.supernet import Skeleton, Supernet
+from nasformer.train.evaluate import KEPT, Heirs, evaluate, inherited_accuracy
 from nasformer.train.log import watched
+from nasformer.train.loop import search_supernet, train_supernet
+from nasformer.train.optim import MovingAverage
 from nasformer.train.watch import landmarks
+from nasformer.utils.files import read_json
 from runs import SETTINGS, words
 from supernet.toy import toy_esformer, toy_supernet
 

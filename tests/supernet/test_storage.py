@@ -17,10 +17,12 @@ from torch import Tensor
 
 from families.small import golden, golden_path, images, randomise
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.space import Arch
-from nasformer.supernet import Supernet, load_supernet, save_supernet
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.space.arch import Arch
+from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.supernet import Supernet
 from supernet.toy import toy_space, toy_supernet
 
 

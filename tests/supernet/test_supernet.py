@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from families.small import SPACES, each_arch, each_space, images, randomise, some_archs
-from nasformer.families import Space
 from nasformer.families.autoformer import AutoFormer, declare
 from nasformer.families.sharing import Rule
-from nasformer.space import Arch, corners
-from nasformer.supernet import Supernet
+from nasformer.families.space import Space
+from nasformer.space.arch import Arch
+from nasformer.space.node import corners
+from nasformer.supernet.supernet import Supernet
 from supernet.toy import alternatives_space, toy_space, toy_supernet
 
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from families.small import randomise
-from nasformer.families import Space
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.backbone import Backbone
+from nasformer.families.base import Backbone
 from nasformer.families.esformer import ESFormer
 from nasformer.families.esformer import declare as declare_esformer
 from nasformer.families.segment import Segment
+from nasformer.families.space import Space
+from nasformer.layers.blocks import Mlp
 from nasformer.layers.head import TokenHead
-from nasformer.layers.mlp import Mlp
 from nasformer.layers.norm import LayerNorm
-from nasformer.layers.patch_embed import PatchEmbed
-from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
-from nasformer.supernet import Supernet
+from nasformer.layers.stem import PatchEmbed
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
+from nasformer.supernet.supernet import Supernet
 
 
 def toy_space(**options: Any) -> Space:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import tiny
-from nasformer import files
 from nasformer.errors import UserError
 from nasformer.train import checkpoint
 from nasformer.train.checkpoint import Checkpoints
+from nasformer.utils import files
 
 SETTINGS = {"lr": 0.1, "space": "one", "augment": {"hflip": 0.5}}
 

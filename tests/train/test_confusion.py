@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import tiny
-from nasformer.train import evaluate
-from nasformer.train.confusion import Confusion, find_confusion
+from nasformer.train.evaluate import Confusion, evaluate, find_confusion
 
 CLASSES = [f"digit {number}" for number in range(10)]
 

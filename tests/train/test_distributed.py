@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import kill
-from nasformer.cli import main
+from nasformer.cli.main import main
 
 # With SGD, since AdamW makes full steps out of gradients that are zero but for rounding, as those of key biases.
 CONFIG = """
@@ -45,7 +45,7 @@ def losses(run: Path) -> list[float]:
 def in_two_processes(command: list[str]) -> Any:
     """What a command prints as JSON, which one process only must do."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = [*launch, "-m", "nasformer.cli", *command, "--json"]
+    words = [*launch, "-m", "nasformer.cli.main", *command, "--json"]
     done = subprocess.run(words, env=kill.ENVIRONMENT, capture_output=True, text=True, timeout=kill.PATIENCE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

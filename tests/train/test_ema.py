@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nasformer.train.ema import MovingAverage
+from nasformer.train.optim import MovingAverage
 
 
 def model(value: float) -> nn.Linear:

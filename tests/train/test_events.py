@@ -11,10 +11,9 @@ import pytest
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.recipe import Recipe
-from nasformer.train.events import Events
-from nasformer.train.log import TrainLog
-from nasformer.train.models import train_model
+from nasformer.train.log import Events, TrainLog
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
 
 pytest.importorskip("tensorboard", reason="TensorBoard is an extra")
 

@@ -8,9 +8,9 @@ import pytest
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.recipe import Recipe
 from nasformer.train.log import TrainLog
-from nasformer.train.schedule import learning_rate
+from nasformer.train.optim import learning_rate
+from nasformer.train.recipe import Recipe
 
 
 def test_it_ends_after_so_many_steps(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.recipe import Recipe
-from nasformer.space import Arch
-from nasformer.train import Trainer, evaluate, train_supernet
+from nasformer.space.arch import Arch
 from nasformer.train.checkpoint import Checkpoints
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import Trainer, train_supernet
+from nasformer.train.recipe import Recipe
 
 
 class Probe(Trainer):
@@ -90,7 +91,7 @@ def test_it_learns_the_digits(tmp_path: Path) -> None:
 
 
 def test_the_log_says_step_epoch_loss_and_rate(tmp_path: Path) -> None:
-    from nasformer.train.schedule import learning_rate
+    from nasformer.train.optim import learning_rate
 
     recipe = tiny.recipe(epochs=1, log_epochs=0.4)
     last = train_supernet(tiny.supernet(), tiny.Watched(recipe), recipe, folder=tmp_path, quiet=True)

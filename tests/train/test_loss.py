@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.export import save_model
+from nasformer.families.storage import save_model
 from nasformer.train.loss import load_teacher, soft_cross_entropy, with_teacher
 
 LOGITS = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 0.0]])

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.export import save_model
-from nasformer.files import read_tensors
-from nasformer.recipe import Recipe
-from nasformer.retraining import fresh_model
-from nasformer.train import evaluate, train_model
+from nasformer.families.storage import save_model
+from nasformer.runs.single import fresh_model
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+from nasformer.utils.files import read_tensors
 
 DROP = {"drop_path_rate": 0.3}
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import tiny
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
-from nasformer.train.optimizer import FrozenSlices, make_optimizer
+from nasformer.space.arch import Arch
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.optim import FrozenSlices, make_optimizer
 
 BARE = ("bias", "norm", "cls_token", "pos_embed")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import tiny
-from nasformer.data import AugmentConfig
-from nasformer.recipe import Recipe
-from nasformer.supernet import Supernet
+from nasformer.data.options import AugmentConfig
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.recipe import Recipe
 
 AUGMENT = AugmentConfig(padding=1, hflip=0.0, mixup=0.5)
 RECIPES: dict[str, dict[str, Any]] = {

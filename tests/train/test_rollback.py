@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 import tiny
-from nasformer.data.batches import Batch
+from nasformer.data.loaders import Batch
 from nasformer.errors import UserError
-from nasformer.recipe import Recipe
-from nasformer.supernet import Supernet
-from nasformer.train import Trainer, train_supernet
+from nasformer.supernet.supernet import Supernet
 from nasformer.train.checkpoint import Checkpoints
 from nasformer.train.log import TrainLog
+from nasformer.train.loop import Trainer, train_supernet
 from nasformer.train.loss import soft_cross_entropy
+from nasformer.train.recipe import Recipe
 from train.test_resume import ended
 
 TOTAL = 16  # steps; an interval is two, and there is a checkpoint after each

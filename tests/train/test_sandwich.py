@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.recipe import Recipe
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
+from nasformer.space.arch import Arch
 from nasformer.supernet.samplers import sandwich
-from nasformer.train import Trainer, evaluate, train_model
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import Trainer, train_model
 from nasformer.train.loss import soft_cross_entropy
-from nasformer.train.optimizer import add_decay, make_optimizer
+from nasformer.train.optim import add_decay, make_optimizer
+from nasformer.train.recipe import Recipe
 from supernet.toy import toy_esformer
 from train.test_optimizer import used
 

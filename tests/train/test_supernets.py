@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tiny
-from nasformer.data import Batches
-from nasformer.train import search_supernet
+from nasformer.data.loaders import Batches
+from nasformer.train.loop import search_supernet
 
 OPTIONS = {"population": 4, "generations": 2}
 

@@ -10,16 +10,21 @@ import pytest
 import torch
 
 import tiny
-from nasformer.data import Batches, load_data
+from nasformer.cli.options import DataConfig
+from nasformer.data.loaders import Batches
+from nasformer.data.sources import load_data
 from nasformer.errors import UserError
-from nasformer.options import DataConfig
-from nasformer.recipe import Recipe
-from nasformer.space import Choice, OneOf, Repeat, Struct
-from nasformer.supernet import Supernet
+from nasformer.space.choice import Choice
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
+from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import subnets
-from nasformer.supernet.statistics import IMAGES, recalibrated
-from nasformer.train import evaluate, train_supernet
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog, watched
+from nasformer.train.loop import train_supernet
+from nasformer.train.recipe import Recipe
 from nasformer.train.watch import Watch, landmarks
 from supernet.toy import toy_esformer
 from train.test_resume import ended

@@ -11,9 +11,9 @@ from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from nasformer.attention.maps import AttentionMaps, Query
-from nasformer.layers.grid import Grid
-from nasformer.report.confusion_plot import SHADES
-from nasformer.report.style import GREY, INK, RED, new_figure, plain
+from nasformer.layers.stem import Grid
+from nasformer.report.confusion import SHADES
+from nasformer.utils.figures import GREY, INK, RED, new_figure, plain
 
 COLUMNS = 5
 """Most maps beside each other."""

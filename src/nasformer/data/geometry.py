@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nasformer.data.images import send
-from nasformer.data.rng import Draws
+from nasformer.utils.rng import Draws
 
 Crop = Literal["none", "pad", "resized"]
 CROP_AREA = (0.08, 1.0)

@@ -12,11 +12,11 @@ import torch
 
 import nasformer
 from nasformer.errors import UserError
-from nasformer.export.timm_config import input_shape
-from nasformer.families.backbone import Backbone
-from nasformer.files import read_json
+from nasformer.families.base import Backbone
+from nasformer.families.storage import input_shape
 from nasformer.layers.cost import Cost
-from nasformer.search import format_quantity
+from nasformer.search.budget import format_quantity
+from nasformer.utils.files import read_json
 
 ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
 

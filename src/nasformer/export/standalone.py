@@ -14,9 +14,9 @@ import nasformer
 from nasformer.errors import UserError
 from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.export.source import Closure, Import, import_lines
-from nasformer.families.backbone import Backbone
+from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
-from nasformer.layers.grid import both_sides
+from nasformer.layers.stem import both_sides
 
 WIDTH = 120
 

@@ -21,18 +21,22 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from nasformer.errors import UserError
+from nasformer.families.base import TokenBackbone, check_option, patch_grid, rename
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, grouped_prefix, prefix
 from nasformer.families.space import Space
-from nasformer.families.tokens import TokenBackbone, check_option, patch_grid
+from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
-from nasformer.layers.patch_embed import PatchEmbed
-from nasformer.layers.transformer_block import TransformerBlock
-from nasformer.space import Arch, Choice, Repeat, Struct
+from nasformer.layers.stem import PatchEmbed
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 
 class AutoFormer(TokenBackbone):
@@ -203,3 +207,38 @@ add(
     num_classes=10,
     max_relative_position=8,
 )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reads the published AutoFormer supernet checkpoints, so that a downloaded supernet can be searched at once.
+#
+# Their layout: rows of q, k and v interleaved modulo 3 in one matrix, its bias plain, other names, tensors wider
+# than the
+# largest member. The bias was trained under contiguous slicing, so the space takes ``qkv_bias_sharing="contiguous"``.
+# ----------------------------------------------------------------------------------------------------------------------
+
+NAMES = (
+    (r"^patch_embed_super\.", "patch_embed."),
+    (r"^(cls_token|pos_embed)$", r"patch_embed.\1"),
+    (r"^head\.", "head.fc."),
+    (r"\.attn_layer_norm\.", ".norm1."),
+    (r"\.ffn_layer_norm\.", ".norm2."),
+    (r"\.(fc1|fc2)\.", r".mlp.\1."),
+    (r"rel_pos_embed_(k|v)\.embeddings_table_v$", r"rel_pos_\1.vertical"),
+    (r"rel_pos_embed_(k|v)\.embeddings_table_h$", r"rel_pos_\1.horizontal"),
+)
+
+
+def is_official(state: Mapping[str, Tensor]) -> bool:
+    return "patch_embed_super.proj.weight" in state
+
+
+def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under our names, with the rows of q, k and v each together."""
+    return {rename(name, NAMES): deinterleave(name, weight) for name, weight in state.items()}
+
+
+def deinterleave(name: str, weight: Tensor) -> Tensor:
+    if not name.endswith("qkv.weight"):
+        return weight
+    return torch.cat([weight[part::3] for part in range(3)])

@@ -25,21 +25,20 @@ from typing import Any, Literal
 from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.maps import STAGES, MapBackbone, drop_path_rates
+from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, centred, grouped_prefix
 from nasformer.families.space import Space
-from nasformer.families.tokens import check_option
-from nasformer.layers.convnext_block import ConvNeXtBlock
-from nasformer.layers.downsample import Downsample
-from nasformer.layers.grid import Grid, both_sides
-from nasformer.layers.inverted_bottleneck import InvertedBottleneck
-from nasformer.layers.map_encoder import MapEncoder
-from nasformer.layers.map_head import MapHead
-from nasformer.layers.map_norm import MapNorm
-from nasformer.layers.map_stem import MapStem
-from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
+from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
+from nasformer.layers.head import MapHead
+from nasformer.layers.norm import MapNorm
+from nasformer.layers.stem import Downsample, Grid, MapStem, both_sides
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 KERNELS = (3, 5, 7, 9)
 EXPANSIONS = (2, 3, 4, 6)

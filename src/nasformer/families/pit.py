@@ -29,21 +29,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from nasformer.errors import UserError
+from nasformer.families.base import TokenBackbone, check_option, patch_grid, rename
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule as SharingRule
 from nasformer.families.sharing import grouped_prefix
 from nasformer.families.space import Space
-from nasformer.families.tokens import TokenBackbone, check_option, patch_grid
-from nasformer.layers.grid import Grid, halved
+from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
-from nasformer.layers.overlap_patch_embed import OverlapPatchEmbed
-from nasformer.layers.token_pool import TokenPool
-from nasformer.layers.transformer_block import TransformerBlock
-from nasformer.space import Arch, Choice, Rule, Struct
+from nasformer.layers.stem import Grid, OverlapPatchEmbed, TokenPool, halved
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.struct import Rule, Struct
 
 STAGES = ("stage1", "stage2", "stage3")
 NORM_EPS = 1e-6
@@ -196,3 +197,29 @@ def add(name: str, about: str, root: Struct) -> None:
 add("pit-tiny", "TF-TAS's PiT space Ti: about 0.14 to 36 M parameters", declare((16, 24, 32, 40), (2, 4, 8)))
 add("pit-xs", "TF-TAS's PiT space XS: about 0.6 to 91 M parameters", declare((40, 48, 56, 64), (2, 4, 8)))
 add("pit-small", "TF-TAS's PiT space S: about 1 to 258 M parameters", declare((36, 48, 60, 72), (3, 6, 12)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reads timm's PiT, so that its pretrained weights serve as ours.
+#
+# theirs = timm.create_model("pit_xs_224", pretrained=True)
+# model = nasformer.get_space("pit-xs").build(PRESETS["pit-xs"])
+# model.load_state_dict(from_timm(theirs.state_dict()))
+# ----------------------------------------------------------------------------------------------------------------------
+
+NAMES = (
+    (r"^patch_embed\.conv\.", "patch_embed.proj."),
+    (r"^(cls_token|pos_embed)$", r"patch_embed.\1"),
+    (r"^transformers\.", "stages."),
+    (r"^head\.", "head.fc."),
+)
+
+
+def from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a timm PiT under our names; its map of positions becomes a list of tokens."""
+    if any(name.startswith("head_dist.") for name in state):
+        raise UserError("these are weights of a distilled PiT, which has a second class token; take the plain one")
+    return {
+        rename(name, NAMES): weight.flatten(2).transpose(1, 2) if name == "pos_embed" else weight
+        for name, weight in state.items()
+    }

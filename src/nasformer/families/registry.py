@@ -7,11 +7,10 @@ from importlib import import_module
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.expression import parse, read_choices
-from nasformer.families.space import Space
-from nasformer.family_names import FAMILIES
-from nasformer.space import corners
-from nasformer.timm_plugin import offer
+from nasformer.families.names import FAMILIES
+from nasformer.families.space import Space, parse, read_choices
+from nasformer.families.timm_registry import offer
+from nasformer.space.node import corners
 
 _SPACES: dict[str, Space] = {}
 

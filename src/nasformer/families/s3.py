@@ -33,22 +33,25 @@ Ours besides:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
 from typing import Any, Literal
 
+from torch import Tensor
+
 from nasformer.errors import UserError
-from nasformer.families.maps import STAGES, MapBackbone, drop_path_rates
+from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, patch_grid, rename
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import Rule, centred, grouped_prefix
 from nasformer.families.space import Space
-from nasformer.families.tokens import check_option, patch_grid
-from nasformer.layers.grid import Grid, halved
-from nasformer.layers.map_head import MapHead
-from nasformer.layers.map_norm import MapNorm
-from nasformer.layers.map_stem import MapStem
-from nasformer.layers.patch_merging import PatchMerging
-from nasformer.layers.window_block import WindowBlock
-from nasformer.space import Arch, Choice, Repeat, Struct
+from nasformer.layers.head import MapHead
+from nasformer.layers.norm import MapNorm
+from nasformer.layers.stem import Grid, MapStem, halved
+from nasformer.layers.window import PatchMerging, WindowBlock
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 GENES = ("window", "num_heads", "mlp_ratio")
 HEAD_DIM = 32
@@ -234,3 +237,39 @@ add(
     num_classes=10,
     head_dim=16,
 )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reads timm's S3 nets, so that their pretrained weights serve as ours.
+#
+# theirs = timm.create_model("swin_s3_tiny_224", pretrained=True)
+# model = nasformer.get_space("s3").build(PRESETS["s3-t"])
+# model.load_state_dict(from_timm(theirs.state_dict()))
+# ----------------------------------------------------------------------------------------------------------------------
+
+TABLE = "relative_position_bias_table"
+NAMES = (
+    (r"^patch_embed\.proj\.", "stem.conv."),
+    (r"^patch_embed\.norm\.", "stem.norm."),
+    (r"^layers\.", "stages."),
+    (r"\.downsample\.norm\.", ".downsample.merge_norm."),
+    (rf"\.{TABLE}$", ".positions"),
+)
+
+
+def from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a timm Swin under our names; its lists of offsets become tables, [heads, rows, columns]."""
+    return {rename(name, NAMES): as_table(weight) if name.endswith(TABLE) else weight for name, weight in state.items()}
+
+
+def as_table(listed: Tensor) -> Tensor:
+    """From [rows * columns, heads]; windows are square.
+
+    >>> import torch
+    >>> as_table(torch.arange(18).reshape(9, 2))[1].tolist()
+    [[1, 3, 5], [7, 9, 11], [13, 15, 17]]
+    """
+    side = isqrt(listed.shape[0])
+    if side**2 != listed.shape[0]:
+        raise UserError(f"a table of {listed.shape[0]} offsets is not that of a square window; take a square image")
+    return listed.T.unflatten(1, (side, side))

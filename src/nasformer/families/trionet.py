@@ -38,21 +38,20 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.families.maps import STAGES, MapBackbone, drop_path_rates
+from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates
 from nasformer.families.registry import register
 from nasformer.families.segment import Segment
 from nasformer.families.sharing import MultiHead, Rule, centred
 from nasformer.families.space import Space
-from nasformer.families.tokens import check_option
-from nasformer.layers.axial_operator import AxialOperator
-from nasformer.layers.bottleneck import Bottleneck
-from nasformer.layers.conv_operator import ConvOperator
-from nasformer.layers.grid import both_sides, halved
-from nasformer.layers.local_operator import LocalOperator
-from nasformer.layers.map_head import MapHead
-from nasformer.layers.no_norm import NoNorm
-from nasformer.layers.trio_stem import TrioStem
-from nasformer.space import Arch, Choice, OneOf, Repeat, Struct
+from nasformer.layers.head import MapHead
+from nasformer.layers.norm import NoNorm
+from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
+from nasformer.layers.stem import TrioStem, both_sides, halved
+from nasformer.space.arch import Arch
+from nasformer.space.choice import Choice
+from nasformer.space.oneof import OneOf
+from nasformer.space.repeat import Repeat
+from nasformer.space.struct import Struct
 
 OPERATORS: dict[str, Any] = {"conv": ConvOperator, "local": LocalOperator, "axial": AxialOperator}
 HEAD_SHARING = ("multi-head", "prefix")

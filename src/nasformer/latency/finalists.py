@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nasformer.families import Space
-from nasformer.files import read_json, write_json
-from nasformer.latency.clock import make_clock
-from nasformer.latency.machine import cpu_threads, describe_machine, same_machine
-from nasformer.latency.memory import nbytes, peak_of
+from nasformer.families.space import Space
+from nasformer.latency.measure import (
+    Timed,
+    cpu_threads,
+    describe_machine,
+    make_clock,
+    make_runner,
+    nbytes,
+    peak_of,
+    same_machine,
+    time_all,
+)
 from nasformer.latency.profile import FLOAT, Profile
-from nasformer.latency.rounds import Timed, time_all
-from nasformer.latency.runners import make_runner
-from nasformer.progress import say
-from nasformer.search import Budget
-from nasformer.space import Arch
+from nasformer.search.budget import Budget
+from nasformer.search.run import SearchResult
+from nasformer.space.arch import Arch
+from nasformer.utils.files import read_json, write_json
+from nasformer.utils.progress import say
 
 TOGETHER = 5  # finalists measured at a time
 MOST = 15  # in all
@@ -135,3 +142,40 @@ def finalist(profile: Profile, space: Space, arch: Arch, net: Timed, pace: float
     weights = FLOAT * sum(segment.cost().params for segment in plan)
     peak = weights + nbytes(images) + peak_of(net.net, images)[0]
     return Finalist(arch.to_dict(), profile.latency_ms(plan), ms, profile.memory_bytes(plan), peak)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a search does with a profile: tells the journal, keeps a copy in the run folder, and measures the finalists.
+# ----------------------------------------------------------------------------------------------------------------------
+
+COPY, RECORD = Path("search") / "profile.json", Path("search") / "finalists.json"
+
+
+def profile_settings(profile: Profile | None) -> dict[str, str]:
+    """For the journal of a search: with the costs of another profile it must not go on."""
+    return {"profile": profile.fingerprint} if profile else {}
+
+
+def keep_profile(profile: Profile | None, folder: Path | None) -> None:
+    """A copy in the run folder, so that the run says by what it went; the first one stays, as its journal does."""
+    if profile and folder and not (folder / COPY).exists():
+        profile.save(folder / COPY)
+
+
+def kept_profile(space: Space, folder: Path) -> Space:
+    """The space with the costs that the search of a run folder went by."""
+    path = folder / COPY
+    return replace(space, predicted=Profile.load(path).costs) if path.exists() else space
+
+
+def measured_winner(
+    profile: Profile | None, space: Space, result: SearchResult, budget: Budget, folder: Path | None
+) -> tuple[Arch, dict[str, float], dict[str, Any]]:
+    """The winner, what it was measured to need, and all about it for the result; without a profile just the winner."""
+    if profile is None:
+        return result.best.arch, {}, {}
+    ranking = [candidate.arch for candidate in result.ranking]
+    verdict = decide(profile, space, ranking, budget, folder / RECORD if folder else None)
+    if verdict.note:
+        say(verdict.note)
+    return verdict.arch, verdict.measured(), {"latency": verdict.to_dict(profile)}

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nasformer.cli.options import BudgetConfig
 from nasformer.errors import UserError
-from nasformer.families import Space, get_space, list_spaces
+from nasformer.families.registry import get_space, list_spaces
+from nasformer.families.space import Space
 from nasformer.latency.profile import Profile
-from nasformer.options import BudgetConfig
 
 FOLDER = Path("profiles")
 PREDICTED = ("latency_ms", "memory_bytes")

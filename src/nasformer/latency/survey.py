@@ -14,17 +14,24 @@ from typing import Any
 
 import torch
 
-from nasformer.families import Space
 from nasformer.families.segment import Segment
-from nasformer.latency.clock import make_clock
-from nasformer.latency.kinds import key_of
-from nasformer.latency.machine import cpu_threads, describe_machine
-from nasformer.latency.memory import layer_peaks, nbytes, peak_of
-from nasformer.latency.profile import FLOAT, Entry, Profile, fit_laws, fit_line
-from nasformer.latency.rounds import Timed, quartiles, time_all
-from nasformer.latency.runners import Runner, make_runner
-from nasformer.progress import say
-from nasformer.space import Arch
+from nasformer.families.space import Space
+from nasformer.latency.measure import (
+    Runner,
+    Timed,
+    cpu_threads,
+    describe_machine,
+    layer_peaks,
+    make_clock,
+    make_runner,
+    nbytes,
+    peak_of,
+    quartiles,
+    time_all,
+)
+from nasformer.latency.profile import FLOAT, Entry, Profile, fit_laws, fit_line, key_of
+from nasformer.space.arch import Arch
+from nasformer.utils.progress import say
 
 DRAWS = 8  # archs to choose from, each time the one with most that is new
 TRIES = 100  # draws in a row that may be old acquaintances

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from nasformer.proxies.gradients import finite_or_nan, logit_gradients
-from nasformer.proxies.linears import attention_linears, mlp_linears
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
+from nasformer.proxies.core import Inapplicable, Probe, attention_linears, mlp_linears, proxy
+from nasformer.proxies.gradient import finite_or_nan, logit_gradients
 
 
 @proxy(

@@ -13,11 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.blocks import is_block, require_blocks
-from nasformer.proxies.hooks import Seen, watch
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
-from nasformer.proxies.spectrum import spectral_entropy
+from nasformer.proxies.core import Inapplicable, Probe, Seen, is_block, proxy, require_blocks, watch
+from nasformer.proxies.nuclear import spectral_entropy
 
 BATCH = 16  # the paper has 64
 PAPER = "Lee and Ham, AZ-NAS: Assembling Zero-Cost Proxies for Network Architecture Search, CVPR 2024"

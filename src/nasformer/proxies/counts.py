@@ -5,10 +5,8 @@ from __future__ import annotations
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nasformer.families.backbone import Backbone
-from nasformer.proxies.blocks import require_blocks
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import proxy
+from nasformer.families.base import Backbone
+from nasformer.proxies.core import Probe, proxy, require_blocks
 
 
 @proxy("params", formula="number of parameters", sees="nothing", higher="larger", paper="baseline")

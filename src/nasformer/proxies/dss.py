@@ -19,12 +19,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.linears import is_attention, is_mlp
+from nasformer.proxies.core import Inapplicable, Probe, is_attention, is_mlp, proxy
 from nasformer.proxies.lockstep import Lockstep, Trace
 from nasformer.proxies.nuclear import nuclear_norms, whole_norm
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 
 Wanted = Callable[[str, nn.Module], bool]
 

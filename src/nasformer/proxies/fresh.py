@@ -20,12 +20,12 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from nasformer.data.rng import mix
-from nasformer.families.backbone import Backbone
+from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
+from nasformer.space.arch import Arch
+from nasformer.supernet.supernet import Supernet
+from nasformer.utils.rng import mix
 
 LIMIT = 2**30
 """Numbers kept: 4 GiB. A layer that was dropped is made again, the same, when it is needed."""

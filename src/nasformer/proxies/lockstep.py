@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.families.segment import Segment
+from nasformer.proxies.core import Seen, watch
 from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.hooks import Seen, watch
 from nasformer.proxies.nuclear import whole_norm
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 
 Wanted = Callable[[str, nn.Module], bool]
 

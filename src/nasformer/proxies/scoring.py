@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from nasformer.data import BatchSource
-from nasformer.data.rng import mix
+from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.proxies.core import Inapplicable, Probe, Proxy, get_proxies, noise_probe
 from nasformer.proxies.fresh import FreshLayers
 from nasformer.proxies.lockstep import Lockstep
-from nasformer.proxies.probe import Probe, noise_probe
-from nasformer.proxies.proxy import Inapplicable, Proxy, get_proxies
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
+from nasformer.utils.rng import mix
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,9 @@ import torch
 from torch import nn
 
 from nasformer.families.segment import Segment
-from nasformer.proxies.linears import is_attention, is_mlp
+from nasformer.proxies.core import Inapplicable, Probe, is_attention, is_mlp, proxy
 from nasformer.proxies.lockstep import Lockstep
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
-from nasformer.space import Arch
+from nasformer.space.arch import Arch
 
 DEPTH, DEPTH_WEIGHT, LEVEL, MLP, ATTENTION = 13.52, 0.08, 2.14, 0.087, 0.08
 """Fitted: the best depth, the weight of its squared distance, where that levels off, the weights of late width."""

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.codes import code_agreement
-from nasformer.proxies.gradients import logit_gradients
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
+from nasformer.proxies.activations import code_agreement
+from nasformer.proxies.core import Inapplicable, Probe, proxy
+from nasformer.proxies.gradient import logit_gradients
 
 NTK_BATCH = 16  # each image's gradient is kept until all are there: 16 times the size of the weights
 REGIONS_BATCH = 32

@@ -8,11 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nasformer.proxies.gradients import finite_or_nan
-from nasformer.proxies.hooks import watch
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
-from nasformer.proxies.weights import gaussian, reinitialise
+from nasformer.proxies.core import Inapplicable, Probe, proxy, watch
+from nasformer.proxies.gradient import finite_or_nan, gaussian, reinitialise
 
 BATCH = 8
 STEP = 0.01

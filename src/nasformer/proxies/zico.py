@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nasformer.proxies.gradients import cross_entropy_gradients, finite_or_nan
-from nasformer.proxies.probe import Probe
-from nasformer.proxies.proxy import Inapplicable, proxy
+from nasformer.proxies.core import Inapplicable, Probe, proxy
+from nasformer.proxies.gradient import cross_entropy_gradients, finite_or_nan
 
 # Batches that the probe's images are split into: the fewest that have a deviation, and what the authors use.
 BATCHES = 2

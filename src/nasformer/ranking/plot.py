@@ -11,14 +11,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from nasformer.files import write_bytes
-from nasformer.ranking.counts import trivial_counts
-from nasformer.ranking.resampling import Floats
-from nasformer.ranking.result import Ranking, Score
-from nasformer.ranking.statistics import Estimate
-from nasformer.ranking.table import Table
-from nasformer.report.style import BLUE, FAINT, GREY, INK, NICE, ORANGE, dress, legend_below, new_figure, plain, png
-from nasformer.search import format_quantity
+from nasformer.ranking.bench import Ranking, Score
+from nasformer.ranking.statistics import Estimate, Floats
+from nasformer.ranking.table import Table, trivial_counts
+from nasformer.search.budget import format_quantity
+from nasformer.utils.figures import BLUE, FAINT, GREY, INK, NICE, ORANGE, dress, legend_below, new_figure, plain, png
+from nasformer.utils.files import write_bytes
 
 Scores = Mapping[str, Sequence[float] | Floats]
 PANELS = 6  # scatter plots at most, those of the highest tau

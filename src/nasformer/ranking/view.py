@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nasformer.ranking.result import Comparison, Ranking, Score, Versus
+from nasformer.ranking.bench import Comparison, Ranking, Score, Versus
 from nasformer.ranking.statistics import Estimate
 
 COLUMNS = ("tau", "tau in size bands", "rho", "rho given size", "s a net")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nasformer.files import write_text
-from nasformer.report.candidates import write_candidates
 from nasformer.report.contents import Run, read_run
-from nasformer.report.evolution import write_evolution_report
-from nasformer.report.evolution.contents import is_evolution
-from nasformer.report.hover import HOVER, dots
-from nasformer.report.html import page
-from nasformer.report.picture import Picture, save_picture
+from nasformer.report.evolution import is_evolution, write_evolution_report
+from nasformer.report.hover import HOVER, Picture, dots, save_picture
+from nasformer.report.page import page, write_candidates
+from nasformer.utils.files import write_text
 
 __all__ = ["write_report"]
 
@@ -34,7 +31,7 @@ def write_report(run: Path) -> Path:
 
 def write_pictures(run: Run) -> dict[str, Picture]:
     """The figures of a run by name, which are also written to its folder."""
-    from nasformer.report.plots import FIGURES  # not at the top: matplotlib takes a while to import
+    from nasformer.report.plots import FIGURES
 
     told = {HOVER: dots(run)}
     found = {

@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.files import read_json
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
 from nasformer.latency.finalists import how_measured
-from nasformer.search import Candidate, parse_quantity, read_journal
-from nasformer.search.candidate import RESERVED, plain_scores
+from nasformer.search.budget import parse_quantity
+from nasformer.search.journal import read_journal
+from nasformer.search.problem import RESERVED, Candidate, plain_scores
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import Window
+from nasformer.space.node import corners
 from nasformer.supernet.storage import retupled
 from nasformer.train.log import TrainLog, is_rollback, is_watch
+from nasformer.utils.files import read_json
 
 Limits = Mapping[str, tuple[float | None, float | None]]
 REPAIR = "restore it or start in another folder"
@@ -244,3 +252,63 @@ def _model(entry: Any, path: Path, name: str) -> Model:
     numbers = {key: value for key, value in scores.items() if isinstance(value, int | float | None)}
     label = entry.get("name") or (f"#{entry['id']}" if "id" in entry else name)
     return Model(str(label), entry.get("arch") or {}, plain_scores(numbers))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the space of a run holds, so that a figure can show a net among all that it might have been.
+# ----------------------------------------------------------------------------------------------------------------------
+
+DRAWS, TRIES = 200, 1000
+
+
+def members(run: Run) -> list[Arch]:
+    """The smallest and the largest member of the run's space, for every option of a OneOf; none if it is unknown."""
+    space = _space(run)
+    if space is None:
+        return []
+    return [member for corner in corners(space.root) for member in (space.root.smallest(corner), corner)]
+
+
+def random_members(run: Run) -> list[Arch]:
+    """Random archs of the run's space within its budget, always the same; in a very narrow budget they are few.
+
+    Nothing but plain samples: archs that are led into a budget are not a fair picture of it.
+    """
+    space, rng = _space(run), Random(0)
+    if space is None:
+        return []
+    drawn = (space.root.sample(rng) for _ in range(TRIES))
+    return list(islice((arch for arch in drawn if _fits(space, arch, run)), DRAWS))
+
+
+def _fits(space: Space, arch: Arch, run: Run) -> bool:
+    """Within the limits on what can be counted; latency, for one, would have to be measured."""
+    costs = space.costs(arch) if run.limits else {}
+    return all(Window(name, *ends).excess(costs) == 0 for name, ends in run.limits.items() if name in costs)
+
+
+def _space(run: Run) -> Space | None:
+    """None for a space of another version, or an evolved one: what the run folder says must do."""
+    try:
+        return get_space(str(run.config.get("space")), **run.options)
+    except UserError:
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The course of a search: its candidates by generation, or in batches where it has no generations.
+# ----------------------------------------------------------------------------------------------------------------------
+
+BATCHES = 20
+
+
+def steps(run: Run) -> tuple[list[tuple[int, list[Candidate]]], str]:
+    """Candidates by step, and what steps count: generations, or the candidates judged so far."""
+    numbers, unit = [candidate.generation for candidate in run.candidates], "generation"
+    if len(set(numbers)) == 1 and len(numbers) > 1:
+        size, unit = -(-len(numbers) // BATCHES), "candidates judged"
+        numbers = [min(len(numbers), size * (index // size + 1)) for index in range(len(numbers))]
+    found: dict[int, list[Candidate]] = {}
+    for number, candidate in zip(numbers, run.candidates, strict=True):
+        found.setdefault(number, []).append(candidate)
+    return sorted(found.items()), unit

@@ -11,13 +11,20 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nasformer.report.contents import Model, Run
 from nasformer.report.labels import figure_of, in_a_row, label
-from nasformer.search import Candidate
+from nasformer.search.problem import Candidate
+from nasformer.utils.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 HOVER = "score_vs_cost"
 """The figure that the page shows this way."""
@@ -138,3 +145,43 @@ def inline(picture: bytes) -> str:
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r">\s+<", "><", text)  # a third of the size, where there are thousands of dots
     return re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).replace("xlink:href=", "href=")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A figure as files: PNG for the page and for slides, SVG for print and for the page's plot that one can point at.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in both formats."""
+
+    png: bytes
+    svg: bytes
+
+
+def save_picture(figure: Figure | None, path: Path, told: Mapping[str, str] | None = None) -> Picture | None:
+    """Writes PATH.png and PATH.svg; without a figure, one from an earlier report goes, as it would no longer be true.
+
+    Args:
+        told: What the dots of the SVG tell, by their names (see `hover.py`).
+    """
+    targets = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "svg")]
+    if figure is None:
+        for target in targets:
+            target.unlink(missing_ok=True)
+        return None
+    picture = render(figure, told)
+    for target, content in zip(targets, (picture.png, picture.svg), strict=True):
+        write_bytes(target, content)
+    return picture
+
+
+def render(figure: Figure, told: Mapping[str, str] | None = None) -> Picture:
+    pass
+    from nasformer.utils.figures import png, svg
+
+    pixels = png(figure)
+    figure.set_layout_engine("none")  # it is laid out now, which takes as long as drawing it
+    vector = svg(figure)
+    return Picture(pixels, tell(vector, told) if told else vector)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from nasformer.search import format_quantity
+from nasformer.search.budget import format_quantity
+from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
 
 NAMES = {
     "params": "parameters",
@@ -25,6 +26,7 @@ NAMES = {
 
 CHOSEN = ("winner", "retrained", "finetuned")
 """Names of the model that a run is about."""
+LOOKS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
 
 
 def label(name: str) -> str:
@@ -99,3 +101,17 @@ def window_in_words(name: str, low: float | None, high: float | None) -> str:
     left = "" if low is None else f"{format_quantity(low)} ≤ "
     right = "" if high is None else f" ≤ {format_quantity(high)}"
     return f"{left}{label(name)}{right}"
+
+
+def kind_of(name: str) -> str:
+    """What sort of model it is, by its name.
+
+    >>> kind_of("random 2"), kind_of("ViT-S")
+    ('random', 'ViT-S')
+    """
+    return next((kind for kind in LOOKS if name.lower().startswith(kind)), name)
+
+
+def look_of(name: str) -> tuple[str, str]:
+    """Marker and colour of a model of the results, the same in all plots."""
+    return ("P", PURPLE) if name.startswith("best of") else LOOKS.get(kind_of(name), ("s", GREY))

@@ -8,12 +8,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from nasformer.report.anatomy import is_number
+from nasformer.report.anatomy import WHOLE, Reading, is_number, shares, values
 from nasformer.report.labels import label
-from nasformer.report.patterns import Patterns
-from nasformer.report.patterns_view import names
-from nasformer.report.stages import WHOLE, Reading, shares, values
-from nasformer.report.style import GREY, INK, NICE, PURPLE, RED, dress, legend_below, new_figure, pale, palette, plain
+from nasformer.report.patterns import Patterns, names
+from nasformer.utils.figures import GREY, INK, NICE, PURPLE, RED, dress, legend_below, new_figure, pale, palette, plain
 
 FIRST = ("blocks", "kernel", "ffn", "qkv_dim / embed_dim")
 """What the papers speak of comes first."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from nasformer.search.budget import Budget, format_quantity, parse_quantity
-from nasformer.search.candidate import Candidate, Proposal
-from nasformer.search.cyclic import Cyclic
-from nasformer.search.evolution import Evolution
 from nasformer.search.journal import Journal, read_journal
 from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
-from nasformer.search.problem import Problem
-from nasformer.search.random_search import RandomSearch
-from nasformer.search.references import references
-from nasformer.search.registry import STRATEGIES, complete_options, find_strategy
-from nasformer.search.run import SearchResult, search
-from nasformer.search.strategy import Strategy
+from nasformer.search.problem import Candidate, Problem, Proposal
+from nasformer.search.run import SearchResult, references, search
+from nasformer.search.strategies.base import Strategy
+from nasformer.search.strategies.cyclic import Cyclic
+from nasformer.search.strategies.evolution import Evolution
+from nasformer.search.strategies.random import RandomSearch
+from nasformer.search.strategies.registry import STRATEGIES, complete_options, find_strategy
 
 __all__ = [
     "STRATEGIES",

@@ -4,17 +4,124 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Integral
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.search.aggregate import aggregate_ranks
 from nasformer.search.budget import Budget
-from nasformer.search.candidate import Candidate
 from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
-from nasformer.space import Arch, Node, sample_feasible
-from nasformer.space.feasible import Costs
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import Costs, sample_feasible
+from nasformer.space.node import Node
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The two records of a search: what a strategy proposes, and what became of it.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """An architecture that a strategy wants judged; `parents` are ids of the candidates it descends from."""
+
+    arch: Arch
+    origin: str
+    generation: int = 0
+    parents: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A judged architecture; `scores` holds its costs and what the evaluation said, by name.
+
+    >>> candidate = Candidate(7, 1, "mutation", (3,), Arch(depth=12), {"params": 500, "accuracy": 0.75})
+    >>> list(candidate.to_dict())
+    ['id', 'generation', 'origin', 'parents', 'arch', 'params', 'accuracy']
+    >>> Candidate.from_dict(candidate.to_dict()) == candidate
+    True
+    """
+
+    id: int
+    generation: int
+    origin: str
+    parents: tuple[int, ...]
+    arch: Arch
+    scores: Mapping[str, float] = field(hash=False)
+
+    @classmethod
+    def judged(cls, id: int, proposal: Proposal, scores: Mapping[str, float]) -> Candidate:
+        return cls(id, proposal.generation, proposal.origin, proposal.parents, proposal.arch, scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON, which has no word for infinity and NaN: such scores become None."""
+        scores = {name: value if math.isfinite(value) else None for name, value in self.scores.items()}
+        head = {"id": self.id, "generation": self.generation, "origin": self.origin}
+        return {**head, "parents": list(self.parents), "arch": self.arch.to_dict(), **scores}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Candidate:
+        scores = dict(record)
+        head = {name: scores.pop(name) for name in ("id", "generation", "origin")}
+        parents, arch = tuple(scores.pop("parents")), Arch.from_dict(scores.pop("arch"))
+        return cls(**head, parents=parents, arch=arch, scores=plain_scores(scores))
+
+
+RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
+
+
+def plain_scores(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Scores as Python numbers, whatever the evaluation returned; None, NaN and the infinities become NaN."""
+    if clash := RESERVED & scores.keys():
+        raise ValueError(f"a score cannot be named {min(clash)!r}, that is a field of the candidate")
+    return {name: _number(value) for name, value in scores.items()}
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, Integral):
+        return int(value)
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else math.nan
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Several scores made one: candidates are ranked by each, and a low rank in any of them counts heavily (AZ-NAS).
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def aggregate_ranks(columns: Sequence[Sequence[float]]) -> list[float]:
+    """For each candidate, the sum over scores of log(rank / m): 0 for the best in everything, lower for others.
+
+    Ranks go from 1 (worst) to m (best), m is the number of candidates, and equal scores share their average rank.
+    A candidate with a score that is not finite gets -inf and takes no part in the ranking of the others.
+
+    >>> accuracy, speed = [0.7, 0.8, 0.9], [30.0, 20.0, 10.0]
+    >>> [round(score, 3) for score in aggregate_ranks([accuracy, speed])]
+    [-1.099, -0.811, -1.099]
+    >>> aggregate_ranks([[1.0, 2.0, float("nan")]])[1:]
+    [0.0, -inf]
+
+    Args:
+        columns: One sequence a proxy, with the scores of all candidates in the same order; larger is better.
+    """
+    candidates = list(zip(*columns, strict=True))
+    valid = [index for index, scores in enumerate(candidates) if all(map(math.isfinite, scores))]
+    totals = [-math.inf] * len(candidates)
+    for index in valid:
+        totals[index] = 0.0
+    for column in columns:
+        for index, rank in zip(valid, _ranks([column[index] for index in valid]), strict=True):
+            totals[index] += math.log(rank / len(valid))
+    return totals
+
+
+def _ranks(scores: Sequence[float]) -> list[float]:
+    """From 1 for the smallest; equal ones share the average of their places."""
+    places: dict[float, list[int]] = {}
+    for place, score in enumerate(sorted(scores), start=1):
+        places.setdefault(score, []).append(place)
+    return [sum(places[score]) / len(places[score]) for score in scores]
+
 
 Order = Literal["pareto", "ranks"]
 

@@ -8,18 +8,51 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from nasformer.errors import UserError
-from nasformer.progress import progress
 from nasformer.search.budget import Budget
-from nasformer.search.candidate import Candidate, Proposal, plain_scores
 from nasformer.search.journal import Journal
-from nasformer.search.problem import Order, Problem
-from nasformer.search.registry import complete_options, find_strategy
-from nasformer.search.strategy import Strategy
-from nasformer.space import Arch, Node, check_satisfiable
-from nasformer.space.feasible import Costs
+from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores
+from nasformer.search.strategies.base import Strategy
+from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import Costs, check_satisfiable, sample_feasible
+from nasformer.space.node import Node
+from nasformer.utils.progress import progress
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a winner must beat: a random arch, and the cheapest and the dearest one within the budget.
+# ----------------------------------------------------------------------------------------------------------------------
+
+DRAWS = 200
+
+
+def references(node: Node, costs: Costs, budget: Budget, seed: int = 0) -> dict[str, Arch]:
+    """A random arch, and the smallest and largest in the budget, by their number of parameters."""
+    windows = budget.windows()
+    drawn = [sample_feasible(node, Random(f"{seed} reference {k}"), costs, windows) for k in range(DRAWS)]
+    found = {"random": drawn[0]}
+    for name, sign in (("smallest", 1), ("largest", -1)):
+        found[name] = _extreme(node, costs, budget, drawn, sign)
+    return found
+
+
+def _extreme(node: Node, costs: Costs, budget: Budget, drawn: list[Arch], sign: int) -> Arch:
+    """Walks from the best of the ends and the draws by single steps that get better and stay in the budget."""
+
+    def price(arch: Arch) -> float:
+        return sign * costs(arch)["params"]
+
+    ends = [arch for arch in (node.smallest(), node.largest()) if budget.fits(costs(arch))]
+    best = min(ends + drawn, key=price)
+    while True:
+        better = [arch for arch in node.neighbours(best) if budget.fits(costs(arch)) and price(arch) < price(best)]
+        if not better:
+            return best
+        best = min(better, key=price)
+
 
 Scores = Mapping[str, float]
 Evaluate = Callable[[Arch], Scores]

@@ -20,13 +20,11 @@ from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice, Scalar
 from nasformer.space.dimensions import dimensions, uses, with_choices
 from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
-from nasformer.space.mutation import MUTATIONS, Mutation
-from nasformer.space.node import Node, corners
+from nasformer.space.genes import ROLES, Gene, Role, genes, same_role
+from nasformer.space.node import MUTATIONS, Mutation, Node, corners
 from nasformer.space.oneof import ByCardinality, OneOf
 from nasformer.space.repeat import Repeat
-from nasformer.space.roles import ROLES, Gene, Role, genes, same_role
-from nasformer.space.rules import Rule
-from nasformer.space.structure import Struct
+from nasformer.space.struct import Rule, Struct
 
 __all__ = [
     "MUTATIONS",

@@ -9,9 +9,8 @@ from reprlib import repr as short
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Value
-from nasformer.space.mutation import Mutation
-from nasformer.space.node import FIRST, Dice, Node, Path, nearest_position
-from nasformer.space.roles import Gene, Role, check_role
+from nasformer.space.genes import Gene, Role, check_role
+from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, nearest_position
 
 Scalar = int | float | str | bool
 

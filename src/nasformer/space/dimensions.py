@@ -14,7 +14,7 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
 from nasformer.space.choice import Choice, Scalar
 from nasformer.space.node import Node, corners
-from nasformer.space.structure import Struct
+from nasformer.space.struct import Struct
 
 
 def dimensions(node: Node) -> dict[str, Choice]:

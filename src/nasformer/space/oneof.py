@@ -13,9 +13,8 @@ from typing import Self
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
 from nasformer.space.choice import Choice
-from nasformer.space.mutation import Mutation
-from nasformer.space.node import FIRST, Dice, Node, Path, below, check_children, nearest_position
-from nasformer.space.roles import Gene, Role, check_role
+from nasformer.space.genes import Gene, Role, check_role
+from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, below, check_children, nearest_position
 
 
 class ByCardinality(Random):

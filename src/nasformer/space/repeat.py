@@ -9,9 +9,8 @@ from reprlib import repr as short
 from nasformer.errors import UserError
 from nasformer.space.arch import Value
 from nasformer.space.choice import Choice
-from nasformer.space.mutation import Mutation
-from nasformer.space.node import FIRST, Dice, Node, Path, below, lazy_product
-from nasformer.space.roles import Gene, Role
+from nasformer.space.genes import Gene, Role
+from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, below, lazy_product
 
 Items = tuple[Value, ...]
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nasformer.families.space import Space
-from nasformer.space import Arch, ByCardinality
+from nasformer.space.arch import Arch
+from nasformer.space.oneof import ByCardinality
 
 Sampler = Callable[[int], list[Arch]]
 MakeSampler = Callable[[Space, int], Sampler]

@@ -1,19 +1,32 @@
-"""Accuracy: of a model, or of an arch with the weights it inherits from a supernet."""
+"""The precision to compute in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
 
-from nasformer.data import BatchSource, Split
-from nasformer.families.backbone import Backbone
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
-from nasformer.supernet.statistics import IMAGES, recalibrated
-from nasformer.train.precision import autocast
+from nasformer.data.loaders import BatchSource, Split
+from nasformer.families.base import Backbone
+from nasformer.space.arch import Arch
+from nasformer.supernet.calibration import IMAGES, recalibrated
+from nasformer.supernet.supernet import Supernet
+
+
+def autocast(device: torch.device, precision: str = "auto") -> AbstractContextManager[object]:
+    """bf16 autocast where it is asked for, or by itself on a GPU that has it."""
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Accuracy: of a model, or of an arch with the weights it inherits from a supernet.
+# ----------------------------------------------------------------------------------------------------------------------
 
 KEPT = 8
 """Models kept: an arch is judged on one split, then on another, then shipped."""
@@ -102,3 +115,69 @@ def inherited_accuracy(
     """The evaluator of a search: accuracy with inherited weights on images held out of training."""
     heirs = Heirs(supernet, batches, precision, images)
     return lambda arch: {"accuracy": heirs.accuracy(arch, split)}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which classes a model takes for which: from the counts, its accuracy by class and the classes it knows worst.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How a model does on the images of one class; accuracy is None where there are none."""
+
+    name: str
+    images: int
+    correct: int
+    accuracy: float | None
+    mistaken_for: str | None
+    """the class that it is wrongly taken for most often; None if it never is"""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often images of a class (row) were taken for which class (column).
+
+    >>> found = Confusion(torch.tensor([[3, 1], [0, 4]]), 1.0, ["cat", "dog"])
+    >>> found.scores
+    {'accuracy': 0.875, 'top5': 1.0, 'images': 8}
+    >>> found.worst(1)
+    [ClassScore(name='cat', images=4, correct=3, accuracy=0.75, mistaken_for='dog')]
+    """
+
+    counts: Tensor
+    top5: float
+    classes: Sequence[str]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        images = int(self.counts.sum())
+        return {"accuracy": int(self.counts.trace()) / images, "top5": self.top5, "images": images}
+
+    @property
+    def by_class(self) -> list[ClassScore]:
+        return [self.score_of(number) for number in range(len(self.classes))]
+
+    def score_of(self, number: int) -> ClassScore:
+        row = self.counts[number]
+        images, correct = int(row.sum()), int(row[number])
+        wrong = row.clone()
+        wrong[number] = 0
+        mistaken = self.classes[int(wrong.argmax())] if images > correct else None
+        return ClassScore(self.classes[number], images, correct, correct / images if images else None, mistaken)
+
+    def worst(self, count: int) -> list[ClassScore]:
+        """The classes with the lowest accuracy; of equal ones the first."""
+        known = [(one.accuracy, place, one) for place, one in enumerate(self.by_class) if one.accuracy is not None]
+        return [one for *_, one in sorted(known)[:count]]
+
+
+def find_confusion(model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
+    """Runs a model on a split and counts."""
+    size, hits, images = len(classes), 0, 0
+    pairs = torch.zeros(size * size, dtype=torch.int64)
+    for guesses, labels in ranked(model, batches, split):
+        hits += int((guesses == labels[:, None]).any(1).sum())
+        images += len(labels)
+        pairs += torch.bincount((labels * size + guesses[:, 0]).cpu(), minlength=size * size)
+    return Confusion(pairs.view(size, size), hits / images, classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nasformer.data import BatchSource
-from nasformer.data.batches import Batch
-from nasformer.data.rng import Stream, mix
-from nasformer.progress import Progress, progress, say
-from nasformer.recipe import Recipe
-from nasformer.space import Arch
-from nasformer.supernet import Supernet
-from nasformer.supernet.samplers import Sampler
-from nasformer.supernet.statistics import IMAGES
-from nasformer.train.checkpoint import Checkpoints, Parts, copied, optimizer_tensors, restore_optimizer
-from nasformer.train.distributed import World, reduce_gradients
-from nasformer.train.ema import MovingAverage
+from nasformer.data.images import Data
+from nasformer.data.loaders import Batch, Batches, BatchSource
+from nasformer.families.base import Backbone
+from nasformer.search.budget import Budget
+from nasformer.search.run import SearchResult, search
+from nasformer.space.arch import Arch
+from nasformer.supernet.calibration import IMAGES
+from nasformer.supernet.samplers import Sampler, make_sampler
+from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
+from nasformer.train.checkpoint import (
+    Checkpoints,
+    NotFinite,
+    Parts,
+    Rollback,
+    batches_from,
+    check_finite,
+    copied,
+    optimizer_tensors,
+    restore_optimizer,
+)
+from nasformer.train.distributed import World, join_world, reduce_gradients
+from nasformer.train.evaluate import autocast, inherited_accuracy
 from nasformer.train.log import TrainLog
-from nasformer.train.loss import Loss, soft_cross_entropy
-from nasformer.train.optimizer import FrozenSlices, add_decay, decays_by_loss, make_optimizer
-from nasformer.train.precision import autocast
-from nasformer.train.rollback import NotFinite, Rollback, batches_from, check_finite
-from nasformer.train.schedule import learning_rate
+from nasformer.train.loss import Loss, load_teacher, soft_cross_entropy, with_teacher
+from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, learning_rate, make_optimizer
+from nasformer.train.recipe import Recipe
 from nasformer.train.watch import Watch
+from nasformer.utils.progress import Progress, progress, say
+from nasformer.utils.rng import Stream, mix
 
 
 class Trainer:
@@ -244,3 +254,157 @@ INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds", "tensorboard")
 def result_settings(recipe: Recipe) -> dict[str, Any]:
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
     return {name: value for name, value in asdict(recipe).items() if name not in without}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What training a supernet and training an ordinary model have in common: processes, batches, loss, loop.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    model: nn.Module,
+    data: Data | BatchSource,
+    recipe: Recipe,
+    *,
+    sampler: Sampler | None = None,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    quiet: bool = False,
+    calibration_images: int = IMAGES,
+) -> float:
+    """Trains a model in place, where its weights are, among the processes of torchrun. Returns the last mean loss."""
+    device = next(model.parameters()).device
+    world = join_world(device)
+    batches = as_batches(data, recipe, seed, world, device)
+    trainer = Trainer(
+        model,
+        batches,
+        recipe,
+        sampler=sampler,
+        loss=loss_of(recipe, batches, device),
+        folder=Path(folder) if folder else None,
+        settings=settings,
+        seed=seed,
+        world=world,
+        quiet=quiet,
+        calibration_images=calibration_images,
+    )
+    return trainer.run()
+
+
+def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
+    if not isinstance(data, Data):
+        return data
+    return Batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
+
+
+def loss_of(recipe: Recipe, batches: BatchSource, device: torch.device) -> Loss:
+    """The targets alone, or together with what the recipe's teacher thinks."""
+    if not recipe.teacher:
+        return soft_cross_entropy
+    teacher = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
+    return with_teacher(teacher, recipe.teacher_weight, recipe.augment.smoothing)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The two things one does with a supernet: train it, and search it.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def train_supernet(
+    supernet: Supernet,
+    data: Data | BatchSource,
+    recipe: Recipe | None = None,
+    *,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    quiet: bool = False,
+    calibration_images: int = IMAGES,
+) -> float:
+    """Trains the shared weights in place, each step on the archs that the recipe's sampler draws.
+
+    Returns the last mean loss. With a folder it can be killed and started again. Under torchrun every process calls
+    it alike.
+    """
+    recipe = recipe or Recipe()
+    if recipe.compile:
+        supernet.compile()
+    return fit(
+        supernet,
+        data,
+        recipe,
+        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
+        folder=folder,
+        seed=seed,
+        # No arch of its own: so the folder of a single model's training is refused.
+        settings={"space": supernet.space.name, "arch": None, **(settings or {})},
+        quiet=quiet,
+        calibration_images=calibration_images,
+    )
+
+
+def search_supernet(
+    supernet: Supernet,
+    data: Data | BatchSource,
+    *,
+    budget: Budget | None = None,
+    strategy: str = "evolution",
+    options: Mapping[str, Any] | None = None,
+    objectives: tuple[str, ...] = ("accuracy",),
+    seed: int = 0,
+    journal: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    precision: str = "auto",
+    quiet: bool = False,
+    calibration_images: int = IMAGES,
+) -> SearchResult:
+    """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
+
+    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
+    """
+    # What has no effect is no setting: so it refuses no journal.
+    calibration = {"calibration_images": calibration_images} if supernet.has_statistics else {}
+    batches = as_batches(data, Recipe(), seed, World(), supernet.device)
+    return search(
+        supernet.space,
+        inherited_accuracy(supernet, batches, "holdout", precision, calibration_images),
+        supernet.space.costs,
+        strategy=strategy,
+        options=options,
+        budget=budget or Budget(),
+        objectives=objectives,
+        seed=seed,
+        journal=journal,
+        settings={"space": supernet.space.name, **calibration, **(settings or {})},
+        quiet=quiet,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What one does with a single model: train it from scratch.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def train_model(
+    model: nn.Module,
+    data: Data | BatchSource,
+    recipe: Recipe | None = None,
+    *,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    quiet: bool = False,
+) -> float:
+    """Trains an ordinary model in place, the whole of it in every step. Returns the last mean loss.
+
+    With a folder it can be killed and started again. Under torchrun every process calls it alike, with the same
+    weights. What a recipe says of supernets (`freeze`, `sampler`, `sandwich` ...) has no meaning here.
+    """
+    recipe = recipe or Recipe()
+    if recipe.compile:
+        model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
+    arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
+    settings = {"arch": arch, **(settings or {})}
+    return fit(model, data, recipe, folder=folder, seed=seed, settings=settings, quiet=quiet)

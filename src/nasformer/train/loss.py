@@ -38,7 +38,7 @@ def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.dev
     """
     if source.startswith("timm:"):
         return load_timm(source, num_classes, in_chans).to(device)
-    from nasformer.export import load_model
+    from nasformer.families.storage import load_model
 
     model = load_model(source)
     if (model.num_classes, model.options["in_chans"]) != (num_classes, in_chans):

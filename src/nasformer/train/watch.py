@@ -5,14 +5,15 @@ It changes nothing: what is random in a step depends on the step alone, and batc
 
 from __future__ import annotations
 
-from nasformer.data import BatchSource
+from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError
-from nasformer.recipe import Recipe
-from nasformer.space import Arch, Node, corners
-from nasformer.supernet import Supernet
+from nasformer.space.arch import Arch
+from nasformer.space.node import Node, corners
+from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.health import subnets
-from nasformer.supernet.statistics import IMAGES
+from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import Heirs
+from nasformer.train.recipe import Recipe
 
 
 class Watch:

@@ -1,0 +1,96 @@
+"""One image file to one Pillow image of 8 bits: grey, RGB or RGBA, whatever the file has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nasformer.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
+
+
+class BadImage(Exception):
+    """A file that cannot be decoded; the message says why."""
+
+
+def check_channels(channels: int) -> int:
+    if channels not in MODES:
+        raise UserError(f"image files can be read with 1 (grey), 3 (RGB) or 4 (RGBA) channels, not {channels}")
+    return channels
+
+
+def read_image(path: str, channels: int = 3) -> Image:
+    """The image the right way up, in 8 bits and with so many channels; raises BadImage."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return converted(_upright(image), channels)
+    except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
+        raise BadImage(_reason(error)) from error
+
+
+def read_header(path: str) -> tuple[tuple[int, int], bool]:
+    """(width, height) and whether the image is grey, without decoding it; raises BadImage."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.size, image.mode in GREY_MODES
+    except Exception as error:
+        raise BadImage(_reason(error)) from error
+
+
+def converted(image: Image, channels: int) -> Image:
+    """An image with so many channels. Transparency is laid on white where there is no channel for it."""
+    image = _eight_bits(image)
+    if channels < 4 and image.has_transparency_data:
+        image = _on_white(image)
+    if image.mode not in MODES.values():
+        image = image.convert("RGBA" if channels == 4 else "RGB")  # not every mode becomes grey in one step
+    return image.convert(MODES[channels])
+
+
+def _eight_bits(image: Image) -> Image:
+    """The high byte of 16 bits, as Pillow itself does for colour; converting grey would cut off at 255 instead."""
+    from PIL import Image as Pillow
+
+    if image.mode == "F":
+        raise ValueError("pixels are floats; save them as 8 or 16 bits")
+    if not image.mode.startswith("I"):
+        return image
+    pixels = np.asarray(image)
+    if pixels.min() < 0 or pixels.max() > 65535:
+        raise ValueError("pixels have 32 bits; save them as 8 or 16 bits")
+    return Pillow.fromarray((pixels >> 8).astype(np.uint8))
+
+
+def _on_white(image: Image) -> Image:
+    from PIL import Image as Pillow
+
+    white = Pillow.new("RGBA", image.size, "white")
+    return Pillow.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def _upright(image: Image) -> Image:
+    """As the camera was held."""
+    from PIL import ImageOps
+
+    try:
+        turned = ImageOps.exif_transpose(image)
+    except (SyntaxError, ValueError, KeyError, TypeError):  # what a camera wrote beside the pixels may be broken
+        return image
+    return turned or image
+
+
+def _reason(error: Exception) -> str:
+    """Pillow tells the path in quotes, or an object's address, which says nothing here."""
+    first = (str(error).splitlines() or [""])[0].split(" '")[0].split(" <")[0]
+    return first or type(error).__name__

@@ -1,0 +1,257 @@
+"""The grid of a map: its rows and columns."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from timm.layers import resample_abs_pos_embed
+from torch import Tensor, nn
+
+from nasformer.errors import UserError
+from nasformer.layers.cost import Cost, linear_cost, norm_cost
+from nasformer.layers.norm import MapNorm
+
+Grid = tuple[int, int]
+
+
+def both_sides(size: int | tuple[int, int]) -> Grid:
+    """Rows and columns of something whose size may be given by one number, if it is square.
+
+    >>> both_sides(224), both_sides((224, 160))
+    ((224, 224), (224, 160))
+    """
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return rows, columns
+
+
+def halved(grid: Grid) -> Grid:
+    """The grid behind a stride of 2; an odd last row or column counts as a whole one.
+
+    >>> halved((8, 7))
+    (4, 4)
+    """
+    return (grid[0] + 1) // 2, (grid[1] + 1) // 2
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From an image to tokens: patches, a class token and absolute positions.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class PatchEmbed(nn.Module):
+    """Cuts the image into patches, embeds each, puts the class token in front and adds absolute positions."""
+
+    def __init__(self, grid: tuple[int, int], patch_size: int, in_chans: int, embed_dim: int) -> None:
+        super().__init__()
+        self.grid = grid
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim))
+        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1] + 1, embed_dim))
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+
+    def set_grid(self, grid: tuple[int, int]) -> None:
+        """Another image size: the positions are resampled, that of the class token stays."""
+        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=1)
+        self.pos_embed, self.grid = nn.Parameter(positions), grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.embed(x)
+        cls_token = self.cls_token.expand(x.shape[0], -1, -1).to(tokens.dtype)
+        return torch.cat([cls_token, tokens], dim=1) + self.pos_embed
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The convolution with stride = kernel, as the matrix product that it is: several times faster on a GPU."""
+        size = self.proj.kernel_size[0]
+        check_size(x, *(side * size for side in self.grid))
+        patches = x.unfold(2, size, size).unfold(3, size, size)  # batch, channels, rows, columns, size, size
+        patches = patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+    @staticmethod
+    def cost(grid: tuple[int, int], patch_size: int, in_chans: int, embed_dim: int) -> Cost:
+        patches, inputs = grid[0] * grid[1], in_chans * patch_size**2
+        weights = (inputs + 1) * embed_dim
+        return Cost(weights + (patches + 2) * embed_dim, patches * inputs * embed_dim)
+
+
+def check_size(images: Tensor, height: int, width: int) -> None:
+    if tuple(images.shape[-2:]) != (height, width):
+        raise UserError(
+            f"images are {images.shape[-2]} x {images.shape[-1]}, the model is for {height} x {width}; resize them"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From an image to tokens by patches that overlap, with absolute positions for the patches alone.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class OverlapPatchEmbed(nn.Module):
+    """A convolution without padding makes the patches, which get positions; the class token in front has none."""
+
+    def __init__(self, grid: tuple[int, int], patch_size: int, stride: int, in_chans: int, embed_dim: int) -> None:
+        super().__init__()
+        self.grid = grid
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, stride)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim))
+        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1], embed_dim))
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+
+    def set_grid(self, grid: tuple[int, int]) -> None:
+        """Another image size: the positions are resampled."""
+        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=0)
+        self.pos_embed, self.grid = nn.Parameter(positions), grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        size, stride = self.proj.kernel_size[0], self.proj.stride[0]
+        check_size(x, *((side - 1) * stride + size for side in self.grid))
+        patches = self.proj(x).flatten(2).transpose(1, 2) + self.pos_embed
+        cls_token = self.cls_token.expand(x.shape[0], -1, -1).to(patches.dtype)
+        return torch.cat([cls_token, patches], dim=1)
+
+    @staticmethod
+    def cost(grid: tuple[int, int], patch_size: int, stride: int, in_chans: int, embed_dim: int) -> Cost:
+        patches, inputs = grid[0] * grid[1], in_chans * patch_size**2
+        return Cost((inputs + 1 + patches + 1) * embed_dim, patches * inputs * embed_dim)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From one stage of a transformer to the next: fewer tokens, more channels.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class TokenPool(nn.Module):
+    """PiT's pooling: a depthwise 3 x 3 convolution with stride 2 for the patches, a linear layer for the class token.
+
+    Output channel c is made from input channel c // (out_dim // in_dim), so out_dim is a multiple of in_dim.
+
+    Args:
+        grid: Rows and columns of patches before pooling.
+    """
+
+    def __init__(self, grid: Grid, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_dim, out_dim, kernel_size=3, stride=2, padding=1, groups=in_dim)
+        self.fc = nn.Linear(in_dim, out_dim)
+        self.set_grid(grid)
+
+    def set_grid(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = x[:, 1:].transpose(1, 2).unflatten(2, self.grid)
+        pooled = self.conv(patches).flatten(2).transpose(1, 2)
+        return torch.cat([self.fc(x[:, :1]), pooled], dim=1)
+
+    @staticmethod
+    def cost(grid: Grid, in_dim: int, out_dim: int) -> Cost:
+        rows, columns = halved(grid)
+        return linear_cost(1, in_dim, out_dim) + Cost((9 + 1) * out_dim, rows * columns * 9 * out_dim)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From an image to the first map: patches that do not overlap.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class MapStem(nn.Module):
+    """A convolution whose stride is its size, and a norm.
+
+    Args:
+        grid: Rows and columns of the map that it makes.
+    """
+
+    def __init__(self, grid: Grid, patch_size: int, in_chans: int, embed_dim: int, norm_eps: float = 1e-6) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
+        self.norm = MapNorm(embed_dim, norm_eps)
+        nn.init.trunc_normal_(self.conv.weight, std=0.02)
+        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        self.set_grid(grid)
+
+    def set_grid(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_size(x, *(side * self.conv.stride[0] for side in self.grid))
+        return self.norm(self.conv(x))
+
+    @staticmethod
+    def cost(grid: Grid, patch_size: int, in_chans: int, embed_dim: int, norm_eps: float = 1e-6) -> Cost:
+        inputs = in_chans * patch_size**2
+        return norm_cost(embed_dim) + Cost((inputs + 1) * embed_dim, grid[0] * grid[1] * inputs * embed_dim)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From one stage of maps to the next: half the rows and columns, other channels.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class Downsample(nn.Module):
+    """A norm, and a 2 x 2 convolution with stride 2.
+
+    Args:
+        grid: Rows and columns of the map that it makes.
+    """
+
+    def __init__(self, grid: Grid, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.norm = MapNorm(in_dim)
+        self.conv = nn.Conv2d(in_dim, out_dim, kernel_size=2, stride=2)
+        nn.init.trunc_normal_(self.conv.weight, std=0.02)
+        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        self.set_grid(grid)
+
+    def set_grid(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.norm(x))
+
+    @staticmethod
+    def cost(grid: Grid, in_dim: int, out_dim: int) -> Cost:
+        inputs = 4 * in_dim
+        return norm_cost(in_dim) + Cost((inputs + 1) * out_dim, grid[0] * grid[1] * inputs * out_dim)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From an image to the first map of a ResNet: the stem of ImageNet, and gentler ones for small images.
+# ----------------------------------------------------------------------------------------------------------------------
+
+KERNELS = {4: 7, 2: 3, 1: 3}
+"""Side of the convolution by the stride of the whole stem."""
+
+
+class TrioStem(nn.Module):
+    """A convolution, batch norm and ReLU.
+
+    With a stride of 4 it is ResNet's: 7 x 7 with stride 2, and 3 x 3 max-pooling with stride 2. With 2 or 1 it is one
+    3 x 3 convolution of that stride and no pooling, so that images of 64 or 32 pixels keep maps worth looking at.
+
+    Args:
+        grid: Rows and columns of the image, which only the cost depends on.
+    """
+
+    def __init__(self, grid: Grid, stride: int, in_chans: int, embed_dim: int) -> None:
+        super().__init__()
+        kernel = KERNELS[stride]
+        self.conv = nn.Conv2d(in_chans, embed_dim, kernel, min(stride, 2), kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(embed_dim)
+        self.act = nn.ReLU()
+        self.pool: nn.Module = nn.MaxPool2d(3, 2, 1) if stride == 4 else nn.Identity()
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+        self.set_grid(grid)
+
+    def set_grid(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pool(self.act(self.norm(self.conv(x))))
+
+    @staticmethod
+    def cost(grid: Grid, stride: int, in_chans: int, embed_dim: int) -> Cost:
+        rows, columns = halved(grid) if stride > 1 else grid
+        filters = KERNELS[stride] ** 2 * in_chans * embed_dim
+        return norm_cost(embed_dim) + Cost(filters, rows * columns * filters)

@@ -1,0 +1,130 @@
+"""Evolution, as AutoFormer searches its supernet (supplement, algorithm 2), with one objective or several.
+
+Where the paper and the published code differ, or where the code has a defect, this is what we do:
+
+- Mutation chances: the code redraws each gene of a layer with chance 0.2, depth and embedding with 0.4; the
+  paper has depth 0.2 and each block 0.4. `mutation="code"` is the default, `"paper"` gives the other, a
+  `Mutation` your own.
+- Crossover: the supplement takes one parent's whole block in each layer, the code mixes single genes. The
+  code also looks for parents of equal depth and, when it finds none, builds a malformed child. We take whole
+  blocks and the depth of one parent, which is valid for any two depths; the two are never the same one.
+- Generations: the code judges one last generation that it never ranks (21 in all). Here, as in the algorithm,
+  the random start is the first of `generations`, and whatever was judged can win.
+- Both agree on the rest: parents are the best ever seen (not just of the last generation), children outside
+  the budget or seen before are dropped. From the code: an operator gives up after ten times its quota of
+  tries, and random architectures fill up the generation.
+- Several objectives (NSGA-II's order of the parents) and `seeds` are our addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.search.problem import Candidate, Problem, Proposal
+from nasformer.search.strategies.base import Strategy
+from nasformer.space.arch import Arch
+from nasformer.space.node import MUTATIONS, Mutation
+
+TRIES_PER_CHILD = 10
+
+Child = tuple[Arch, tuple[int, ...]]
+
+
+class Evolution(Strategy):
+    """Breeds each generation from the best candidates ever seen.
+
+    Args:
+        population: Candidates per generation.
+        generations: How many, the random first one included.
+        parents: How many of the best candidates ever seen breed.
+        mutations: Children by mutation per generation; None for half of the population.
+        crossovers: Children by crossover per generation; None for half of the population.
+        mutation: "code" or "paper" for AutoFormer's two sets of chances, or a `Mutation` of your own.
+        seeds: Architectures to start from, besides the random ones; they must fit the budget.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        population: int = 50,
+        generations: int = 20,
+        parents: int = 10,
+        mutations: int | None = None,
+        crossovers: int | None = None,
+        mutation: str | Mutation = "code",
+        seeds: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(problem)
+        for name, value in {"population": population, "generations": generations, "parents": parents}.items():
+            if value < 1:
+                raise UserError(f"{name} is {value}, expected at least 1")
+        self.population, self.generations, self.parents = population, generations, parents
+        self.mutations = population // 2 if mutations is None else mutations
+        self.crossovers = population // 2 if crossovers is None else crossovers
+        if min(self.mutations, self.crossovers) < 0 or self.mutations + self.crossovers > population:
+            raise UserError(
+                f"{self.mutations} mutations and {self.crossovers} crossovers do not fit a population "
+                f"of {population}; lower them or raise the population"
+            )
+        self.mutation = find_mutation(mutation)
+        self.seeds = self.check_seeds(seeds)
+        if len(self.seeds) > population:
+            raise UserError(f"{len(self.seeds)} seeds do not fit a population of {population}; give fewer")
+        self.evaluations = population * generations
+        self.generation = 0
+        self._stuck = False
+
+    @property
+    def done(self) -> bool:
+        return self._stuck or self.generation == self.generations
+
+    def ask(self) -> list[Proposal]:
+        batch = self._children() if self.generation else self._first()
+        batch += self.draw(self.population - len(batch), self.generation)
+        self._stuck = not batch
+        return batch
+
+    def tell(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
+        super().tell(results)
+        self.generation += 1
+
+    def _first(self) -> list[Proposal]:
+        return [Proposal(arch, "seed") for arch in self.seeds if self.claim(arch)]
+
+    def _children(self) -> list[Proposal]:
+        parents = self.problem.best_first(self.candidates)[: self.parents]
+        children: list[Proposal] = []
+        if parents:
+            children += self._breed("mutation", self.mutations, lambda: self._mutate(parents))
+        if len(parents) > 1:
+            children += self._breed("crossover", self.crossovers, lambda: self._cross(parents))
+        return children
+
+    def _breed(self, origin: str, quota: int, conceive: Callable[[], Child]) -> list[Proposal]:
+        children: list[Proposal] = []
+        for _ in range(TRIES_PER_CHILD * quota):
+            if len(children) == quota:
+                break
+            arch, parents = conceive()
+            if self.claim(arch):
+                children.append(Proposal(arch, origin, self.generation, parents))
+        return children
+
+    def _mutate(self, parents: Sequence[Candidate]) -> Child:
+        parent = self.rng.choice(parents)
+        return self.problem.node.mutate(parent.arch, self.rng, self.mutation), (parent.id,)
+
+    def _cross(self, parents: Sequence[Candidate]) -> Child:
+        a, b = self.rng.sample(parents, 2)
+        return self.problem.node.cross(a.arch, b.arch, self.rng), (a.id, b.id)
+
+
+def find_mutation(chosen: str | Mutation) -> Mutation:
+    """A mutation by its name in MUTATIONS; one that is given stays as it is."""
+    if isinstance(chosen, Mutation):
+        return chosen
+    if chosen not in MUTATIONS:
+        raise UserError(f"mutation is {chosen!r}, expected a Mutation or one of: {', '.join(MUTATIONS)}")
+    return MUTATIONS[chosen]

@@ -1,0 +1,1 @@
+"""Searching the search space (S3): which values of each dimension are worth searching among."""

@@ -1,0 +1,135 @@
+"""Optimizers with weight decay where it belongs, and the two readings of "freeze the rest"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.space.arch import Arch
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.recipe import Recipe
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    decaying = decaying_weights(model, recipe)
+    others = [weight for name, weight in model.named_parameters() if name not in decaying]
+    decay = 0.0 if decays_by_loss(model, recipe) else recipe.weight_decay
+    groups: list[dict[str, Any]] = [
+        {"params": list(decaying.values()), "weight_decay": decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.peak_lr(), momentum=0.9, nesterov=True)
+    fused = next(model.parameters()).device.type == "cuda"
+    return torch.optim.AdamW(groups, lr=recipe.peak_lr(), fused=fused)
+
+
+def decaying_weights(model: nn.Module, recipe: Recipe) -> dict[str, nn.Parameter]:
+    """The weights that decay at all: no biases, no norms, and nothing that the model or the recipe spares."""
+    ask: Any = getattr(model, "no_weight_decay", set)
+    spared = (*ask(), *recipe.no_decay)
+    named = model.named_parameters()
+    return {name: p for name, p in named if p.ndim > 1 and not any(part in name for part in spared)}
+
+
+def decays_by_loss(model: nn.Module, recipe: Recipe) -> bool:
+    """Whether a supernet's weights decay through the loss of its largest arch; a single model is its own largest."""
+    return recipe.decay == "largest" and isinstance(model, Supernet)
+
+
+def add_decay(supernet: Supernet, arch: Arch, recipe: Recipe) -> None:
+    """Adds the gradients of weight_decay / 2 * |w|^2 over those weights of one arch that decay at all."""
+    decaying = decaying_weights(supernet, recipe)
+    slices = [part for name, part in supernet.slices(arch).items() if f"weights.{name}" in decaying]
+    # The gradient of the term at each slice is known; the sharing rules carry it to the shared weights.
+    torch.autograd.backward(slices, torch._foreach_mul([part.detach() for part in slices], recipe.weight_decay))
+
+
+class FrozenSlices:
+    """An optimizer step that leaves everything outside the sampled slices as it was, momentum included."""
+
+    def __init__(self, supernet: Supernet, optimizer: torch.optim.Optimizer) -> None:
+        self.supernet, self.optimizer = supernet, optimizer
+
+    @torch.no_grad()
+    def step(self, archs: Iterable[Arch]) -> None:
+        masks = self.masks(list(archs))
+        before = {weight: [tensor.clone() for tensor in self.tensors(weight)] for weight in masks}
+        self.optimizer.step()
+        for weight, mask in masks.items():
+            # Momentum that this step creates was zero; SGD's would hold the decay of the whole tensor.
+            for tensor, old in zip_longest(self.tensors(weight), before[weight], fillvalue=torch.zeros_like(weight)):
+                tensor.copy_(torch.where(mask, tensor, old))
+
+    def masks(self, archs: list[Arch]) -> dict[Tensor, Tensor]:
+        """For each weight that a sampled arch uses, where it uses it."""
+        weights = dict(self.supernet.weights.named_parameters())
+        with torch.enable_grad():
+            slices = [item for arch in archs for item in self.supernet.slices(arch).items()]
+            used = [weights[name] for name in dict(slices)]
+            # Rules are differentiable: the gradient of a sum over the slices marks their entries.
+            marks = torch.autograd.grad(torch.stack([part.sum() for _, part in slices]).sum(), used)
+        return {weight: mark != 0 for weight, mark in zip(used, marks, strict=True)}
+
+    def tensors(self, weight: Tensor) -> list[Tensor]:
+        state = self.optimizer.state.get(weight, {})
+        return [weight, *(t for t in state.values() if isinstance(t, Tensor) and t.shape == weight.shape)]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The learning rate as a function of the step.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
+    """Linear warm-up, then a cosine from the peak to the minimum.
+
+    >>> recipe = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.0, min_lr=0.0)
+    >>> [round(learning_rate(step, 1, recipe), 2) for step in range(10)]
+    [0.0, 0.5, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
+    """
+    peak, warmup = recipe.peak_lr(), recipe.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
+    progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
+    return recipe.min_lr + (peak - recipe.min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A moving average of weights.
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+class MovingAverage:
+    """Keeps ``average = decay * average + (1 - decay) * weight`` for every weight of a model, and for statistics.
+
+    Early on the decay is lower, so that the random start is forgotten: (1 + step) / (10 + step) at most.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.tensors = {name: tensor.clone() for name, tensor in averaged(model).items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.tensors.values()), list(averaged(model).values()), 1 - decay)
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self.tensors[name].copy_(tensor)
+
+    @torch.no_grad()
+    def copy_to(self, model: nn.Module) -> None:
+        for name, tensor in averaged(model).items():
+            tensor.copy_(self.tensors[name])
+
+
+def averaged(model: nn.Module) -> dict[str, Tensor]:
+    """Weights and the running statistics of batch norm; its count of batches is no number to average."""
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}

@@ -1,0 +1,109 @@
+"""A recipe: all that decides how weights are trained. Its fields are the options of the command line.
+
+No torch here: the command line reads this file to print its help, and help comes at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nasformer.data.options import AugmentConfig
+from nasformer.errors import UserError
+
+
+@dataclass
+class Recipe:
+    """How to train. The defaults suit small images; `recipes/` holds the papers' settings as YAML."""
+
+    epochs: int = 30
+    """Passes over the training images."""
+    iterations: int | None = None
+    """Steps of training, in place of `epochs`."""
+    batch_size: int = 128
+    """Images per step, over all processes and accumulation steps together."""
+    accumulate: int = 1
+    """Parts in which a process takes its share of the batch, to save memory; the result is the same."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    """Peak learning rate."""
+    lr_batch: int | None = None
+    """The batch size that `lr` is meant for: it is scaled to the real one. None: taken as it is."""
+    min_lr: float = 1e-5
+    """Where the cosine ends."""
+    warmup_epochs: float = 2
+    """Epochs of linear growth from `warmup_lr` to the peak."""
+    warmup_lr: float = 1e-6
+    weight_decay: float = 0.05
+    """Not applied to biases, norms, class token and absolute positions."""
+    no_decay: list[str] = field(default_factory=list)
+    """Further weights without decay, by a part of their name, such as rel_pos."""
+    clip_grad: float | None = None
+    """Largest norm of the gradient."""
+    ema: float = 0.0
+    """Decay of the moving average of the weights that is kept in the end; 0 keeps the weights themselves."""
+    freeze: Literal["optimizer", "slices"] = "optimizer"
+    """What happens to weights outside the sampled slice of a tensor: "optimizer" gives them a zero gradient, so that
+    momentum and decay still move them (AutoFormer's code); "slices" leaves them untouched (its text)."""
+    sampler: Literal["uniform", "hierarchical"] = "hierarchical"
+    """How a step of supernet training draws its arch: "hierarchical", each operator equally likely, then each of its
+    configurations (TrioNet); "uniform", each configuration equally likely. Without operators to choose: the same."""
+    sandwich: int = 0
+    """The sandwich rule: a step runs the largest arch, the smallest and so many random ones, all with the operators
+    that the sampler drew; their gradients are summed (so SGD takes longer steps, and clip_grad limits the sum), the
+    loss in the log is their mean. The papers have 2; 0 is off."""
+    inplace_distillation: bool = False
+    """In a sandwich, only the largest arch learns from the targets; the others from its output (BigNAS)."""
+    decay: Literal["all", "largest"] = "all"
+    """Which weights weight_decay moves: "all"; "largest", those of the sandwich's largest arch, as an L2 term of its
+    loss (TrioNet) that clip_grad limits as well; with adamw it then is not decoupled from the step size."""
+    teacher: str | None = None
+    """A model folder of ours, or timm:NAME or timm:NAME:WEIGHTS, whose top class is learned beside the labels."""
+    teacher_weight: float = 0.5
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """bf16 autocast, on by default on a GPU that has it."""
+    repeats: int = 1
+    """Repeated augmentation: how often an image occurs in an epoch, each time augmented anew."""
+    compile: bool = False
+    """Compile one graph per kind of block: slow to start, about twice as fast on a GPU."""
+    log_epochs: float = 1.0
+    """Epochs between lines of the training log; checkpoints are written at these moments."""
+    checkpoint_seconds: float = 60.0
+    """Least time between two checkpoints."""
+    watch_epochs: float = 0.0
+    """Epochs between looks at the accuracy of the largest arch of each operator (or of the largest and the smallest
+    arch), and of the 13 archs by which `nasformer doctor` judges, with the weights of the moment, on the held-out
+    images; they go into the log. 0: never."""
+    tensorboard: bool = False
+    """Write the training log for TensorBoard as well, beside log.jsonl; needs nasformer[tensorboard]."""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "repeats"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; give 1 or more")
+        if self.iterations is not None and self.iterations < 1:
+            raise UserError(f"iterations is {self.iterations}; give 1 or more, or epochs instead")
+        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay", "sandwich", "watch_epochs"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is {getattr(self, name)}; give 0 or more")
+        if not 0 <= self.ema < 1:
+            raise UserError(f"ema is {self.ema}; give a decay from 0 (off) to just below 1, such as 0.999")
+        if not 0 <= self.teacher_weight <= 1:
+            raise UserError(f"teacher_weight is {self.teacher_weight}; give a number from 0 to 1")
+        if self.inplace_distillation and not self.sandwich:
+            raise UserError("inplace_distillation needs the largest arch in every step; set sandwich to 2 as well")
+        if self.decay == "largest" and not self.sandwich:
+            raise UserError("decay=largest needs the largest arch in every step; set sandwich to 2 as well")
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """How many steps the training has.
+
+        >>> Recipe(epochs=3).total_steps(20), Recipe(epochs=3, iterations=7).total_steps(20)
+        (60, 7)
+        """
+        return self.iterations or math.ceil(self.epochs * steps_per_epoch)
+
+    def peak_lr(self) -> float:
+        return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr
