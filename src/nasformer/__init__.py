@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from nasformer.families.timm_registry import install
+from nasformer.families.registry import BUILTIN_FAMILIES
+from nasformer.families.timm_registry import register_with_timm
 
 __version__ = "0.1.0"
 
@@ -40,7 +41,7 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 
-install()
+register_with_timm(*BUILTIN_FAMILIES)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from nasformer.families.registry import get_space
 from nasformer.families.s3 import PRESETS, S3, as_table, declare, from_timm
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import DropPath
-from nasformer.layers.window import FAR, WindowAttention, borders
+from nasformer.layers.window import FAR, WindowAttention, border_mask
 from nasformer.proxies.core import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
 from nasformer.space.genes import genes
@@ -167,7 +167,7 @@ def compare(ours: S3, theirs: SwinTransformer, x: Tensor) -> None:
 def test_small_net_equals_timms(window: int, heads: tuple[int, ...]) -> None:
     """With windows that divide the maps and windows that do not, that shift and that cover all of the map."""
     depth = {"depth": [2, 3, 2, 2], "embed_dim": [8, 16, 32, 64], "num_heads": list(heads)}
-    arch = Arch.from_dict(S3.columns({**depth, "window": [window] * 4, "mlp_ratio": [3] * 4}))
+    arch = Arch.from_dict(S3.from_columns({**depth, "window": [window] * 4, "mlp_ratio": [3] * 4}))
     ours = S3(arch, img_size=32, patch_size=2, head_dim=8, num_classes=10)
     shape: dict[str, Any] = {"img_size": 32, "patch_size": 2, "window_size": window, "num_classes": 10, "mlp_ratio": 3}
     theirs = SwinTransformer(embed_dim=8, depths=(2, 3, 2, 2), num_heads=heads, head_dim=8, **shape)
@@ -252,7 +252,7 @@ def test_attention_is_that_of_the_windows(grid: tuple[int, int], window: int, sh
 
 
 def test_borders_part_what_was_rolled_in() -> None:
-    apart = borders((4, 4), (2, 2), (1, 1))
+    apart = border_mask((4, 4), (2, 2), (1, 1))
     assert apart.shape == (4, 4, 4)
     assert not apart[0].any()  # the first window lies inside the map
     assert torch.equal(apart[3], FAR * (1 - torch.eye(4)))  # the last one has a corner of the map in each place
@@ -263,7 +263,7 @@ def test_borders_part_what_was_rolled_in() -> None:
 def test_a_mask_is_a_constant_that_no_checkpoint_holds() -> None:
     layer = WindowAttention(8, 1, 8, (4, 4), 2, shifted=True)
     assert set(layer.state_dict()) == {"positions", "qkv.weight", "qkv.bias", "proj.weight", "proj.bias"}
-    assert "apart" in dict(layer.named_buffers())
+    assert "border_mask" in dict(layer.named_buffers())
 
 
 def test_windows_never_exceed_the_map() -> None:

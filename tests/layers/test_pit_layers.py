@@ -7,7 +7,7 @@ import torch
 from timm.models.pit import ConvEmbedding, Pooling
 
 from nasformer.errors import UserError
-from nasformer.layers.stem import OverlapPatchEmbed, TokenPool, halved
+from nasformer.layers.stem import OverlapPatchEmbed, TokenPool, half_grid
 
 
 @pytest.mark.parametrize(("patch_size", "stride", "grid"), [(4, 2, (5, 7)), (3, 2, (4, 4)), (4, 4, (2, 3))])
@@ -41,7 +41,7 @@ def test_pooling_equals_timms(grid: tuple[int, int], out_dim: int) -> None:
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 1 + grid[0] * grid[1], 6)
     pooled, cls_token = theirs(x[:, 1:].transpose(1, 2).reshape(2, 6, *grid), x[:, :1])
-    assert pooled.shape[2:] == halved(grid)
+    assert pooled.shape[2:] == half_grid(grid)
     torch.testing.assert_close(ours(x), torch.cat([cls_token, pooled.flatten(2).transpose(1, 2)], dim=1))
 
 

@@ -10,17 +10,17 @@ import pytest
 from nasformer.families.registry import get_space
 from nasformer.supernet.health import (
     chance_alarms,
+    depth_and_width,
     dimension_alarms,
-    dimensions,
     extreme_alarms,
+    fixed_subnets,
     flip_alarms,
     loss_alarms,
     rank_agreement,
-    subnets,
 )
 
 SPACE = get_space("autoformer-micro")
-SIZES = dimensions(SPACE, subnets(SPACE))
+SIZES = depth_and_width(SPACE, fixed_subnets(SPACE))
 
 
 def falling(lines: int = 50, noise: float = 0.05, seed: int = 0) -> list[float]:

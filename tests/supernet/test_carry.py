@@ -10,12 +10,12 @@ from torch import Size
 
 from families.small import SPACES, images, randomise, some_archs
 from nasformer.errors import UserError
-from nasformer.families.sharing import Rule, centred, grouped_prefix, prefix
+from nasformer.families.sharing import SharingRule, centre_crop, grouped_prefix, prefix
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import FIRST, corners
-from nasformer.supernet.storage import Carried, carry_over, copy_common
+from nasformer.supernet.carry import Carried, carry_over, copy_slice
 from nasformer.supernet.supernet import Supernet
 
 from .toy import alternatives_space, toy_esformer, toy_space
@@ -176,13 +176,13 @@ def test_plain_prefixes_have_no_such_collisions() -> None:
         (prefix, (2, 5), (4, 3), (2, 3)),
         (grouped_prefix(3), (6, 4), (9, 2), (6, 2)),
         (grouped_prefix(4, dims=(1,)), (3, 8), (2, 16), (2, 8)),
-        (centred, (2, 1, 5, 5), (3, 1, 3, 7), (2, 1, 3, 5)),
+        (centre_crop, (2, 1, 5, 5), (3, 1, 3, 7), (2, 1, 3, 5)),
         (prefix, (), (), ()),
     ],
 )
-def test_entries_go_where_the_rule_finds_them(rule: Rule, given: Any, target: Any, shape: Any) -> None:
+def test_entries_go_where_the_rule_finds_them(rule: SharingRule, given: Any, target: Any, shape: Any) -> None:
     source, weight = torch.randn(given), torch.zeros(target)
-    copy_common(source, weight, rule, Size(shape))
+    copy_slice(source, weight, rule, Size(shape))
     assert torch.equal(rule(weight, Size(shape)), rule(source, Size(shape)))
     assert int(weight.count_nonzero()) == Size(shape).numel()
 

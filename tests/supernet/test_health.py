@@ -6,7 +6,7 @@ import pytest
 
 from nasformer.families.registry import get_space
 from nasformer.space.arch import Arch
-from nasformer.supernet.health import check_up, dimensions, subnets
+from nasformer.supernet.health import check_up, depth_and_width, fixed_subnets
 
 SPACE = get_space("autoformer-micro")
 
@@ -45,12 +45,12 @@ def test_it_is_the_same_for_the_same_seed_only() -> None:
 @pytest.mark.parametrize("name", ["autoformer-micro", "pit-tiny", "esformer-s0", "trionet-small", "s3-micro"])
 def test_the_fixed_subnets_of_every_family_have_depth_and_width(name: str) -> None:
     space = get_space(name)
-    archs = subnets(space, seed=3)
-    assert archs == subnets(space, seed=3)
-    assert archs["random 0"] != subnets(space, seed=4)["random 0"]
+    archs = fixed_subnets(space, seed=3)
+    assert archs == fixed_subnets(space, seed=3)
+    assert archs["random 0"] != fixed_subnets(space, seed=4)["random 0"]
     params = {name: space.cost(arch).params for name, arch in archs.items()}
     assert params["smallest"] < params["middle"] < params["largest"]
-    found = dimensions(space, archs)
+    found = depth_and_width(space, archs)
     for values in found.values():
         by_name = dict(zip(archs, values, strict=True))
         assert by_name["smallest"] == min(values) < by_name["largest"]

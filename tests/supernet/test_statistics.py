@@ -18,12 +18,12 @@ from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
 from nasformer.families import registry
-from nasformer.families.esformer import add
+from nasformer.families.esformer import register
 from nasformer.families.storage import load_model
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate, recalibrated
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Skeleton, Supernet
 from nasformer.train.evaluate import KEPT, Heirs, evaluate, inherited_accuracy
@@ -149,8 +149,8 @@ def test_they_go_wherever_the_weights_go(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_SPACES", dict(registry._SPACES))
-    add(SPACE.name, "for tests", SPACE.root)
+    monkeypatch.setattr(registry, "_spaces", dict(registry._spaces))
+    register(SPACE.name, "for tests", SPACE.root)
 
 
 def test_the_moving_average_is_of_statistics_too() -> None:
@@ -306,7 +306,7 @@ def test_every_command_estimates_on_as_many_images_as_it_is_told(
     folder, few = tmp_path / "run", ["--calibration-images", "60", "--data", "digits", "--device", "cpu"]
     assert main([*words("train", folder, **changes, train=training), *few]) == 0
     (look,) = watched(folder / "train" / "log.jsonl")
-    archs = {*landmarks(SPACE.root).values(), *subnets(SPACE).values()}
+    archs = {*landmarks(SPACE.root).values(), *fixed_subnets(SPACE).values()}
     with_norm = [arch for arch in archs if any(map(is_norm, SPACE.build(arch).modules()))]
     assert len(look["watch"] | look["subnets"]) > len(asked) == len(with_norm) > 0
     assert main([*words("search", folder, **changes, max_params="1M"), *few]) == 0

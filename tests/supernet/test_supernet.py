@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from families.small import SPACES, each_arch, each_space, images, randomise, some_archs
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.sharing import Rule
+from nasformer.families.sharing import SharingRule
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.node import corners
@@ -76,7 +76,7 @@ def test_gradients_flow_into_the_slices_and_nowhere_else(space: Space) -> None:
     supernet.zero_grad()
 
 
-def check_gradient(name: str, found: Tensor | None, expected: Tensor | None, rule: Rule) -> None:
+def check_gradient(name: str, found: Tensor | None, expected: Tensor | None, rule: SharingRule) -> None:
     assert found is not None
     assert expected is not None
     torch.testing.assert_close(rule(found, expected.shape), expected, msg=name)

@@ -14,7 +14,7 @@ from nasformer.cli.options import BudgetConfig, DataConfig
 from nasformer.runs import run as pipeline
 from nasformer.runs.evolve import EVOLUTION, evolve_run
 from nasformer.space.dimensions import written
-from nasformer.supernet.storage import Carried
+from nasformer.supernet.carry import Carried
 from nasformer.utils.files import read_json
 
 

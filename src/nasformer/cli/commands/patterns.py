@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from nasformer.cli.commands.common import print_json
 from nasformer.cli.config import PatternsCommand
 from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.finalists import kept_profile
@@ -17,7 +18,6 @@ from nasformer.runs.folder import winner
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
-from nasformer.supernet.storage import retupled
 from nasformer.utils.files import read_json, write_bytes, write_json
 
 
@@ -62,7 +62,7 @@ def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
 def searched_in(folder: Path) -> Searched:
     """From the result and the journal; the folder of a retraining has none, and its winner was not found there."""
     settings, _ = read_journal(folder / "search" / "journal.jsonl")
-    options = retupled(settings.get("model_options") or {})
+    options = options_from_json(settings.get("model_options") or {})
     return Searched(str(read_json(folder / "result.json").get("space")), settings.get("budget") or {}, options)
 
 
