@@ -143,7 +143,9 @@ def test_small_net_equals_timms(img_size: tuple[int, int]) -> None:
     compare(ours, theirs, img_size)
 
 
-@pytest.mark.parametrize("level", ["ti", "xs", "s"])
+@pytest.mark.parametrize(
+    "level", ["ti", pytest.param("xs", marks=pytest.mark.slow), pytest.param("s", marks=pytest.mark.slow)]
+)
 def test_published_net_equals_timms(level: str) -> None:
     ours = PiT(PRESETS[f"pit-{level}"])
     compare(ours, timm.create_model(f"pit_{level}_224"), (224, 224))
