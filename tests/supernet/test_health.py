@@ -1,14 +1,28 @@
-"""The check-up of a supernet."""
+"""Health of a supernet: its fixed subnets, the check-up, and when an alarm is raised and noise is left alone."""
 
 from __future__ import annotations
+
+import math
+import random
 
 import pytest
 
 from nasformer.families.registry import get_space
 from nasformer.space.arch import Arch
-from nasformer.supernet.health import check_up, depth_and_width, fixed_subnets
+from nasformer.supernet.health import (
+    chance_alarms,
+    check_up,
+    depth_and_width,
+    dimension_alarms,
+    extreme_alarms,
+    fixed_subnets,
+    flip_alarms,
+    loss_alarms,
+    rank_agreement,
+)
 
 SPACE = get_space("autoformer-micro")
+SIZES = depth_and_width(SPACE, fixed_subnets(SPACE))
 
 
 def size(arch: Arch) -> int:
@@ -54,3 +68,72 @@ def test_the_fixed_subnets_of_every_family_have_depth_and_width(name: str) -> No
     for values in found.values():
         by_name = dict(zip(archs, values, strict=True))
         assert by_name["smallest"] == min(values) < by_name["largest"]
+
+
+# Alarms
+
+
+def falling(lines: int = 50, noise: float = 0.05, seed: int = 0) -> list[float]:
+    rng = random.Random(seed)
+    return [0.5 + 2 * math.exp(-4 * line / lines) + rng.gauss(0, noise) for line in range(lines)]
+
+
+@pytest.mark.parametrize("name", ["depth", "width"])
+@pytest.mark.parametrize(("sign", "expected"), [(1, []), (-1, ["worse"])])
+def test_each_dimension_has_its_alarm(name: str, sign: int, expected: list[str]) -> None:
+    largest = max(SIZES[name])
+    accuracies = [0.8 + sign * 0.05 * size / largest for size in SIZES[name]]
+    found = dimension_alarms({name: SIZES[name]}, accuracies)
+    assert [alarm.name for alarm in found] == [name] * len(expected)
+    assert all(f"{'deeper' if name == 'depth' else 'wider'} subnets are worse: by" in alarm.finding for alarm in found)
+
+
+def test_differences_of_nothing_are_no_alarm() -> None:
+    largest = max(SIZES["depth"])
+    assert dimension_alarms(SIZES, [0.8 - 0.001 * size / largest for size in SIZES["depth"]]) == []
+    assert dimension_alarms(SIZES, [0.8] * len(SIZES["depth"])) == []
+
+
+def test_the_largest_may_be_worse_by_chance_only() -> None:
+    others = [0.70, 0.72, 0.74, 0.71]
+    assert extreme_alarms(0.73, 0.72, others) == []
+    assert [alarm.name for alarm in extreme_alarms(0.76, 0.70, others)] == ["extremes"]
+
+
+def test_ranks_may_flip_at_first_but_not_later() -> None:
+    names = [f"random {number}" for number in range(8)]
+    order = {name: place / 10 for place, name in enumerate(names)}
+    turned = {name: 1 - value for name, value in order.items()}
+    settled = [order, turned, order, order, order]
+    assert rank_agreement(settled) == [-1, -1, 1, 1]
+    assert flip_alarms(rank_agreement(settled)) == []
+    assert [alarm.name for alarm in flip_alarms(rank_agreement([order, turned, order, turned]))] == ["flips"]
+    assert flip_alarms(rank_agreement([order, turned])) == []  # two snapshots are too few to judge by
+    alike = dict.fromkeys(names, 0.1)
+    assert rank_agreement([alike, alike, alike]) == [None, None]
+    assert flip_alarms([None, None]) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_noisy_loss_is_no_alarm(seed: int) -> None:
+    assert loss_alarms(falling(noise=0.1, seed=seed)) == []
+    assert loss_alarms(falling(lines=5, seed=seed)) == []
+
+
+def test_a_loss_that_is_reset() -> None:
+    losses = falling()
+    losses[30:] = [loss + 1.5 * math.exp(-line / 5) for line, loss in enumerate(losses[30:])]
+    (alarm,) = loss_alarms(losses)
+    assert alarm.name == "reset"
+    assert f"from {losses[29]:.3f} to {losses[30]:.3f} at line 31" in alarm.finding
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite(bad: float) -> None:
+    assert [alarm.name for alarm in loss_alarms([*falling(), bad])] == ["not finite"]
+
+
+def test_guessing() -> None:
+    assert [alarm.name for alarm in chance_alarms(0.11, 10)] == ["chance"]
+    assert chance_alarms(0.13, 10) == []
+    assert [alarm.name for alarm in chance_alarms(0.0011, 1000)] == ["chance"]

@@ -36,7 +36,7 @@ class Space:
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-tiny", img_size=32, patch_size=4, num_classes=10)
     >>> space
-    Space('autoformer-tiny', 1.06e+9 archs, 5.21 to 9.58 M parameters)
+    Space('autoformer-tiny', 1.06e+9 archs, 5.01 to 10.1 M parameters)
     >>> arch = space.sample(seed=0)
     >>> model = space.build(arch)
     >>> space.cost(arch).params == sum(p.numel() for p in model.parameters())

@@ -37,7 +37,7 @@ class Supernet(nn.Module):
     >>> space = nasformer.get_space("autoformer-micro", img_size=8, patch_size=4)
     >>> supernet, arch, x = Supernet(space), space.sample(seed=1), torch.randn(2, 3, 8, 8)
     >>> supernet
-    Supernet('autoformer-micro', 349,770 shared parameters, cpu)
+    Supernet('autoformer-micro', 311,114 shared parameters, cpu)
     >>> torch.equal(supernet.eval()(x, arch), supernet.extract(arch)(x))
     True
 
