@@ -342,7 +342,7 @@ def test_input_size_of_a_pruned_model() -> None:
     assert found.shape == (1, 6, 23, 23)
 
 
-def test_arch_without_order() -> None:
+def test_stages_go_by_name_in_any_order() -> None:
     """Stages go by name, whatever the order in which a file has them."""
     arch = toy_space().arch(NET).to_dict()
     mixed = {**arch, "depth": dict(reversed(arch["depth"].items()))}

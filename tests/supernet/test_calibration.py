@@ -289,7 +289,7 @@ def test_without_batch_norm_nothing_is_recalibrated() -> None:
 # The commands
 
 
-def test_every_command_estimates_on_as_many_images_as_it_is_told_and_the_search_ships_such_a_model(
+def test_every_command_takes_the_number_of_images_and_the_shipped_model_is_recalibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_space(monkeypatch)

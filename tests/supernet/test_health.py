@@ -29,7 +29,7 @@ def size(arch: Arch) -> int:
     return SPACE.cost(arch).params
 
 
-def test_larger_is_better_is_healthy() -> None:
+def test_supernet_whose_larger_subnets_are_better_is_healthy() -> None:
     found = check_up(SPACE, lambda arch: size(arch) / 1e6, count=10)
     assert found["healthy"]
     assert found["rank_correlation"] == pytest.approx(1)
@@ -37,7 +37,7 @@ def test_larger_is_better_is_healthy() -> None:
     assert [row["name"] for row in found["subnets"]] == ["smallest", "largest", *(f"random {k}" for k in range(10))]
 
 
-def test_larger_is_worse_is_not() -> None:
+def test_supernet_whose_larger_subnets_are_worse_is_not_healthy() -> None:
     found = check_up(SPACE, lambda arch: 1 - size(arch) / 1e6, count=10)
     assert not found["healthy"]
     assert found["rank_correlation"] == pytest.approx(-1)
@@ -49,7 +49,7 @@ def test_subnets_that_are_all_alike_have_no_correlation() -> None:
     assert found["rank_correlation"] is None
 
 
-def test_it_is_the_same_for_the_same_seed_only() -> None:
+def test_check_up_depends_on_the_seed() -> None:
     def archs(seed: int) -> list[dict[str, object]]:
         return [row["arch"] for row in check_up(SPACE, size, seed, count=5)["subnets"]]
 
@@ -80,7 +80,7 @@ def falling(lines: int = 50, noise: float = 0.05, seed: int = 0) -> list[float]:
 
 @pytest.mark.parametrize("name", ["depth", "width"])
 @pytest.mark.parametrize(("sign", "expected"), [(1, []), (-1, ["worse"])])
-def test_each_dimension_has_its_alarm(name: str, sign: int, expected: list[str]) -> None:
+def test_deeper_or_wider_subnets_that_are_worse_raise_an_alarm(name: str, sign: int, expected: list[str]) -> None:
     largest = max(SIZES[name])
     accuracies = [0.8 + sign * 0.05 * size / largest for size in SIZES[name]]
     found = dimension_alarms({name: SIZES[name]}, accuracies)
@@ -88,19 +88,19 @@ def test_each_dimension_has_its_alarm(name: str, sign: int, expected: list[str])
     assert all(f"{'deeper' if name == 'depth' else 'wider'} subnets are worse: by" in alarm.finding for alarm in found)
 
 
-def test_differences_of_nothing_are_no_alarm() -> None:
+def test_small_differences_raise_no_alarm() -> None:
     largest = max(SIZES["depth"])
     assert dimension_alarms(SIZES, [0.8 - 0.001 * size / largest for size in SIZES["depth"]]) == []
     assert dimension_alarms(SIZES, [0.8] * len(SIZES["depth"])) == []
 
 
-def test_the_largest_may_be_worse_by_chance_only() -> None:
+def test_largest_subnet_worse_than_noise_allows_raises_an_alarm() -> None:
     others = [0.70, 0.72, 0.74, 0.71]
     assert extreme_alarms(0.73, 0.72, others) == []
     assert [alarm.name for alarm in extreme_alarms(0.76, 0.70, others)] == ["extremes"]
 
 
-def test_ranks_may_flip_at_first_but_not_later() -> None:
+def test_ranks_that_flip_late_raise_an_alarm() -> None:
     names = [f"random {number}" for number in range(8)]
     order = {name: place / 10 for place, name in enumerate(names)}
     turned = {name: 1 - value for name, value in order.items()}
@@ -115,12 +115,12 @@ def test_ranks_may_flip_at_first_but_not_later() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_noisy_loss_is_no_alarm(seed: int) -> None:
+def test_noisy_loss_raises_no_alarm(seed: int) -> None:
     assert loss_alarms(falling(noise=0.1, seed=seed)) == []
     assert loss_alarms(falling(lines=5, seed=seed)) == []
 
 
-def test_a_loss_that_is_reset() -> None:
+def test_loss_that_jumps_raises_an_alarm() -> None:
     losses = falling()
     losses[30:] = [loss + 1.5 * math.exp(-line / 5) for line, loss in enumerate(losses[30:])]
     (alarm,) = loss_alarms(losses)
@@ -129,11 +129,11 @@ def test_a_loss_that_is_reset() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite(bad: float) -> None:
+def test_loss_that_is_not_finite_raises_an_alarm(bad: float) -> None:
     assert [alarm.name for alarm in loss_alarms([*falling(), bad])] == ["not finite"]
 
 
-def test_guessing() -> None:
+def test_subnets_that_guess_raise_an_alarm() -> None:
     assert [alarm.name for alarm in chance_alarms(0.11, 10)] == ["chance"]
     assert chance_alarms(0.13, 10) == []
     assert [alarm.name for alarm in chance_alarms(0.0011, 1000)] == ["chance"]

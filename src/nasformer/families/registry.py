@@ -14,7 +14,6 @@ registers its own: spaces, model folders, timm and every command then know them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,9 +46,9 @@ def register_space(space: Space) -> None:
     _register(_spaces, "space", space.name, space)
 
 
-def _register(registered: dict[str, Any], role: str, name: str, item: Any) -> None:
+def _register(registered: dict[str, Any], what: str, name: str, item: Any) -> None:
     if registered.setdefault(name, item) is not item:
-        raise UserError(f"there is another {role} named {name!r} already; give yours another name")
+        raise UserError(f"there is another {what} named {name!r} already; give yours another name")
 
 
 def registered_spaces() -> list[Space]:
@@ -59,24 +58,16 @@ def registered_spaces() -> list[Space]:
 
 def list_families() -> dict[str, type[Backbone]]:
     """Every family by name: the built-in ones, then those of plugins."""
-    _import_builtins()
-    return {name: _families[name] for name in _builtins_first(_families)}
+    for family in BUILTIN_FAMILIES:
+        import_module(f"nasformer.families.{family}")
+    plugins = [family for family in _families if family not in BUILTIN_FAMILIES]
+    return {family: _families[family] for family in (*BUILTIN_FAMILIES, *plugins)}
 
 
 def list_spaces() -> dict[str, Space]:
     """Every space by name, in the order of the families."""
-    _import_builtins()
-    order = _builtins_first(_families)
+    order = list(list_families())
     return dict(sorted(_spaces.items(), key=lambda item: order.index(item[1].model.family)))
-
-
-def _import_builtins() -> None:
-    for family in BUILTIN_FAMILIES:
-        import_module(f"nasformer.families.{family}")
-
-
-def _builtins_first(names: Iterable[str]) -> list[str]:
-    return [*BUILTIN_FAMILIES, *(name for name in names if name not in BUILTIN_FAMILIES)]
 
 
 def get_family(name: str) -> type[Backbone]:
@@ -110,9 +101,9 @@ def get_space(name: str, **options: Any) -> Space:
     return changed
 
 
-def _find(registered: dict[str, Any], role: str, name: str) -> Any:
+def _find(registered: dict[str, Any], what: str, name: str) -> Any:
     if name not in registered:
         close = difflib.get_close_matches(name, registered, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(registered)}"
-        raise UserError(f"unknown {role} {name!r}; {hint}")
+        raise UserError(f"unknown {what} {name!r}; {hint}")
     return registered[name]

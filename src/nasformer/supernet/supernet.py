@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
@@ -94,9 +95,8 @@ class Supernet(nn.Module):
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
         """The arch as an ordinary model with copies of its weights, and of statistics as they are."""
-        shared = self.shared()
-        make, options = lambda segment: self.extract_layer(segment, shared), self.space.options
-        return self.space.model(arch, build_layer=make, **options).train(self.training)
+        build_layer = partial(self.extract_layer, shared=self.shared())
+        return self.space.model(arch, build_layer=build_layer, **self.space.options).train(self.training)
 
     @torch.no_grad()
     def extract_layer(self, segment: Segment, shared: Mapping[str, Tensor]) -> nn.Module:
