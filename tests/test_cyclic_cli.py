@@ -40,7 +40,7 @@ LIMITS = ["--max-params", "150K", "--max-macs", "2M"]
 @pytest.fixture(autouse=True)
 def with_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.list_spaces()  # or the families would register themselves into the copy
-    monkeypatch.setitem(registry._SPACES, SPACE.name, SPACE)
+    monkeypatch.setitem(registry._spaces, SPACE.name, SPACE)
 
 
 def argv(out: Path, *more: str) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nasformer.families.timm_registry import install
+from nasformer.families.registry import BUILTIN_FAMILIES
+from nasformer.families.timm_registry import register_with_timm
 
 if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, attention_maps
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from nasformer.errors import UserError
     from nasformer.export.bundle import export_model
     from nasformer.families.base import Backbone, MapBackbone, TokenBackbone
-    from nasformer.families.registry import get_space, list_spaces, register_family, register_space
+    from nasformer.families.registry import get_family, get_space, list_families, list_spaces, register_family, register_space
     from nasformer.families.segment import Segment
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
@@ -65,7 +66,9 @@ _MODULES = {
     "errors": ("UserError",),
     "export.bundle": ("export_model",),
     "families.base": ("Backbone", "MapBackbone", "TokenBackbone"),
-    "families.registry": ("get_space", "list_spaces", "register_family", "register_space"),
+    "families.registry": (
+        *("get_family", "get_space", "list_families", "list_spaces", "register_family", "register_space"),
+    ),
     "families.segment": ("Segment",),
     "families.space": ("Space",),
     "families.storage": ("load_model", "save_model"),
@@ -107,7 +110,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - a test compares it with the imports above
 
-install()
+register_with_timm(*BUILTIN_FAMILIES)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
 from nasformer.supernet.calibration import IMAGES, recalibrated
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog, watched
@@ -71,7 +71,7 @@ def test_a_training_with_everything_is_watched(whole: tuple[Path, Supernet]) -> 
     assert [line["epoch"] for line in looks] == [0.3, 0.6, 0.9, 1.0]
     assert all(line.keys() == {"step", "epoch", "watch", "subnets"} for line in looks)
     assert all(list(line["watch"]) == list(landmarks(SPACE.root)) for line in looks)
-    assert all(list(line["subnets"]) == list(subnets(SPACE)) for line in looks)
+    assert all(list(line["subnets"]) == list(fixed_subnets(SPACE)) for line in looks)
     assert len({tuple(line["watch"].values()) for line in looks}) == 4  # each time with other weights
     assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
 
@@ -99,7 +99,7 @@ def test_a_look_is_the_accuracy_on_held_out_images_with_statistics_of_its_own(tr
     watch = Watch(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
     found = watch.look()
     assert supernet.training == training
-    for group, archs in {"watch": landmarks(SPACE.root), "subnets": subnets(SPACE)}.items():
+    for group, archs in {"watch": landmarks(SPACE.root), "subnets": fixed_subnets(SPACE)}.items():
         for name, arch in archs.items():
             model = recalibrated(supernet, arch, batches, images=100)
             assert found[group][name] == evaluate(model, batches, "holdout")["accuracy"]
@@ -125,7 +125,7 @@ def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_
 def test_the_subnets_are_those_of_the_seed() -> None:
     batches, recipe = tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=1)
     one, two = (Watch(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
-    assert one.subnets == subnets(tiny.SPACE, 1) != two.subnets
+    assert one.subnets == fixed_subnets(tiny.SPACE, 1) != two.subnets
     assert one.landmarks == two.landmarks
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.families.storage import retupled
+from nasformer.families.base import options_from_json
 from nasformer.latency.finalists import LatencyResult
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
@@ -157,7 +157,7 @@ class RunContents:
     def space(self) -> Space | None:
         """The space of the run; None for one of another version, or of a plugin that is not loaded."""
         try:
-            return get_space(str(self.config.get("space")), **retupled(self.settings.model_options))
+            return get_space(str(self.config.get("space")), **options_from_json(self.settings.model_options))
         except UserError:
             return None
 

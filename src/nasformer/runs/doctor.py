@@ -16,14 +16,14 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.families.storage import retupled
+from nasformer.families.base import options_from_json
 from nasformer.report import write_report
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder, options_from
 from nasformer.results.result import ModelResult
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
 from nasformer.supernet import health
-from nasformer.supernet.health import Alarm, dimensions, subnets
+from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import CONFIG, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.checkpoint import Checkpoints
@@ -64,7 +64,7 @@ class SupernetRun:
             raise UserError(f"{folder} has no training of a supernet; the doctor looks at what nasformer train wrote")
         self.space = self.find_space()
         self.seed = int(self.config.get("seed") or 0)
-        self.archs = subnets(self.space, self.seed)
+        self.archs = fixed_subnets(self.space, self.seed)
         recorded = DataOptions(**options_from(self.config, DataOptions))
         self.data = replace(recorded, data=data or recorded.data, device=device, download=False)
 
@@ -72,12 +72,12 @@ class SupernetRun:
         """That of the supernet, or of the checkpoint, or as it was asked for."""
         if self.trained:
             config = read_json(self.folder.supernet / CONFIG)
-            return get_space(config["space"], **retupled(config["options"]))
+            return get_space(config["space"], **options_from_json(config["options"]))
         settings = read_json(self.checkpoint / "settings.json") if self.checkpoint else {}
         if settings.get("arch"):
             raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
         options = settings.get("model_options") or self.config.get("model") or {}
-        return get_space(self.config["space"], **retupled(options))
+        return get_space(self.config["space"], **options_from_json(options))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that the training took of the fixed subnets."""
@@ -129,7 +129,7 @@ def newest_checkpoint(folder: RunFolder) -> Path | None:
 
 def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagnosis:
     last = snapshots[-1].subnets
-    accuracies, sizes = list(last.values()), dimensions(run.space, run.archs)
+    accuracies, sizes = list(last.values()), depth_and_width(run.space, run.archs)
     taus = health.rank_agreement([snapshot.subnets for snapshot in snapshots])
     alarms = [*training_alarms(run), *health.flip_alarms(taus)]
     alarms += health.extreme_alarms(last["smallest"], last["largest"], accuracies)

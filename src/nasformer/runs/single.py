@@ -18,12 +18,12 @@ from torch import Tensor
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
+from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import first_convolution, input_shape, load_model, retupled
-from nasformer.layers.stem import both_sides
+from nasformer.families.storage import first_convolution, input_shape, load_model
+from nasformer.layers.stem import to_2tuple
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ModelResult, RunResult
 from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines
@@ -163,7 +163,7 @@ def searched_options(folder: RunFolder) -> dict[str, Any]:
     model, config = folder.model / MODEL_CONFIG, read_json(folder.config)
     asked = {name: config.get(name) for name in ("img_size", "patch_size")} | (config.get("model") or {})
     options = read_json(model).get("options", {}) if model.exists() else asked
-    return retupled({name: value for name, value in options.items() if value is not None})
+    return options_from_json({name: value for name, value in options.items() if value is not None})
 
 
 # Weights to start from.
@@ -249,7 +249,7 @@ def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool)
     model = fresh_model(space, source.arch, seed)
     if input_shape(source)[1:] != input_shape(model)[1:]:
         resized: Any = source
-        resized.set_input_size(both_sides(model.options["img_size"]))
+        resized.set_input_size(to_2tuple(model.options["img_size"]))
     state, fresh = source.state_dict(), model.state_dict()
     if source.options["in_chans"] != model.options["in_chans"]:
         name = f"{first_convolution(model)}.weight"

@@ -10,7 +10,7 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.node import Node, corners
 from nasformer.supernet.calibration import IMAGES
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import Heirs
 from nasformer.train.recipe import Recipe
@@ -32,7 +32,7 @@ class Watch:
             raise UserError("watch_epochs needs images held out of training; set --holdout 0.1 or so, or leave it out")
         space = supernet.space
         self.landmarks = landmarks(space.root) if self.interval else {}
-        self.subnets = subnets(space, seed) if self.interval else {}
+        self.subnets = fixed_subnets(space, seed) if self.interval else {}
 
     def due(self, done: int, total: int) -> bool:
         """Whether to look after so many steps out of all."""

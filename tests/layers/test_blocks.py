@@ -1,4 +1,4 @@
-"""The plain layers around attention: MLP, patch embedding and head; and how a block of them starts."""
+"""MLP, head, and the initial weights of a transformer block."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ import torch
 
 from nasformer.layers.blocks import Mlp, TransformerBlock
 from nasformer.layers.head import TokenHead
-from nasformer.layers.stem import PatchEmbed
 
 
 @pytest.mark.parametrize("extra", [1, 4, 7])
@@ -20,17 +19,6 @@ def test_padded_mlp_equals_plain(extra: int) -> None:
     plain = torch.autograd.grad(layer(x).square().sum(), weights)
     for ours, expected in zip(padded, plain, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("grid", [(3, 3), (2, 4)])
-def test_patches_equal_a_convolution(grid: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    layer, x = PatchEmbed(grid, 4, 3, 12), torch.randn(2, 3, grid[0] * 4, grid[1] * 4)
-    expected = layer.proj(x).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(layer.embed(x), expected, rtol=1e-5, atol=1e-6)
-    tokens = layer(x)
-    torch.testing.assert_close(tokens[:, :1], (layer.cls_token + layer.pos_embed[:, :1]).expand(2, -1, -1))
-    torch.testing.assert_close(tokens[:, 1:], expected + layer.pos_embed[:, 1:], rtol=1e-5, atol=1e-6)
 
 
 def test_head_pools_patches_or_takes_the_class_token() -> None:

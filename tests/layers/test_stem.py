@@ -1,4 +1,4 @@
-"""PiT's own layers: overlapping patches and the pooling between stages, against timm's."""
+"""Patch embeddings, and PiT's pooling between stages, against convolutions and timm's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ import torch
 from timm.models.pit import ConvEmbedding, Pooling
 
 from nasformer.errors import UserError
-from nasformer.layers.stem import OverlapPatchEmbed, TokenPool, halved
+from nasformer.layers.stem import OverlapPatchEmbed, PatchEmbed, TokenPool, half_grid
+
+
+@pytest.mark.parametrize("grid", [(3, 3), (2, 4)])
+def test_patches_equal_a_convolution(grid: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    layer, x = PatchEmbed(grid, 4, 3, 12), torch.randn(2, 3, grid[0] * 4, grid[1] * 4)
+    expected = layer.proj(x).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(layer.embed(x), expected, rtol=1e-5, atol=1e-6)
+    tokens = layer(x)
+    torch.testing.assert_close(tokens[:, :1], (layer.cls_token + layer.pos_embed[:, :1]).expand(2, -1, -1))
+    torch.testing.assert_close(tokens[:, 1:], expected + layer.pos_embed[:, 1:], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("patch_size", "stride", "grid"), [(4, 2, (5, 7)), (3, 2, (4, 4)), (4, 4, (2, 3))])
@@ -41,7 +52,7 @@ def test_pooling_equals_timms(grid: tuple[int, int], out_dim: int) -> None:
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 1 + grid[0] * grid[1], 6)
     pooled, cls_token = theirs(x[:, 1:].transpose(1, 2).reshape(2, 6, *grid), x[:, :1])
-    assert pooled.shape[2:] == halved(grid)
+    assert pooled.shape[2:] == half_grid(grid)
     torch.testing.assert_close(ours(x), torch.cat([cls_token, pooled.flatten(2).transpose(1, 2)], dim=1))
 
 

@@ -1,4 +1,4 @@
-"""Batch norm in a supernet: shared statistics, and sound ones for an arch that is judged or shipped."""
+"""Batch norm in a supernet: shared statistics, and recalibrated ones for an arch that is evaluated or exported."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
 from nasformer.families import registry
-from nasformer.families.esformer import add
+from nasformer.families.esformer import register
 from nasformer.families.storage import load_model
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate, recalibrated
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Skeleton, Supernet
 from nasformer.train.evaluate import KEPT, Heirs, evaluate, inherited_accuracy
@@ -74,7 +74,7 @@ def is_norm(module: nn.Module) -> bool:
 # Shared statistics
 
 
-def test_they_are_shared_like_weights() -> None:
+def test_statistics_are_shared_like_weights() -> None:
     found = supernet()
     assert found.has_statistics
     assert not toy_supernet().has_statistics
@@ -117,7 +117,7 @@ def test_a_compiled_layer_updates_its_slice_too() -> None:
     torch.testing.assert_close(updated[1], updated[0])
 
 
-def test_evaluation_uses_them_and_leaves_them_alone() -> None:
+def test_evaluation_uses_statistics_and_leaves_them_alone() -> None:
     found, x = supernet(), images(SPACE)
     before = {name: tensor.clone() for name, tensor in found.shared().items()}
     logits = found(x, ARCH)
@@ -135,25 +135,25 @@ def test_an_extracted_model_owns_its_statistics() -> None:
     assert torch.equal(found(x, ARCH), before)
 
 
-def test_they_go_wherever_the_weights_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_copied_saved_and_moved_like_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = supernet()
     found.train()(images(SPACE, batch=8), ARCH)
     tiny.assert_same(copy.deepcopy(found), found)
     other = supernet(seed=1)
     other.load_state_dict(found.state_dict())
     tiny.assert_same(other, found)
-    registered(monkeypatch)
+    register_space(monkeypatch)
     save_supernet(found, tmp_path)
     tiny.assert_same(load_supernet(tmp_path), found)
     assert {tensor.device.type for tensor in found.to("meta").shared().values()} == {"meta"}
 
 
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_SPACES", dict(registry._SPACES))
-    add(SPACE.name, "for tests", SPACE.root)
+def register_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_spaces", dict(registry._spaces))
+    register(SPACE.name, "for tests", SPACE.root)
 
 
-def test_the_moving_average_is_of_statistics_too() -> None:
+def test_moving_average_includes_statistics() -> None:
     found = supernet()
     average, before = MovingAverage(found, decay=0.5), copy.deepcopy(statistics(found))
     found.train()(images(SPACE, batch=8), ARCH)
@@ -267,7 +267,7 @@ def test_a_search_says_on_how_many_images_it_estimates(tmp_path: Path) -> None:
     assert "calibration_images" not in read_journal(other)[0]  # without batch norm it means nothing
 
 
-def test_heirs_are_judged_on_several_splits_and_shipped_with_one_calibration() -> None:
+def test_one_calibration_serves_all_splits_and_the_export() -> None:
     found, batches = supernet(), Counted()
     heirs = Heirs(found, batches)
     model = heirs.model(ARCH)
@@ -286,13 +286,13 @@ def test_without_batch_norm_nothing_is_recalibrated() -> None:
     assert batches.asked == []
 
 
-# The whole job
+# The commands
 
 
-def test_every_command_estimates_on_as_many_images_as_it_is_told(
+def test_every_command_takes_the_number_of_images_and_the_shipped_model_is_recalibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered(monkeypatch)
+    register_space(monkeypatch)
     asked: list[int] = []
     real = Batches.calibration
 
@@ -301,27 +301,19 @@ def test_every_command_estimates_on_as_many_images_as_it_is_told(
         return real(self, images, batch_size)
 
     monkeypatch.setattr(Batches, "calibration", calibration)
-    changes = {"space": SPACE.name, "patch_size": 1, "model": {"layer_scale": 0.5}}
-    training = {**SETTINGS["train"], "epochs": 1, "warmup_epochs": 0, "watch_epochs": 1}
-    folder, few = tmp_path / "run", ["--calibration-images", "60", "--data", "digits", "--device", "cpu"]
-    assert main([*words("train", folder, **changes, train=training), *few]) == 0
-    (look,) = watched(folder / "train" / "log.jsonl")
-    archs = {*landmarks(SPACE.root).values(), *subnets(SPACE).values()}
+    training = {**SETTINGS["train"], "epochs": 1, "warmup_epochs": 0, "watch_epochs": 1, "batch_size": 256}
+    few = {"population": 2, "generations": 1}
+    changes = {"space": SPACE.name, "patch_size": 1, "model": {"layer_scale": 0.5}, "train": training, "search": few}
+    folder, options = tmp_path / "run", ["--calibration-images", "60", "--data", "digits", "--device", "cpu"]
+    assert main([*words("train", folder, **changes), *options]) == 0
+    (snapshot,) = watched(folder / "train" / "log.jsonl")
+    archs = {*landmarks(SPACE.root).values(), *fixed_subnets(SPACE).values()}
     with_norm = [arch for arch in archs if any(map(is_norm, SPACE.build(arch).modules()))]
-    assert len(look["watch"] | look["subnets"]) > len(asked) == len(with_norm) > 0
-    assert main([*words("search", folder, **changes, max_params="1M"), *few]) == 0
-    assert main(["evaluate", str(folder), "--holdout", "0.2", *few]) == 0
+    assert len(snapshot["watch"] | snapshot["subnets"]) > len(asked) == len(with_norm) > 0
+    assert main([*words("search", folder, **changes, max_params="1M"), *options]) == 0
+    assert main(["evaluate", str(folder), "--holdout", "0.2", *options]) == 0
     assert set(asked) == {60}
-
-
-def test_a_run_ships_a_recalibrated_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registered(monkeypatch)
-    changes = {"space": SPACE.name, "patch_size": 1, "max_params": "1M", "model": {"layer_scale": 0.5}}
-    folder = tmp_path / "run"
-    asked = {**SETTINGS["train"], "epochs": 1, "warmup_epochs": 0}
-    assert main([*words("run", folder, **changes, train=asked), "--data", "digits", "--device", "cpu"]) == 0
-    model, result = load_model(folder / "model"), read_json(folder / "result.json")
-    batches = Batches(tiny.DATA, tiny.PLAIN, 128)
-    expected = recalibrated(load_supernet(folder / "supernet"), model.arch, batches)
-    tiny.assert_same(model, expected)
-    assert result["winner"]["test_accuracy"] == evaluate(model, batches, "test")["accuracy"]
+    model, batches = load_model(folder / "model"), Batches(tiny.DATA, tiny.PLAIN, 128)
+    tiny.assert_same(model, recalibrated(load_supernet(folder / "supernet"), model.arch, batches, images=60))
+    accuracy = read_json(folder / "result.json")["winner"]["test_accuracy"]
+    assert accuracy == evaluate(model, batches, "test")["accuracy"]
