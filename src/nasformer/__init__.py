@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from nasformer.proxies.scoring import Score, Scorer, score_model
     from nasformer.results.contents import RunContents, read_run
     from nasformer.results.folder import RunFolder
-    from nasformer.results.result import ModelResult, RunResult
+    from nasformer.results.result import RunResult
+from nasformer.search.model_result import ModelResult
     from nasformer.runs.options import RunCommand
     from nasformer.runs.run import run_supernet
     from nasformer.runs.search import search_supernet, search_training_free
@@ -79,7 +80,8 @@ _MODULES = {
     "proxies.scoring": ("Score", "Scorer", "score_model"),
     "results.contents": ("RunContents", "read_run"),
     "results.folder": ("RunFolder",),
-    "results.result": ("ModelResult", "RunResult"),
+    "results.result": ("RunResult",),
+    "search.model_result": ("ModelResult",),
     "runs.options": ("RunCommand",),
     "runs.run": ("run_supernet",),
     "runs.search": ("search_supernet", "search_training_free"),

@@ -11,15 +11,16 @@ from random import Random
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.families.base import options_from_json
 from nasformer.latency.finalists import LatencyResult
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import ModelResult, RunResult
+from nasformer.results.result import RunResult
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
+from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nasformer.results.result import ModelResult
+from nasformer.search.model_result import ModelResult
 from nasformer.supernet.health import Alarm
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.schema import from_json, to_json

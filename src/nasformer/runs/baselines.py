@@ -22,8 +22,8 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import ModelResult
 from nasformer.search.budget import Budget
+from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch

@@ -14,14 +14,14 @@ from typing import Any
 from nasformer.data.loaders import Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.families.base import options_from_json
 from nasformer.report import write_report
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder, options_from
-from nasformer.results.result import ModelResult
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+from nasformer.search.model_result import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import CONFIG, load_supernet

@@ -27,7 +27,7 @@ from nasformer.latency.lookup import with_profile
 from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
-from nasformer.results.result import ModelResult, RunResult
+from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, train_baselines
 from nasformer.runs.data import (
     UNTRAINED,
@@ -43,6 +43,7 @@ from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainC
 from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
 from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget
+from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet

@@ -20,9 +20,10 @@ from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.report import write_report
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import ModelResult, RunResult
+from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, fitting_timm_models
 from nasformer.search.budget import Budget
+from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Order, Problem
 from nasformer.search.run import Scores, SearchResult, references, search

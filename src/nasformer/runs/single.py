@@ -25,12 +25,13 @@ from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import first_convolution, input_shape, load_model
 from nasformer.layers.stem import to_2tuple
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import ModelResult, RunResult
+from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines
 from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.run import Run, asked_space, open_run
 from nasformer.runs.ship import ship
+from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG

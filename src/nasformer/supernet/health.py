@@ -16,6 +16,7 @@ from statistics import mean, median, pstdev
 from typing import Any
 
 from nasformer.families.space import Space
+from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.utils.rank_correlation import kendall, spearman
 
@@ -69,33 +70,44 @@ def mean_sizes(space: Space, arch: Arch) -> dict[str, float]:
 # The verdict on a trained supernet.
 
 
-def check_up(space: Space, accuracy: Callable[[Arch], float], seed: int = 0, count: int = 20) -> dict[str, Any]:
-    """Accuracy of the smallest and largest subnet and of random ones, and how it goes with their size.
+@dataclass(frozen=True)
+class SupernetHealth:
+    """How the subnets of a supernet compare: accuracies, and whether larger ones are better.
 
-    `rank_correlation` is Spearman's, of accuracy with parameters over the random subnets: negative means that the
-    supernet favours small subnets, which a sound one does not.
+    Args:
+        rank_correlation: Spearman's, of accuracy with parameters over the random subnets: negative means that the
+            supernet favours small subnets, which a sound one does not.
     """
+
+    subnets: list[ModelResult]
+    smallest: float
+    largest: float
+    random_mean: float
+    random_range: tuple[float, float]
+    rank_correlation: float | None
+    healthy: bool
+
+
+def check_up(space: Space, accuracy: Callable[[Arch], float], seed: int = 0, count: int = 20) -> SupernetHealth:
+    """Accuracy of the smallest and largest subnet and of random ones, and how it goes with their size."""
     rng = Random(f"check-up {seed}")
     archs = {"smallest": space.root.smallest(), "largest": space.root.largest()}
     archs |= {f"random {number}": space.sample(rng) for number in range(count)}
-    rows = [
-        {"name": name, "arch": arch.to_dict(), **space.costs(arch), "accuracy": accuracy(arch)}
+    subnets = [
+        ModelResult(name, arch.to_dict(), {**space.costs(arch), "accuracy": accuracy(arch)})
         for name, arch in archs.items()
     ]
-    return {"subnets": rows, **verdict(rows[0], rows[1], rows[2:])}
-
-
-def verdict(smallest: dict[str, Any], largest: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
-    accuracies = [row["accuracy"] for row in others]
-    rank = spearman([row["params"] for row in others], accuracies)
-    return {
-        "smallest": smallest["accuracy"],
-        "largest": largest["accuracy"],
-        "random_mean": sum(accuracies) / len(accuracies),
-        "random_range": [min(accuracies), max(accuracies)],
-        "rank_correlation": rank,
-        "healthy": largest["accuracy"] >= smallest["accuracy"] and (rank or 0) >= 0,
-    }
+    smallest, largest, *others = (subnet["accuracy"] for subnet in subnets)
+    rank = spearman([subnet["params"] for subnet in subnets[2:]], others)
+    return SupernetHealth(
+        subnets,
+        smallest,
+        largest,
+        random_mean=sum(others) / len(others),
+        random_range=(min(others), max(others)),
+        rank_correlation=rank,
+        healthy=largest >= smallest and (rank or 0) >= 0,
+    )
 
 
 # Alarms. Their thresholds are set so that noise rarely raises one.
