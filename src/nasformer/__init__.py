@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from nasformer.errors import UserError
     from nasformer.export.bundle import export_model
     from nasformer.families.base import Backbone, MapBackbone, TokenBackbone
-    from nasformer.families.registry import get_family, get_space, list_families, list_spaces, register_family, register_space
+    from nasformer.families.registry import (
+        get_family,
+        get_space,
+        list_families,
+        list_spaces,
+        register_family,
+        register_space,
+    )
     from nasformer.families.segment import Segment
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
@@ -31,11 +38,11 @@ if TYPE_CHECKING:
     from nasformer.results.contents import RunContents, read_run
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
-from nasformer.search.model_result import ModelResult
     from nasformer.runs.options import RunCommand
     from nasformer.runs.run import run_supernet
     from nasformer.runs.search import search_supernet, search_training_free
     from nasformer.search.budget import Budget
+    from nasformer.search.model_result import ModelResult
     from nasformer.search.options import SearchOptions
     from nasformer.search.problem import Candidate, Problem, Proposal
     from nasformer.search.run import SearchResult

@@ -12,7 +12,7 @@ from nasformer import Arch, Choice, Cost, MapBackbone, Repeat, Segment, Space, S
 from torch import Tensor, nn
 
 from nasformer.families.base import patch_grid
-from nasformer.families.sharing import center_crop
+from nasformer.families.sharing import centre_crop
 from nasformer.layers.head import MapHead
 from nasformer.layers.norm import MapNorm
 from nasformer.layers.stem import Grid
@@ -74,7 +74,7 @@ class ConvMixer(MapBackbone):
     @classmethod
     def sharing(cls, **options: Any) -> dict[str, Any]:
         """A small kernel is the centre of a large one; all other weights share their first entries."""
-        return {"depthwise.weight": center_crop}
+        return {"depthwise.weight": centre_crop}
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
