@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasformer.data.augment import Augment
 from nasformer.data.images import normalise
-from nasformer.data.options import AugmentConfig
+from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def make(channels: int = 3, **settings: Any) -> Augment:
     mean, std = (0.4, 0.5, 0.6)[:channels], (0.2, 0.25, 0.3)[:channels]
-    return Augment(AugmentConfig(**settings), mean, std, num_classes=10)
+    return Augment(AugmentOptions(**settings), mean, std, num_classes=10)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -157,4 +157,4 @@ def test_a_device_gets_few_launches_and_never_waits(name: str) -> None:
 )
 def test_config_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        AugmentConfig(**settings)
+        AugmentOptions(**settings)

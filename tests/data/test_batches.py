@@ -8,12 +8,12 @@ import torch
 
 from nasformer.data.images import normalise
 from nasformer.data.loaders import Batches, BatchSource
-from nasformer.data.options import AugmentConfig
+from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 
 DATA = load_data("digits", holdout=5)
-AUGMENT = AugmentConfig(padding=1, hflip=0.0, randaugment="rand-m5-inc1", mixup=0.8, cutmix=1.0, erasing=0.2)
+AUGMENT = AugmentOptions(padding=1, hflip=0.0, randaugment="rand-m5-inc1", mixup=0.8, cutmix=1.0, erasing=0.2)
 
 
 def batches(**changes: Any) -> Batches:
@@ -48,7 +48,7 @@ def test_ranks_together_see_the_global_batch(repeats: int) -> None:
 
 
 def test_training_never_sees_the_hold_out() -> None:
-    plain = AugmentConfig(crop="none", hflip=0.0, smoothing=0.0)
+    plain = AugmentOptions(crop="none", hflip=0.0, smoothing=0.0)
     source = Batches(DATA, plain, batch_size=len(DATA.train))
     x, targets = source.train(0)
     expected = normalise(DATA.train.images, DATA.mean, DATA.std)

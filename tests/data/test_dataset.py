@@ -9,8 +9,8 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 from nasformer.data.loaders import Batches
-from nasformer.data.options import AugmentConfig
-from nasformer.data.sources import from_dataset
+from nasformer.data.options import AugmentOptions
+from nasformer.data.datasets import from_dataset
 from nasformer.errors import UserError
 
 
@@ -52,7 +52,7 @@ def test_every_form_gives_the_same_bytes(form: str) -> None:
     assert torch.equal(data.test.images[:, 1, 3, 4], 3 * torch.arange(10, dtype=torch.uint8))
     assert torch.equal(data.train.images[:, 0, 0, 0] // 3 % 2, data.train.labels)
     assert train.read == list(range(40))  # once each
-    assert next(Batches(data, AugmentConfig(), batch_size=4).train_batches())[0].shape == (4, 3, 8, 8)
+    assert next(Batches(data, AugmentOptions(), batch_size=4).train_batches())[0].shape == (4, 3, 8, 8)
 
 
 def test_a_test_set_is_made_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:

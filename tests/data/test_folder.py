@@ -167,7 +167,7 @@ def test_a_folder_that_may_not_be_read(image_folder: Maker, monkeypatch: pytest.
 
 
 def test_a_look_at_large_sets_is_a_sample(image_folder: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "LOOKS", 10)
+    monkeypatch.setattr(survey, "SURVEYED", 10)
     seen: list[str] = []
     original = survey.read_header
     monkeypatch.setattr(survey, "read_header", lambda path: (seen.append(path), original(path))[1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import tiny
-from nasformer.train.evaluate import autocast, evaluate, inherited_accuracy
+from nasformer.train.evaluate import SubnetEvaluator, autocast, evaluate
 
 # Ranks of the true class: 1, 2, 5, 6, 1, 7
 LOGITS = torch.tensor(
@@ -65,7 +65,7 @@ def test_an_arch_is_judged_with_the_weights_it_inherits() -> None:
             right = model.extract(arch).eval()(x).argmax(1) == labels
             found = evaluate(model, batches, split, arch=arch)
             assert found["accuracy"] == pytest.approx(right.double().mean().item(), abs=1e-9)
-    judge = inherited_accuracy(model, batches)
+    judge = SubnetEvaluator(model, batches)
     assert judge(tiny.SMALLEST) == {"accuracy": evaluate(model, batches, "holdout", arch=tiny.SMALLEST)["accuracy"]}
 
 

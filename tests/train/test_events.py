@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.train.log import Events, TrainLog
+from nasformer.train.log import TensorBoardEvents, TrainLog
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 
@@ -66,7 +66,7 @@ def test_a_finished_training_leaves_the_file_as_it_is(tmp_path: Path) -> None:
 
 
 def test_looks_at_archs_are_curves_and_rollbacks_are_not(tmp_path: Path) -> None:
-    events = Events(tmp_path)
+    events = TensorBoardEvents(tmp_path)
     events.append(line(10, watch={"conv": 0.25, "largest": 0.5}))
     events.append(line(10, rollback={"back_to": 10, "step": 17}))
     found = read(tmp_path)

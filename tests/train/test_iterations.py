@@ -9,7 +9,7 @@ import pytest
 import tiny
 from nasformer.errors import UserError
 from nasformer.train.log import TrainLog
-from nasformer.train.optim import learning_rate
+from nasformer.train.loop import learning_rate
 from nasformer.train.recipe import Recipe
 
 

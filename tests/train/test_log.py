@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.train.log import TrainLog, watched
+from nasformer.train.log import TrainLog, read_snapshots
 
 
 def write(path: Path, text: str) -> Path:
@@ -48,5 +48,5 @@ def test_a_damaged_line_is_said_to_be_one(tmp_path: Path) -> None:
 def test_looks_at_archs_are_told_from_the_lines_of_the_training(tmp_path: Path) -> None:
     look = {"step": 4, "epoch": 0.5, "watch": {"conv": 0.5}}
     path = write(tmp_path / "log.jsonl", "".join(json.dumps(x) + "\n" for x in ({"step": 4, "loss": 1.0}, look)))
-    assert watched(path) == [look]
-    assert watched(tmp_path / "none.jsonl") == []
+    assert read_snapshots(path) == [look]
+    assert read_snapshots(tmp_path / "none.jsonl") == []

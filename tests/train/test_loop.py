@@ -91,7 +91,7 @@ def test_it_learns_the_digits(tmp_path: Path) -> None:
 
 
 def test_the_log_says_step_epoch_loss_and_rate(tmp_path: Path) -> None:
-    from nasformer.train.optim import learning_rate
+    from nasformer.train.loop import learning_rate
 
     recipe = tiny.recipe(epochs=1, log_epochs=0.4)
     last = train_supernet(tiny.supernet(), tiny.Watched(recipe), recipe, folder=tmp_path, quiet=True)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import tiny
-from nasformer.data.options import AugmentConfig
+from nasformer.data.options import AugmentOptions
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
 
-AUGMENT = AugmentConfig(padding=1, hflip=0.0, mixup=0.5)
+AUGMENT = AugmentOptions(padding=1, hflip=0.0, mixup=0.5)
 RECIPES: dict[str, dict[str, Any]] = {
     "adamw": {"ema": 0.9, "clip_grad": 1.0, "augment": AUGMENT},
     "sgd": {"optimizer": "sgd", "lr": 0.05, "ema": 0.9},

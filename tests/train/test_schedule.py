@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nasformer.train.optim import learning_rate
+from nasformer.train.loop import learning_rate
 from nasformer.train.recipe import Recipe
 
 RECIPE = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.1, min_lr=0.2)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tiny
-from nasformer.cli.options import DataConfig
 from nasformer.data.loaders import Batches
+from nasformer.data.options import DataOptions
 from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 from nasformer.space.choice import Choice
@@ -22,10 +22,10 @@ from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate
-from nasformer.train.log import TrainLog, watched
+from nasformer.train.log import TrainLog, read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
-from nasformer.train.watch import Watch, landmarks
+from nasformer.train.snapshots import Snapshots, operator_archs
 from supernet.toy import toy_esformer
 from train.test_resume import ended
 
@@ -62,15 +62,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Supernet]:
     return folder, train(folder, tiny.recipe(**EVERYTHING))
 
 
-def test_a_training_with_everything_is_watched(whole: tuple[Path, Supernet]) -> None:
-    lines, looks = TrainLog.read(whole[0] / "log.jsonl"), watched(whole[0] / "log.jsonl")
+def test_a_training_with_everything_is_read_snapshots(whole: tuple[Path, Supernet]) -> None:
+    lines, looks = TrainLog.read(whole[0] / "log.jsonl"), read_snapshots(whole[0] / "log.jsonl")
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 5
     assert all(map(math.isfinite, losses))
     assert [line["step"] for line in looks] == [6, 12, 18, 20]
     assert [line["epoch"] for line in looks] == [0.3, 0.6, 0.9, 1.0]
     assert all(line.keys() == {"step", "epoch", "watch", "subnets"} for line in looks)
-    assert all(list(line["watch"]) == list(landmarks(SPACE.root)) for line in looks)
+    assert all(list(line["watch"]) == list(operator_archs(SPACE.root)) for line in looks)
     assert all(list(line["subnets"]) == list(subnets(SPACE)) for line in looks)
     assert len({tuple(line["watch"].values()) for line in looks}) == 4  # each time with other weights
     assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
@@ -90,28 +90,28 @@ def test_watching_changes_nothing(whole: tuple[Path, Supernet], tmp_path: Path) 
     tiny.assert_same(found, whole[1])  # weights and statistics
     seen = TrainLog.read(whole[0] / "log.jsonl")
     assert TrainLog.read(tmp_path / "log.jsonl") == [line for line in seen if "watch" not in line]
-    assert watched(tmp_path / "log.jsonl") == []
+    assert read_snapshots(tmp_path / "log.jsonl") == []
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_look_is_the_accuracy_on_held_out_images_with_statistics_of_its_own(training: bool) -> None:
     supernet, batches = Supernet(SPACE).train(training), Batches(tiny.DATA, tiny.PLAIN, 128)
-    watch = Watch(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
-    found = watch.look()
+    watch = Snapshots(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
+    found = watch.take()
     assert supernet.training == training
-    for group, archs in {"watch": landmarks(SPACE.root), "subnets": subnets(SPACE)}.items():
+    for group, archs in {"watch": operator_archs(SPACE.root), "subnets": subnets(SPACE)}.items():
         for name, arch in archs.items():
             model = recalibrated(supernet, arch, batches, images=100)
             assert found[group][name] == evaluate(model, batches, "holdout")["accuracy"]
     with torch.no_grad():
         for weight in supernet.parameters():
             weight.zero_()
-    assert len(set(watch.look()["watch"].values())) == 1  # it sees the weights of the moment
+    assert len(set(watch.take()["watch"].values())) == 1  # it sees the weights of the moment
 
 
 def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_path: Path) -> None:
     model, batches = tiny.train(tmp_path, tiny.recipe(epochs=1, watch_epochs=1))
-    (look,) = watched(tmp_path / "log.jsonl")
+    (look,) = read_snapshots(tmp_path / "log.jsonl")
     expected = {
         name: evaluate(model, batches, "holdout", arch=arch)["accuracy"]
         for name, arch in {"smallest": tiny.SMALLEST, "largest": tiny.LARGEST}.items()
@@ -124,21 +124,21 @@ def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_
 
 def test_the_subnets_are_those_of_the_seed() -> None:
     batches, recipe = tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=1)
-    one, two = (Watch(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
+    one, two = (Snapshots(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
     assert one.subnets == subnets(tiny.SPACE, 1) != two.subnets
-    assert one.landmarks == two.landmarks
+    assert one.operators == two.operators
 
 
 def test_the_end_is_watched_whatever_the_interval() -> None:
-    watch = Watch(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=0.5))
+    watch = Snapshots(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=0.5))
     assert [step for step in range(1, 11) if watch.due(step, 10)] == [4, 8, 10]
-    never = Watch(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe())
+    never = Snapshots(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe())
     assert not any(never.due(step, 10) for step in range(1, 11))
 
 
 def test_pure_operators_have_their_names() -> None:
     block = OneOf(conv=Struct(kernel=Choice(3, 5)), axial=Struct(heads=Choice(4, 8)))
-    found = landmarks(Struct(dim=Choice(8, 16), one=Repeat(block, Choice(1, 2)), two=Repeat(block, Choice(1, 3))))
+    found = operator_archs(Struct(dim=Choice(8, 16), one=Repeat(block, Choice(1, 2)), two=Repeat(block, Choice(1, 3))))
     assert list(found) == ["conv", "axial"]
     assert found["conv"].to_dict() == {
         "dim": 16,
@@ -150,7 +150,7 @@ def test_pure_operators_have_their_names() -> None:
 def test_where_an_operator_is_never_alone_the_extremes_stand_beside_the_pure_ones() -> None:
     few, many = OneOf(conv=Choice(3)), OneOf(conv=Choice(3, 5), axial=Choice(4, 8))
     root = Struct(one=few, two=many)
-    found = landmarks(root)
+    found = operator_archs(root)
     assert list(found) == ["conv", "smallest", "largest"]
     assert found["largest"] == root.largest()
 
@@ -162,6 +162,6 @@ def test_without_held_out_images_there_is_nothing_to_look_at() -> None:
 
 
 def test_the_number_of_calibration_images_has_one_default() -> None:
-    assert DataConfig().calibration_images == IMAGES
+    assert DataOptions().calibration_images == IMAGES
     with pytest.raises(UserError, match="calibration_images is 0; give 1 or more"):
-        DataConfig(calibration_images=0)
+        DataOptions(calibration_images=0)

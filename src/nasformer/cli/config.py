@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nasformer.cli.options import BudgetConfig, DataConfig, EvolveOptions, ProbeConfig, SearchOptions, SpaceConfig
+from nasformer.cli.options import BudgetConfig, EvolveOptions, ProbeConfig, SearchOptions, SpaceConfig
+from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.train.recipe import Recipe
 
@@ -39,7 +40,7 @@ class SampleCommand(BudgetConfig, SpaceConfig):
 
 
 @dataclass
-class TrainCommand(DataConfig, SpaceConfig):
+class TrainCommand(DataOptions, SpaceConfig):
     """Train a supernet. Killed, the same command goes on."""
 
     out: str = ""
@@ -48,7 +49,7 @@ class TrainCommand(DataConfig, SpaceConfig):
 
 
 @dataclass
-class SearchCommand(ProbeConfig, BudgetConfig, DataConfig, SpaceConfig):
+class SearchCommand(ProbeConfig, BudgetConfig, DataOptions, SpaceConfig):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     data: str = ""
@@ -63,7 +64,7 @@ class SearchCommand(ProbeConfig, BudgetConfig, DataConfig, SpaceConfig):
 
 
 @dataclass
-class RunCommand(BudgetConfig, DataConfig, SpaceConfig):
+class RunCommand(BudgetConfig, DataOptions, SpaceConfig):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     out: str = ""
@@ -77,7 +78,7 @@ class RunCommand(BudgetConfig, DataConfig, SpaceConfig):
 
 
 @dataclass
-class EvolveCommand(BudgetConfig, DataConfig, SpaceConfig):
+class EvolveCommand(BudgetConfig, DataOptions, SpaceConfig):
     """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
 
     out: str = ""
@@ -127,7 +128,7 @@ class ProfileCommand(SpaceConfig):
 
 
 @dataclass
-class RetrainCommand(DataConfig, SpaceConfig):
+class RetrainCommand(DataOptions, SpaceConfig):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     run: str | None = None
@@ -144,7 +145,7 @@ class RetrainCommand(DataConfig, SpaceConfig):
 
 
 @dataclass
-class FinetuneCommand(DataConfig, SpaceConfig):
+class FinetuneCommand(DataOptions, SpaceConfig):
     """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
 
     run: str = ""
@@ -264,7 +265,7 @@ class ExportCommand:
 
 
 @dataclass
-class EvaluateCommand(DataConfig):
+class EvaluateCommand(DataOptions):
     """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
 
     model: str = ""
@@ -278,7 +279,7 @@ class EvaluateCommand(DataConfig):
 
 
 @dataclass
-class AttentionCommand(DataConfig):
+class AttentionCommand(DataOptions):
     """Draw where the heads of a block look, and how alike they are."""
 
     model: str = ""

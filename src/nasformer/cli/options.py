@@ -1,4 +1,4 @@
-"""Groups of options: which space, which data, which limits, how to search and evolve, what proxies see.
+"""Groups of options: which space, which limits, how to search and evolve, what proxies see.
 
 No torch here, so that help comes at once.
 """
@@ -33,37 +33,6 @@ class SpaceConfig:
         """The options of the model that were set."""
         named = {name: getattr(self, name) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
         return {name: value for name, value in named.items() if value is not None} | self.model
-
-
-@dataclass
-class DataConfig:
-    """Which images."""
-
-    data: str = "digits"
-    """digits, an .npz file of arrays, a folder of images, or a set by name: cifar10, cifar100, flowers102,
-    stanford_cars, fgvc_aircraft, caltech101, oxford_pets, cub200"""
-    data_root: str = "data"
-    """the folder that holds the sets with a name"""
-    download: bool = False
-    """download a set with a name that is not there"""
-    max_bad: float = 0.01
-    """share of the image files that may be unreadable: they are left out and listed in OUT/bad_images.txt"""
-    holdout: float = 0.1
-    """share of the training images set aside for the search and never trained on; above 1: images per class; 0: none"""
-    stream: bool | Literal["auto"] = "auto"
-    """read image files from disk while training instead of keeping them in memory; auto: where they do not fit"""
-    workers: int = 4
-    """processes that decode images when streaming"""
-    calibration_images: int = 2048
-    """training images on which batch norm is estimated anew for an arch that inherits its weights from a supernet"""
-    seed: int = 0
-    """seed of everything random"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
-
-    def __post_init__(self) -> None:
-        if self.calibration_images < 1:
-            raise UserError(f"calibration_images is {self.calibration_images}; give 1 or more")
 
 
 @dataclass

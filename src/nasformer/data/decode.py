@@ -1,7 +1,9 @@
-"""One image file to one Pillow image of 8 bits: grey, RGB or RGBA, whatever the file has."""
+"""One image file to pixels: an 8-bit Pillow image in grey, RGB or RGBA, resized and cropped as in evaluation."""
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
+CROP_SHARE = 224 / 256
+"""Side of the centre crop, relative to the short side of the resized image."""
 
 
 class BadImage(Exception):
@@ -28,27 +32,37 @@ def check_channels(channels: int) -> int:
 
 def read_image(path: str, channels: int = 3) -> Image:
     """The image the right way up, in 8 bits and with so many channels; raises BadImage."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            return converted(_upright(image), channels)
+        with _open(path) as image:
+            return convert(_upright(image), channels)
     except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
         raise BadImage(_reason(error)) from error
 
 
 def read_header(path: str) -> tuple[tuple[int, int], bool]:
     """(width, height) and whether the image is grey, without decoding it; raises BadImage."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with _open(path) as image:
             return image.size, image.mode in GREY_MODES
     except Exception as error:
         raise BadImage(_reason(error)) from error
 
 
-def converted(image: Image, channels: int) -> Image:
+def _open(path: str) -> Image:
+    """Opens no named pipe, which would wait for a writer for ever, and no image that may be made to exhaust memory."""
+    from PIL import Image as Pillow
+
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("not a regular file")
+    image = Pillow.open(path)
+    limit, (width, height) = Pillow.MAX_IMAGE_PIXELS, image.size
+    if limit is not None and width * height > limit:
+        image.close()
+        raise ValueError(f"{width} x {height} pixels are more than Pillow's limit of {limit}")
+    return image
+
+
+def convert(image: Image, channels: int) -> Image:
     """An image with so many channels. Transparency is laid on white where there is no channel for it."""
     image = _eight_bits(image)
     if channels < 4 and image.has_transparency_data:
@@ -91,6 +105,28 @@ def _upright(image: Image) -> Image:
 
 
 def _reason(error: Exception) -> str:
-    """Pillow tells the path in quotes, or an object's address, which says nothing here."""
+    """The first line of a message, without the path or an object's address at its end."""
     first = (str(error).splitlines() or [""])[0].split(" '")[0].split(" <")[0]
     return first or type(error).__name__
+
+
+def resize_and_crop(image: Image, size: int) -> Image:
+    """The usual evaluation view: short side to 256/224 of the size, then the centre. The right size is left alone.
+
+    Only what the crop shows is resized: the whole of a very long image would not fit into memory.
+    """
+    from PIL.Image import Resampling
+
+    if image.size == (size, size):
+        return image
+    scale = size / CROP_SHARE / min(image.size)
+    resized = [max(size, round(side * scale)) for side in image.size]
+    start = [(side - size) // 2 for side in resized]
+    left, top = (first * side / new for first, side, new in zip(start, image.size, resized, strict=True))
+    width, height = (size * side / new for side, new in zip(image.size, resized, strict=True))
+    return image.resize((size, size), Resampling.BICUBIC, box=(left, top, left + width, top + height))
+
+
+def channels_first(image: Image) -> np.ndarray:
+    pixels = np.array(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

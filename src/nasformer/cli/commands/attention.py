@@ -12,8 +12,7 @@ from torch import Tensor
 from nasformer.attention.maps import AttentionMaps, Query, attention_maps
 from nasformer.cli.commands.common import print_json
 from nasformer.cli.config import AttentionCommand
-from nasformer.data.decode import BadImage, check_channels, read_image
-from nasformer.data.files import channels_first, resize_and_crop
+from nasformer.data.decode import BadImage, channels_first, check_channels, read_image, resize_and_crop
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError

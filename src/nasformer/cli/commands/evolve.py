@@ -10,7 +10,8 @@ from typing import Any
 
 from nasformer.cli.commands.common import print_json
 from nasformer.cli.config import EvolveCommand
-from nasformer.cli.options import BudgetConfig, DataConfig
+from nasformer.cli.options import BudgetConfig
+from nasformer.data.options import DataOptions
 from nasformer.runs import run as pipeline
 from nasformer.runs.evolve import EVOLUTION, evolve_run
 from nasformer.space.dimensions import written
@@ -64,7 +65,7 @@ def listed(values: list[Any]) -> str:
 def search_command(command: EvolveCommand, folder: Path, number: int) -> str:
     """What to type next: S3's search, on the same images and within the same budget."""
     words = ["nasformer", "search", "--supernet", str(folder / "steps" / str(number) / "supernet")]
-    for group in (DataConfig, BudgetConfig):
+    for group in (DataOptions, BudgetConfig):
         given = {one.name: getattr(command, one.name) for one in fields(group)}
         usual = group()
         for name, value in given.items():
