@@ -47,12 +47,12 @@ def test_a_search_never_touches_the_test_images(monkeypatch: Any) -> None:
     seen = []
     real = Batches.evaluation
 
-    def read_snapshots(self: Batches, split: Any, batch_size: int) -> Any:
+    def recorded(self: Batches, split: Any, batch_size: int) -> Any:
         seen.append(split)
         assert split != "test"
         return real(self, split, batch_size)
 
-    monkeypatch.setattr(Batches, "evaluation", watched)
+    monkeypatch.setattr(Batches, "evaluation", recorded)
     search_supernet(tiny.supernet(), tiny.DATA, options=OPTIONS, quiet=True)
     assert set(seen) == {"holdout"}
 

@@ -247,7 +247,10 @@ def list_folder(root: str | Path) -> Listing:
     train = ClassFolders.scan(root / "train" if has_parts else root)
     classes = [name for name, images in train.images.items() if images]
     if not classes:
-        raise UserError(f"{root} has no class folders{' in train/' if has_parts else ''} with images; {EXPECTED}")
+        others = f" ({note})" if (note := note_on_others([train])) else ""
+        raise UserError(
+            f"{printable(root)} has no class folders{' in train/' if has_parts else ''} with images{others}; {EXPECTED}"
+        )
     val = next((ClassFolders.scan(root / name) for name in VAL if has_parts and (root / name).is_dir()), None)
     test = ClassFolders.scan(root / "test") if has_parts and (root / "test").is_dir() else None
     val_files, test_files = (part.files(classes) if part else None for part in (val, test))

@@ -49,6 +49,9 @@ class Checkpoints:
     settings: dict[str, Any]
     quiet: bool = False
 
+    def __post_init__(self) -> None:
+        self.settings = json.loads(json.dumps(self.settings))  # as it will be read: tuples are lists there
+
     def save(self, step: int, parts: Parts, last: bool = False) -> None:
         draft, final = self.folder / f".step-{step}.tmp", self.path(step)
         shutil.rmtree(draft, ignore_errors=True)
@@ -152,7 +155,7 @@ class Checkpoints:
                 raise TypeError
         except (KeyError, TypeError):
             raise UserError(f"{self.rollback_path} is damaged; restore it or start in another folder") from None
-        return rollback if settings == json.loads(json.dumps(self.settings)) else None
+        return rollback if settings == self.settings else None
 
 
 def verify(folder: Path, settings: dict[str, Any], checksums: Any) -> None:
@@ -172,9 +175,7 @@ def file_digest(path: Path) -> str:
 
 
 def json_digest(content: Mapping[str, Any]) -> str:
-    """Of what JSON keeps of it: tuples are lists there."""
-    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

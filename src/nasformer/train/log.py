@@ -1,7 +1,7 @@
 """The training log: one JSON line per interval, the same after any number of kills; and the same for TensorBoard.
 
 Lines with a loss are of the training itself. Lines with a "watch" are snapshots: the accuracies of some archs at that
-step, those of the doctor's under "subnets". One with a "rollback" says that the training went back to its step, and why.
+step, those of the doctor's under "subnets". A line with a "rollback" says that the training went back to its step.
 """
 
 from __future__ import annotations
