@@ -58,9 +58,7 @@ def kill_command(words: list[str], ready: Callable[[], bool], delay: float) -> b
 
 def in_two_processes(words: list[str], folder: Path) -> Any:
     """What a command prints as JSON in two processes that work together, as torchrun starts them; one must print it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     outputs = [folder / f"output-{rank}.txt" for rank in range(2)]
     with (
         running(run_rank, 0, port, [*words, "--json"], outputs[0]) as first,
@@ -72,8 +70,19 @@ def in_two_processes(words: list[str], folder: Path) -> Any:
     return json.loads("".join(path.read_text() for path in outputs))
 
 
-def run_rank(rank: int, port: int, words: list[str], output: Path) -> None:
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def join_two(rank: int, port: int) -> None:
+    """Makes this process one of two, as torchrun does."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def run_rank(rank: int, port: int, words: list[str], output: Path) -> None:
+    join_two(rank, port)
     with open(output, "w") as sys.stdout:
         run_command(words)

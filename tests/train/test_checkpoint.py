@@ -44,6 +44,8 @@ def test_the_newest_comes_back_and_the_one_before_is_kept(tmp_path: Path) -> Non
         Checkpoints(tmp_path, SETTINGS).save(step, parts(step))
         assert_at(Checkpoints(tmp_path, SETTINGS), step)
     assert names(tmp_path) == ["step-10", "step-100"]
+    Checkpoints(tmp_path, SETTINGS).save(101, parts(101), keep=10)
+    assert names(tmp_path) == ["step-10", "step-101"]
     Checkpoints(tmp_path, SETTINGS).save(200, parts(200), last=True)
     assert names(tmp_path) == ["step-200"]
 
@@ -165,9 +167,7 @@ def test_where_no_other_checkpoint_is_left_it_starts_over_only_if_nothing_is_los
     checkpoints = Checkpoints(tmp_path, SETTINGS)
     checkpoints.save(4, parts(4))
     flip_bit(tmp_path / "step-4" / "weights.safetensors")
-    with pytest.raises(
-        UserError, match=r"step-4/weights.safetensors is damaged .* no other checkpoint; restore it"
-    ):
+    with pytest.raises(UserError, match=r"step-4/weights.safetensors is damaged .* no other checkpoint; restore it"):
         checkpoints.load()
     assert checkpoints.load(start_over=True) == (0, {})
     assert "is damaged (its checksum differs); starting over" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def test_a_checkpoint_of_the_failed_attempt_does_not_count(tmp_path: Path) -> No
     found, batches = train(tmp_path, recipe, bad=6)
     assert batches.taken == list(range(SHIFT + 4, SHIFT + TOTAL))
     tiny.assert_same(found, expected)
+
+
+def test_where_the_start_of_the_interval_is_lost_it_cannot_go_back(tmp_path: Path) -> None:
+    recipe = recipe_of(log_epochs=0.5)
+    with pytest.raises(tiny.Interrupted):
+        train(tmp_path, recipe, bad=6, fail_at=6)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-4")
+    with pytest.raises(UserError, match="the loss is not finite at step 8; the last checkpoint is kept"):
+        train(tmp_path, recipe, bad=6)
 
 
 def test_where_it_goes_back_to_does_not_depend_on_the_moments_of_checkpoints(tmp_path: Path) -> None:

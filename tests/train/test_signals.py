@@ -42,24 +42,46 @@ def recipe() -> Recipe:
     return tiny.recipe(epochs=1, log_epochs=0.5, checkpoint_seconds=1000.0)
 
 
-def train_slowly(folder: Path) -> None:
+def train_slowly(folder: Path, said: str, *rank_and_port: int) -> None:
+    if rank_and_port:
+        processes.join_two(*rank_and_port)
     try:
         train_supernet(tiny.supernet(), Slow(tiny.recipe()), tiny.recipe(iterations=500), folder=folder / "train")
     except KeyboardInterrupt as stopped:
-        (folder / "said").write_text(str(stopped))
+        (folder / said).write_text(str(stopped))
+
+
+def newest_checkpoint(folder: Path) -> int:
+    found = (folder / "train" / "checkpoints").glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_process_stops_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
-    checkpoints = tmp_path / "train" / "checkpoints"
-    with processes.running(train_slowly, tmp_path) as process:
-        processes.wait_until(lambda: any(checkpoints.glob("step-*")), process)
+    with processes.running(train_slowly, tmp_path, "said") as process:
+        processes.wait_until(lambda: newest_checkpoint(tmp_path) > 0, process)
         os.kill(process.pid or 0, number)
         process.join(processes.PATIENCE)
         assert process.exitcode == 0
-    newest = max(int(path.name.removeprefix("step-")) for path in checkpoints.glob("step-*"))
-    assert (tmp_path / "said").read_text() == f"stopped at step {newest} of 500; the same command goes on from here"
-    assert newest < 500
+    step = newest_checkpoint(tmp_path)
+    assert 0 < step < 500
+    assert (tmp_path / "said").read_text() == f"stopped at step {step} of 500; the same command goes on from here"
+
+
+def test_two_processes_stop_together_if_one_of_them_is_told_to(tmp_path: Path) -> None:
+    port = processes.free_port()
+    with (
+        processes.running(train_slowly, tmp_path, "first", 0, port) as first,
+        processes.running(train_slowly, tmp_path, "second", 1, port) as second,
+    ):
+        processes.wait_until(lambda: newest_checkpoint(tmp_path) > 0, first)
+        os.kill(second.pid or 0, signal.SIGTERM)
+        for process in (first, second):
+            process.join(processes.PATIENCE)
+            assert process.exitcode == 0
+    step = newest_checkpoint(tmp_path)
+    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text()
+    assert (tmp_path / "first").read_text().startswith(f"stopped at step {step} of 500")
 
 
 def test_stopped_and_resumed_is_the_same_as_uninterrupted(tmp_path: Path, capsys: Any) -> None:

@@ -6,7 +6,7 @@ No torch here, so that help comes at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal  # noqa: F401 - Any: jsonargparse reads inherited fields by the names known here
 
 from nasformer.cli.options import BudgetConfig, EvolveOptions, ProbeConfig, SearchOptions, SpaceConfig
 from nasformer.data.options import DataOptions

@@ -37,7 +37,7 @@ class DamagedCheckpoint(Exception):
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of one training; the newest two are kept, of a finished one the last.
+    """The checkpoints of one training: the newest and one before it are kept, of a finished training the last.
 
     Args:
         folder: Where they live.
@@ -52,7 +52,13 @@ class Checkpoints:
     def __post_init__(self) -> None:
         self.settings = json.loads(json.dumps(self.settings))  # as it will be read: tuples are lists there
 
-    def save(self, step: int, parts: Parts, last: bool = False) -> None:
+    def save(self, step: int, parts: Parts, *, keep: int | None = None, last: bool = False) -> None:
+        """Writes a checkpoint, then removes others.
+
+        Args:
+            keep: The step of the one that is kept beside it; None: the newest before it.
+            last: Whether it is that of a finished training, which needs no other.
+        """
         draft, final = self.folder / f".step-{step}.tmp", self.path(step)
         shutil.rmtree(draft, ignore_errors=True)
         for name, tensors in parts.items():
@@ -62,12 +68,12 @@ class Checkpoints:
         write_json(draft / SETTINGS, {**self.settings, CHECKSUMS: checksums})
         shutil.rmtree(final, ignore_errors=True)  # such as a damaged one
         os.replace(draft, final)
-        self.remove_others(step, keep_previous=not last)
-
-    def remove_others(self, step: int, keep_previous: bool) -> None:
-        """Removes all but this checkpoint and perhaps the one before; also what a kill left half written."""
         older = [other for other in self.steps() if other < step]
-        kept = {self.path(step), self.rollback_path, *(self.path(other) for other in older[-1:] if keep_previous)}
+        self.remove_others([step, *([keep] if keep is not None else older[-1:] if not last else [])])
+
+    def remove_others(self, steps: list[int]) -> None:
+        """Removes all but these checkpoints; also what a kill left half written."""
+        kept = {self.rollback_path, *map(self.path, steps)}
         for path in self.folder.iterdir():
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)

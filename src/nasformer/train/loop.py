@@ -28,6 +28,7 @@ from nasformer.supernet.samplers import Sampler, make_sampler
 from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
 from nasformer.train.checkpoint import (
     Checkpoints,
+    DamagedCheckpoint,
     NotFinite,
     Parts,
     Rollback,
@@ -218,7 +219,7 @@ class Trainer:
         self.new_losses, self.losses = list[Tensor](), torch.zeros(0, device=self.device)
         """Losses of the interval so far: of this process, and before these the means over all processes."""
         self.interval_state = Parts()
-        """The state at the start of the interval, to go back to."""
+        """The state at the start of the interval, to go back to; empty where it is lost."""
         self.rollback: Rollback | None = None
         self.note = ""
         self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * recipe.checkpoint_seconds
@@ -369,21 +370,22 @@ class Trainer:
         losses = self.gather_losses()
         if not self.checkpoints or not (losses.isfinite().all() and weights_are_finite(self.model)):
             return False
-        if self.world.main:
-            self.checkpoints.save(self.done, self.checkpoint_parts(losses), last=self.done == self.total)
+        if self.world.main and len(losses):
+            self.save_within_interval(self.checkpoints, losses)
+        elif self.world.main:
+            self.checkpoints.save(self.done, self.interval_state, last=self.done == self.total)
         self.saved_at, self.wait = time.monotonic(), self.recipe.checkpoint_seconds
         return True
 
-    def checkpoint_parts(self, losses: Tensor) -> Parts:
-        """The state now; within an interval also its losses so far, and the state at its start for a rollback.
+    def save_within_interval(self, checkpoints: Checkpoints, losses: Tensor) -> None:
+        """Writes a checkpoint with the losses so far; for a rollback, that of the interval's start is kept beside it.
 
-        That of step 0 need not be saved: it is what a training starts with.
+        Step 0 needs none: it is what a training starts with.
         """
-        if not len(losses):
-            return self.interval_state
-        start = self.interval_state if self.interval_start else {}
-        at_start = {f"start-{name}": tensors for name, tensors in start.items()}
-        return {**self.state(), "interval": {"losses": losses}, **at_start}
+        start, parts = self.interval_start, {**self.state(), "interval": {"losses": losses}}
+        if start and self.interval_state and start not in checkpoints.steps():
+            checkpoints.save(start, self.interval_state)
+        checkpoints.save(self.done, parts, keep=start or None)
 
     def state(self) -> Parts:
         """A copy of all that the rest of the training depends on, in main memory."""
@@ -412,25 +414,28 @@ class Trainer:
             self.rollback = self.checkpoints.load_rollback()
             if parts:
                 self.set_state(parts)
-                self.restore_interval(parts)
+                self.restore_interval(self.checkpoints, parts)
         self.world.barrier()  # nobody may write while another still reads
         self.saved_at = time.monotonic()
         if 0 < self.done < self.total and not self.quiet:
             say(f"{self.label}: resuming at step {self.done} of {self.total}")
 
-    def restore_interval(self, parts: Parts) -> None:
+    def restore_interval(self, checkpoints: Checkpoints, parts: Parts) -> None:
         """Losses so far, and the state to go back to: that of the checkpoint itself where an interval starts."""
-        at_start = {name.removeprefix("start-"): part for name, part in parts.items() if name.startswith("start-")}
-        if self.done == self.interval_start:
+        start = self.interval_start
+        if self.done == start:
             self.begin_interval(parts)
-        elif at_start:
-            self.begin_interval(at_start)
+        elif start:
+            try:
+                self.begin_interval(checkpoints.read(start)[1])
+            except DamagedCheckpoint:
+                self.begin_interval({})
         if "interval" in parts:
             self.losses = parts["interval"]["losses"].to(self.device)
 
     def roll_back(self, trouble: NotFinite) -> None:
         """Goes back to where the interval began, once; says so, and notes it for a training that is resumed."""
-        if self.rollback:
+        if self.rollback or not self.interval_state:
             raise trouble
         back_to = (self.done - 1) // self.interval * self.interval
         self.rollback = Rollback.after(trouble, back_to, self.total, self.batches.steps_per_epoch)
