@@ -44,7 +44,7 @@ class Watched(Batches):
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Eight steps an epoch, and a checkpoint after every second one."""
+    """Eight steps an epoch, a line of the log after every second one, and a checkpoint after each."""
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 128, "warmup_epochs": 0.5, "augment": PLAIN}
     return Recipe(**(settings | {"log_epochs": 0.25, "checkpoint_seconds": 0.0} | changes))
 

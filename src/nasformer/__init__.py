@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Arch": "space.arch",
     "AttentionMaps": "attention.maps",
-    "Budget": "search.budget",
     "AugmentOptions": "data.options",
+    "Budget": "search.budget",
     "Profile": "latency.profile",
     "Recipe": "train.recipe",
     "Scorer": "proxies.scoring",
@@ -23,6 +23,7 @@ _HOMES = {
     "attention_maps": "attention.maps",
     "evaluate": "train.evaluate",
     "export_model": "export.bundle",
+    "from_dataset": "data.datasets",
     "get_space": "families.registry",
     "list_spaces": "families.registry",
     "load_data": "data.sources",

@@ -56,11 +56,11 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int, repeats: int = 
     [0, 1, 2, 3]
     """
     batch = clamp_batch(n, batch_size)
-    epoch, position = divmod(step, n // batch)
-    places = torch.arange(position * batch, (position + 1) * batch)
+    epoch, number = divmod(step, n // batch)
+    positions = torch.arange(number * batch, (number + 1) * batch)
     # The copies of a sample are dealt round the batch instead of standing side by side, since neighbours are
     # mixed with each other; and a rank's part holds different samples, as with DeiT's strided sampler.
-    dealt = torch.cat([places[copy::repeats] for copy in range(repeats)])
+    dealt = torch.cat([positions[copy::repeats] for copy in range(repeats)])
     return _epoch_order(n, epoch, seed)[dealt // repeats]
 
 

@@ -436,19 +436,19 @@ NAMED: dict[str, NamedSet] = {
 SOURCES: dict[str, Callable[[Request], Source]] = {"digits": load_digits} | dict.fromkeys(NAMED, load_named)
 
 
-def _list_torchvision(kind: str, name: str, root: Path, splits: tuple[str, str | None, str]) -> Listing:
+def _list_torchvision(class_name: str, name: str, root: Path, splits: tuple[str, str | None, str]) -> Listing:
     """Torchvision's sets hand the path of an image to a loader of ours, which gives it back."""
-    sets = [_torchvision(kind)(root, split=part, loader=str) if part else None for part in splits]
+    sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
     train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
     assert sets[0] is not None
     assert train is not None
     return Listing(name, train, list(sets[0].classes), val, test)
 
 
-def _torchvision(kind: str) -> Any:
+def _torchvision(class_name: str) -> Any:
     from torchvision import datasets
 
-    return getattr(datasets, kind)
+    return getattr(datasets, class_name)
 
 
 def _table(path: Path) -> dict[str, str]:

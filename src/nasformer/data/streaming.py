@@ -1,6 +1,6 @@
 """Image files that are too large for memory (ImageNet): worker processes decode and augment them as they are needed.
 
-What an item looks like depends on (seed, step, place in the global batch) alone, not on the worker that makes it. So
+What an item looks like depends on (seed, step, position in the global batch) alone, not on the worker that makes it. So
 batches are the same for any number of workers, and any step can be the first to be decoded. A file that cannot be read
 gives its place to the next one of its class, which is the same one each time.
 """
@@ -133,7 +133,7 @@ class StreamingFolder:
             everything = batch_indices(len(self._files["train"]), self.batch_size, step, self.seed, self.repeats)
             mine = rank_slice(everything, self.rank, self.world).tolist()
             first = self.rank * len(mine)
-            yield [(index, mix(self.seed, Purpose.ITEM, step, first + place)) for place, index in enumerate(mine)]
+            yield [(index, mix(self.seed, Purpose.ITEM, step, first + number)) for number, index in enumerate(mine)]
 
     def _items(self, split: str, transform: Callable[[Any], Tensor], replace: bool = False) -> _Items:
         return _Items(self._files[split], transform, self.in_chans, replace)

@@ -214,12 +214,11 @@ class Trainer:
         if isinstance(model, Supernet):
             self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
 
-        self.done = 0
-        """Steps done."""
-        self.new_losses, self.losses = list[Tensor](), torch.zeros(0, device=self.device)
-        """Losses of the interval so far: of this process, and before these the means over all processes."""
+        self.done = 0  # steps
+        # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
+        self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
+        # The state at the start of the interval, to go back to; empty where it is lost.
         self.interval_state = Parts()
-        """The state at the start of the interval, to go back to; empty where it is lost."""
         self.rollback: Rollback | None = None
         self.note = ""
         self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * recipe.checkpoint_seconds
