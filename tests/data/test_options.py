@@ -57,6 +57,7 @@ def test_a_hold_out_is_kept_in_one_way_of_writing() -> None:
     """A run folder compares it with what it was before."""
     assert DataOptions(holdout="500images").holdout == DataOptions(holdout=" 500 images").holdout == "500 images"
     assert DataOptions(holdout="0.25").holdout == 0.25
+    assert DataOptions(holdout="0 images").holdout == 0
     assert DataOptions(holdout="25").holdout == DataOptions(holdout=25.0).holdout == 25
 
 

@@ -51,7 +51,8 @@ class DataOptions:
         check_range(self, "seed", 0, below=2**63, whole=True)
         amount = HoldoutAmount.parse(self.holdout)
         if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
-            self.holdout = amount.value if amount.unit != "in all" else f"{amount.value:g} images"
+            in_all = amount.unit == "in all" and amount.value
+            self.holdout = f"{amount.value} images" if in_all else float(amount.value)
 
 
 @dataclass(frozen=True)
