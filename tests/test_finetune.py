@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nasformer.runs.folder import winner
 
 import tiny
 from nasformer.cli.main import main, parse
@@ -20,7 +21,6 @@ from nasformer.export.card import provenance
 from nasformer.families.registry import get_space
 from nasformer.families.storage import load_model, save_model
 from nasformer.runs import single as finetuning
-from nasformer.runs.folder import winner
 from nasformer.runs.single import fresh_model, heir, rechannelled
 from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.storage import load_supernet, save_supernet

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
+from nasformer.runs.search import search_supernet
 from nasformer.search.journal import read_journal
-from nasformer.train.evaluate import Confusion, SubnetEvaluator, autocast, evaluate, find_confusion, search_supernet
+from nasformer.train.evaluate import Confusion, SubnetEvaluator, autocast, evaluate, find_confusion
 
 # Ranks of the true class: 1, 2, 5, 6, 1, 7
 LOGITS = torch.tensor(

@@ -19,7 +19,7 @@ from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
 from nasformer.supernet.calibration import IMAGES, recalibrated
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog, read_snapshots
@@ -71,7 +71,7 @@ def test_a_training_with_everything_has_snapshots(whole: tuple[Path, Supernet]) 
     assert [line["epoch"] for line in snapshots] == [0.15, 0.3, 0.4]
     assert all(line.keys() == {"step", "epoch", "watch", "subnets"} for line in snapshots)
     assert all(list(line["watch"]) == list(operator_archs(SPACE.root)) for line in snapshots)
-    assert all(list(line["subnets"]) == list(subnets(SPACE)) for line in snapshots)
+    assert all(list(line["subnets"]) == list(fixed_subnets(SPACE)) for line in snapshots)
     assert len({tuple(line["subnets"].values()) for line in snapshots}) == 3  # each time with other weights
     assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
 
@@ -98,7 +98,7 @@ def test_a_snapshot_is_the_accuracy_on_held_out_images_with_statistics_of_its_ow
     snapshots = Snapshots(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
     found = snapshots.take()
     assert supernet.training
-    for group, archs in {"watch": operator_archs(SPACE.root), "subnets": subnets(SPACE)}.items():
+    for group, archs in {"watch": operator_archs(SPACE.root), "subnets": fixed_subnets(SPACE)}.items():
         for name, arch in archs.items():
             model = recalibrated(supernet, arch, batches, images=100)
             assert found[group][name] == evaluate(model, batches, "holdout")["accuracy"]
@@ -126,7 +126,7 @@ def test_without_operators_the_smallest_and_the_largest_are_evaluated(tmp_path: 
 def test_the_subnets_are_those_of_the_seed() -> None:
     batches, recipe = tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=1)
     one, two = (Snapshots(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
-    assert one.subnets == subnets(tiny.SPACE, 1) != two.subnets
+    assert one.subnets == fixed_subnets(tiny.SPACE, 1) != two.subnets
     assert one.operators == two.operators
 
 

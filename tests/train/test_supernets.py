@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from nasformer.data.loaders import Batches
-from nasformer.train.evaluate import search_supernet
+from nasformer.runs.search import search_supernet
 
 OPTIONS = {"population": 4, "generations": 2}
 

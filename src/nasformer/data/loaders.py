@@ -231,19 +231,3 @@ def check_split(split: str, held_out: int) -> str:
     if split == "holdout" and not held_out:
         raise UserError("no images are held out; load the data with holdout=0.1 or so to evaluate on them")
     return split
-
-
-def as_batches(
-    data: Data | BatchSource,
-    augment: AugmentOptions,
-    batch_size: int,
-    seed: int = 0,
-    rank: int = 0,
-    world: int = 1,
-    device: torch.device | str = "cpu",
-    repeats: int = 1,
-) -> BatchSource:
-    """The batches of a dataset; a source of batches is left as it is."""
-    if not isinstance(data, Data):
-        return data
-    return Batches(data, augment, batch_size, seed, rank, world, device, repeats)

@@ -65,7 +65,7 @@ class FreshLayers:
     def draw(self, segment: Segment) -> nn.Module:
         """A layer with nested weights; one too large for the space, as a preset may have, gets its own."""
         if self.holds(segment):
-            layer = self.supernet.filled(segment, self.largest)
+            layer = self.supernet.extract_layer(segment, self.largest)
             for name, spread in self.own_spreads(segment).items():
                 if spread > 0:  # constants stay as they are
                     layer.get_parameter(name).mul_(spread / spread_of(self.largest[f"{segment.name}.{name}"]))
@@ -95,7 +95,7 @@ class FreshLayers:
 
     def model(self, arch: Arch) -> Backbone:
         """The whole network of an arch, a copy to do with as one likes."""
-        model = self.space.model(arch, layer_of=lambda s: deepcopy(self.layer(s)), **self.space.options)
+        model = self.space.model(arch, build_layer=lambda s: deepcopy(self.layer(s)), **self.space.options)
         return model.eval().requires_grad_()
 
 

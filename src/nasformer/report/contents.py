@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.finalists import how_measured
@@ -20,7 +21,6 @@ from nasformer.search.problem import RESERVED, Candidate, plain_scores
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window
 from nasformer.space.node import corners
-from nasformer.supernet.storage import retupled
 from nasformer.train.log import TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import read_json
 
@@ -123,7 +123,7 @@ def read_run(folder: Path) -> Run:
         config={"space": result.get("space"), **config} if result.get("space") else config,
         log=_training(folder / "train" / "log.jsonl"),
         candidates=candidates,
-        options=retupled(settings.get("model_options") or {}),
+        options=options_from_json(settings.get("model_options") or {}),
         score=_score_name(settings, candidates),
         ranked=_ranked(settings),
         proxies=[str(name) for name in _list(result, "proxies", path)],

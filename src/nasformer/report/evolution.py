@@ -19,7 +19,7 @@ from nasformer.space.choice import Scalar
 from nasformer.space.dimensions import written
 from nasformer.space_search.evolve import Dimension, Step
 from nasformer.space_search.quality import Quality
-from nasformer.supernet.storage import Carried
+from nasformer.supernet.carry import Carried
 from nasformer.utils.files import read_json, write_text
 from nasformer.utils.tables import csv_text, html_row, html_table
 

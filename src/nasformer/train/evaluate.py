@@ -1,28 +1,19 @@
-"""Evaluation: accuracy and loss of a model, of subnets with inherited weights, and a search among these.
-
-In the end: which classes a model takes for which.
-"""
+"""Evaluation: accuracy and loss of a model and of subnets with inherited weights, and which classes are confused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.data.images import Data
-from nasformer.data.loaders import BatchSource, Split, as_batches
-from nasformer.data.options import AugmentOptions
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
-from nasformer.search.budget import Budget
-from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.supernet import Supernet
@@ -125,46 +116,6 @@ class SubnetEvaluator:
         if self.supernet.has_statistics:
             return evaluate(self.model(arch), self.batches, split, precision=self.precision)
         return evaluate(self.supernet, self.batches, split, arch=arch, precision=self.precision)
-
-
-def search_supernet(
-    supernet: Supernet,
-    data: Data | BatchSource,
-    *,
-    budget: Budget | None = None,
-    strategy: str = "evolution",
-    options: Mapping[str, Any] | None = None,
-    objectives: tuple[str, ...] = ("accuracy",),
-    seed: int = 0,
-    journal: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    precision: str = "auto",
-    quiet: bool = False,
-    calibration_images: int = IMAGES,
-) -> SearchResult:
-    """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
-
-    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
-
-    Args:
-        objectives: What to raise or, with a leading minus, to lower: "accuracy", "-loss" (TrioNet's), or a cost.
-    """
-    # What has no effect is no setting: so it refuses no journal.
-    calibration = {"calibration_images": calibration_images} if supernet.has_statistics else {}
-    batches = as_batches(data, AugmentOptions(), EVALUATION_BATCH, seed, device=supernet.device)
-    return search(
-        supernet.space,
-        SubnetEvaluator(supernet, batches, precision, calibration_images),
-        supernet.space.costs,
-        strategy=strategy,
-        options=options,
-        budget=budget or Budget(),
-        objectives=objectives,
-        seed=seed,
-        journal=journal,
-        settings={"space": supernet.space.name, **calibration, **(settings or {})},
-        quiet=quiet,
-    )
 
 
 # Confusion: accuracy by class, and which class is taken for which

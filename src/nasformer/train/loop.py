@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.images import Data
-from nasformer.data.loaders import Batch, BatchSource, as_batches
+from nasformer.data.loaders import Batch, Batches, BatchSource
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES
@@ -135,10 +135,17 @@ def fit(
     """Trains a model where its weights are, among the processes of torchrun; `options` are those of `Trainer`."""
     device = next(model.parameters()).device
     world = join_world(device)
-    batches = as_batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
+    batches = as_batches(data, recipe, seed, world, device)
     loss = loss_of(recipe, batches, device)
     path = Path(folder) if folder else None
     return Trainer(model, batches, recipe, loss=loss, folder=path, seed=seed, world=world, **options).run()
+
+
+def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
+    """The batches of a dataset; a source of batches is left as it is."""
+    if not isinstance(data, Data):
+        return data
+    return Batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
 
 
 def loss_of(recipe: Recipe, batches: BatchSource, device: torch.device) -> Loss:

@@ -19,8 +19,7 @@ class TrainingStopped(KeyboardInterrupt):
 
     def __init__(self, step: int, total: int, saved: bool, signal_number: int | None = None) -> None:
         self.step, self.total, self.saved, self.signal_number = step, total, saved, signal_number
-        then = "the same command goes on from here" if saved else "this step was not saved"
-        super().__init__(f"stopped at step {step} of {total}; {then}")
+        super().__init__(f"at step {step} of {total}" + ("" if saved else ", which was not saved"))
 
 
 class StopSignals:

@@ -10,7 +10,7 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.node import Node, corners
 from nasformer.supernet.calibration import IMAGES
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.recipe import Recipe
@@ -31,7 +31,7 @@ class Snapshots:
         if self.interval and not batches.held_out:
             raise UserError("watch_epochs needs images held out of training; set --holdout 0.1 or so, or leave it out")
         self.operators = operator_archs(supernet.space.root) if self.interval else {}
-        self.subnets = subnets(supernet.space, seed) if self.interval else {}
+        self.subnets = fixed_subnets(supernet.space, seed) if self.interval else {}
 
     def due(self, done: int, total: int) -> bool:
         """Whether there is a snapshot after so many steps out of all."""
