@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from nasformer.data.decode import BadImage, read_header, read_image, resize_and_crop
+from nasformer.data.decode import BadImage, read_header, read_image
+from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.data.sources import load_data
 from nasformer.data.streaming import cut_long
 
@@ -163,12 +164,14 @@ def test_what_the_crop_shows_is_resized_as_the_whole_would_be(photo: Callable[..
     """But for rounding, of which there is some in each direction."""
     image = Image.fromarray(photo(1)[0].permute(1, 2, 0).numpy()).resize(size)
     for side in (16, 96, 224):
-        found, expected = (
-            np.asarray(view(image, side)).astype(int) for view in (resize_and_crop, resized_then_cropped)
-        )
+        found = np.asarray(resize_and_crop(image, (side, side), CROP_PCT)).astype(int)
         assert found.shape == (side, side, 3)
-        assert abs(found - expected).max() <= 2
-    assert resize_and_crop(image, 50) is image or size != (50, 50)
+        assert abs(found - np.asarray(resized_then_cropped(image, side))).max() <= 2
+
+
+def test_an_image_of_the_right_size_is_left_alone(photo: Callable[..., Any]) -> None:
+    image = Image.fromarray(photo(1)[0].permute(1, 2, 0).numpy())
+    assert np.array_equal(resize_and_crop(image, (32, 32), crop_pct=1.0), image)
 
 
 @pytest.mark.parametrize("size", [(1, 65_000), (65_000, 1)])
@@ -176,7 +179,9 @@ def test_a_very_long_image_takes_little_memory(tmp_path: Path, size: tuple[int, 
     """Resized as a whole it would have 16,640,000 x 256 pixels."""
     Image.new("RGB", size, (10, 20, 30)).save(tmp_path / "long.png")
     image = read_image(str(tmp_path / "long.png"))
-    assert np.array_equal(np.unique(np.asarray(resize_and_crop(image, 224)).reshape(-1, 3), axis=0), [[10, 20, 30]])
+    assert np.array_equal(
+        np.unique(np.asarray(resize_and_crop(image, (224, 224), CROP_PCT)).reshape(-1, 3), axis=0), [[10, 20, 30]]
+    )
     cut = cut_long(image)
     assert sorted(cut.size) == [1, 8]
 

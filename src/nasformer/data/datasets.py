@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import GREY_MODES, channels_first, convert, resize_and_crop
+from nasformer.data.decode import GREY_MODES, channels_first, converted
 from nasformer.data.files import FEW, BadImages
 from nasformer.data.images import Data, ImageSet, channel_stats, check_classes, make_splits, resize
 from nasformer.data.options import MAX_BAD
+from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import progress, say
 
@@ -54,7 +55,9 @@ def from_dataset(
     bad = BadImages(max_bad, quiet=quiet)
     amount, val = (holdout, None) if isinstance(holdout, int | float | str) else (0.1, holdout)
     given = {part: items for part, items in {"train": train, "holdout": val, "test": test}.items() if items is not None}
-    parts = _stack({part: _read_items(items, f"{name}: {part}", img_size, bad) for part, items in given.items()}, name)
+    crops = {1.0}
+    read = {part: _read_items(items, f"{name}: {part}", img_size, bad, crops) for part, items in given.items()}
+    parts = _stack(read, name)
     total = sum(len(items) for items in given.values())
     bad.check(total, name)
     bad.tell(total, name)
@@ -71,10 +74,13 @@ def from_dataset(
     )
     for note in [] if quiet else splits.notes:
         say(f"{name}: {note}")
-    return Data(name, *splits.parts(), names, *channel_stats(splits.train.images))
+    return Data(name, *splits.parts(), names, *channel_stats(splits.train.images), min(crops))
 
 
-def _read_items(items: Any, what: str, img_size: int | None, bad: BadImages) -> list[tuple[Tensor, int]]:
+def _read_items(
+    items: Any, what: str, img_size: int | None, bad: BadImages, crops: set[float]
+) -> list[tuple[Tensor, int]]:
+    """The items as bytes and class numbers; adds to `crops` how each was cropped."""
     read: list[tuple[Tensor, int]] = []
     with progress("read", len(items), bad.quiet or len(items) < FEW) as report:
         for index in range(len(items)):
@@ -84,6 +90,7 @@ def _read_items(items: Any, what: str, img_size: int | None, bad: BadImages) -> 
             except READ_ERRORS as error:
                 bad.add(item, " ".join(str(error).split()) or type(error).__name__)
                 continue
+            crops.add(_crop_pct(image, img_size))
             read.append((to_bytes(image, img_size, item), _class_number(label, item)))
             report(index + 1)
     if not read:
@@ -91,13 +98,22 @@ def _read_items(items: Any, what: str, img_size: int | None, bad: BadImages) -> 
     return read
 
 
+def _crop_pct(image: Any, img_size: int | None) -> float:
+    """How an image is cropped: a Pillow image as files are unless it has the right size, an array not at all."""
+    from PIL.Image import Image
+
+    return CROP_PCT if img_size and isinstance(image, Image) and image.size != (img_size, img_size) else 1.0
+
+
 def to_bytes(image: Any, img_size: int | None, what: str) -> Tensor:
     """A Pillow image, tensor or array as bytes [C, H, W]."""
     from PIL.Image import Image
 
     if isinstance(image, Image):
-        plain = convert(image, 1 if image.mode in GREY_MODES else 3)
-        return torch.from_numpy(channels_first(resize_and_crop(plain, img_size) if img_size else plain).copy())
+        plain = converted(image, 1 if image.mode in GREY_MODES else 3)
+        if img_size:
+            plain = resize_and_crop(plain, (img_size, img_size), _crop_pct(image, img_size))
+        return torch.from_numpy(channels_first(plain).copy())
     pixels = _to_tensor(image, what)
     if pixels.is_floating_point():
         low, high = float(pixels.min()), float(pixels.max())

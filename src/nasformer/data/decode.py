@@ -1,10 +1,10 @@
-"""One image file to pixels: an 8-bit Pillow image in grey, RGB or RGBA, resized and cropped as in evaluation."""
+"""One image file to one Pillow image of 8 bits: grey, RGB or RGBA, whatever the file has."""
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
-CROP_SHARE = 224 / 256
-"""Side of the centre crop, relative to the short side of the resized image."""
 
 
 class BadImage(Exception):
@@ -34,7 +32,7 @@ def read_image(path: str, channels: int = 3) -> Image:
     """The image the right way up, in 8 bits and with so many channels; raises BadImage."""
     try:
         with _open(path) as image:
-            return convert(_upright(image), channels)
+            return converted(upright(image), channels)
     except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
         raise BadImage(_reason(error)) from error
 
@@ -62,7 +60,7 @@ def _open(path: str) -> Image:
     return image
 
 
-def convert(image: Image, channels: int) -> Image:
+def converted(image: Image, channels: int) -> Image:
     """An image with so many channels. Transparency is laid on white where there is no channel for it."""
     image = _eight_bits(image)
     if channels < 4 and image.has_transparency_data:
@@ -74,16 +72,15 @@ def convert(image: Image, channels: int) -> Image:
 
 def _eight_bits(image: Image) -> Image:
     """The high byte of 16 bits, as Pillow itself does for colour; converting grey would cut off at 255 instead."""
-    from PIL import Image as Pillow
-
     if image.mode == "F":
         raise ValueError("pixels are floats; save them as 8 or 16 bits")
     if not image.mode.startswith("I"):
         return image
-    pixels = np.asarray(image)
-    if pixels.min() < 0 or pixels.max() > 65535:
+    image = image.convert("I")
+    low, high = cast(tuple[int, int], image.getextrema())
+    if low < 0 or high > 65535:
         raise ValueError("pixels have 32 bits; save them as 8 or 16 bits")
-    return Pillow.fromarray((pixels >> 8).astype(np.uint8))
+    return image.point(lambda value: value * (1 / 256)).convert("L")
 
 
 def _on_white(image: Image) -> Image:
@@ -93,7 +90,7 @@ def _on_white(image: Image) -> Image:
     return Pillow.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-def _upright(image: Image) -> Image:
+def upright(image: Image) -> Image:
     """As the camera was held."""
     from PIL import ImageOps
 
@@ -108,23 +105,6 @@ def _reason(error: Exception) -> str:
     """The first line of a message, without the path or an object's address at its end."""
     first = (str(error).splitlines() or [""])[0].split(" '")[0].split(" <")[0]
     return first or type(error).__name__
-
-
-def resize_and_crop(image: Image, size: int) -> Image:
-    """The usual evaluation view: short side to 256/224 of the size, then the centre. The right size is left alone.
-
-    Only what the crop shows is resized: the whole of a very long image would not fit into memory.
-    """
-    from PIL.Image import Resampling
-
-    if image.size == (size, size):
-        return image
-    scale = size / CROP_SHARE / min(image.size)
-    resized = [max(size, round(side * scale)) for side in image.size]
-    start = [(side - size) // 2 for side in resized]
-    left, top = (first * side / new for first, side, new in zip(start, image.size, resized, strict=True))
-    width, height = (size * side / new for side, new in zip(image.size, resized, strict=True))
-    return image.resize((size, size), Resampling.BICUBIC, box=(left, top, left + width, top + height))
 
 
 def channels_first(image: Image) -> np.ndarray:

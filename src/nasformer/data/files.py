@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, channels_first, check_channels, read_header, read_image, resize_and_crop
+from nasformer.data.decode import BadImage, channels_first, check_channels, read_header, read_image
 from nasformer.data.images import (
     Data,
     ImageSet,
@@ -26,6 +26,7 @@ from nasformer.data.images import (
     make_splits,
 )
 from nasformer.data.options import MAX_BAD
+from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.ranges import check_number
@@ -197,13 +198,14 @@ def _header(path: str) -> tuple[tuple[int, int], bool] | str:
 
 @dataclass
 class ImageFiles:
-    """Files of three splits, to be read at `size` pixels with `channels`."""
+    """Files of three splits, to be read at `size` pixels with `channels`; `crop_pct` is 1 where all have that size."""
 
     name: str
     splits: Splits[Files]
     size: int
     channels: int
     bad: BadImages
+    crop_pct: float = CROP_PCT
 
     @property
     def decoded_bytes(self) -> int:
@@ -224,17 +226,19 @@ class ImageFiles:
         self.bad.tell(len(self.splits), self.name)
         train, holdout, test = parts
         check_filled(train, f"{self.name}: train")
-        return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, *channel_stats(train.images))
+        stats = channel_stats(train.images)
+        return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, *stats, self.crop_pct)
 
     def _decode(self, files: Files, report: Progress, done: int) -> ImageSet:
         images = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
 
         def load(index: int) -> str | None:
             try:
-                image = resize_and_crop(read_image(files.path(index), self.channels), self.size)
+                image = read_image(files.path(index), self.channels)
             except BadImage as error:
                 return str(error)
-            images[index] = torch.from_numpy(channels_first(image))
+            view = resize_and_crop(image, (self.size, self.size), self.crop_pct)
+            images[index] = torch.from_numpy(channels_first(view))
             return None
 
         good = torch.ones(len(files), dtype=torch.bool)
@@ -273,7 +277,8 @@ def prepare_files(
     if not bad.quiet:
         for note in splits.notes:
             say(f"{listing.name}: {note}")
-    return ImageFiles(listing.name, splits, img_size or common.size or usual_size, channels, bad)
+    size = img_size or common.size or usual_size
+    return ImageFiles(listing.name, splits, size, channels, bad, 1.0 if common.size == size else CROP_PCT)
 
 
 # Memory: do the decoded images fit, or must they be streamed?

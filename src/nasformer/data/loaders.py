@@ -16,6 +16,7 @@ from torch import Tensor
 from nasformer.data.augment import Augment
 from nasformer.data.images import Data, ImageSet, normalise, send
 from nasformer.data.options import AugmentOptions
+from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
 from nasformer.utils.rng import Purpose, generator
 
@@ -120,6 +121,10 @@ class BatchSource(Protocol):
     """How images are normalised. A trained model wants them as in its training: set them before any batch."""
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """How evaluation prepares images, for whoever uses a model elsewhere."""
+
+    @property
     def steps_per_epoch(self) -> int: ...
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
@@ -190,6 +195,11 @@ class Batches:
     @property
     def img_size(self) -> int:
         return self.data.img_size
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        size, crop_pct = (self.img_size, self.img_size), self.data.crop_pct
+        return Preprocessing(size, self.in_chans, crop_pct, mean=self.mean, std=self.std)
 
     @property
     def held_out(self) -> int:

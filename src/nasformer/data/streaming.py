@@ -7,6 +7,7 @@ gives its place to the next one of its class, which is the same one each time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from nasformer.data.augment import Mixing
-from nasformer.data.decode import CROP_SHARE, BadImage, read_image
+from nasformer.data.decode import BadImage, read_image
 from nasformer.data.files import Files, ImageFiles, printable
 from nasformer.data.loaders import (
     Batch,
@@ -33,6 +34,7 @@ from nasformer.data.loaders import (
     steps_per_epoch,
 )
 from nasformer.data.options import MAX_BAD, AugmentOptions
+from nasformer.data.preprocessing import CROP_PCT, Preprocessing
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
@@ -100,6 +102,12 @@ class StreamingFolder:
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        size = self.img_size
+        crop_pct = size / math.floor(size / CROP_PCT)  # timm rounds the resized side down
+        return Preprocessing((size, size), self.in_chans, crop_pct, mean=self.mean, std=self.std)
 
     @property
     def held_out(self) -> int:
@@ -186,7 +194,7 @@ class StreamingFolder:
         from timm.data import create_transform
 
         mean, std = self._rgb_stats()
-        usual = create_transform(self.img_size, interpolation="bicubic", crop_pct=CROP_SHARE, mean=mean, std=std)
+        usual = create_transform(self.img_size, interpolation="bicubic", crop_pct=CROP_PCT, mean=mean, std=std)
         usual.transforms.insert(0, cut_long)
         return usual
 
