@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nasformer.cli.options import SearchOptions
+from nasformer.runs.search_training_free import search_training_free
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.cli.options import SearchOptions
 from nasformer.families import registry
 from nasformer.families.registry import get_space
 from nasformer.proxies.scoring import Scorer
-from nasformer.runs.search_training_free import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.strategies.cyclic import Cyclic

@@ -105,7 +105,7 @@ def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finish
         raise AssertionError("done before")
 
     monkeypatch.setattr(Trainer, "step", forbidden)
-    monkeypatch.setattr("nasformer.train.loop.inherited_accuracy", lambda *_: forbidden)
+    monkeypatch.setattr("nasformer.train.evaluate.SubnetEvaluator.__call__", forbidden)
     assert main(words("run", finished)) == 0
     assert contents(finished) == before
 

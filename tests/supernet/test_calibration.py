@@ -20,17 +20,18 @@ from nasformer.errors import UserError
 from nasformer.families import registry
 from nasformer.families.esformer import register
 from nasformer.families.storage import load_model
+from nasformer.runs.search import search_supernet
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Skeleton, Supernet
-from nasformer.train.evaluate import KEPT, Heirs, evaluate, inherited_accuracy
-from nasformer.train.log import watched
-from nasformer.train.loop import search_supernet, train_supernet
+from nasformer.train.evaluate import KEPT, SubnetEvaluator, evaluate
+from nasformer.train.log import read_snapshots
+from nasformer.train.loop import train_supernet
 from nasformer.train.optim import MovingAverage
-from nasformer.train.watch import landmarks
+from nasformer.train.snapshots import operator_archs
 from nasformer.utils.files import read_json
 from runs import SETTINGS, words
 from supernet.toy import toy_esformer, toy_supernet
@@ -242,10 +243,11 @@ def test_recalibration_leaves_the_mode_alone() -> None:
 
 def test_a_search_judges_with_recalibrated_statistics_and_keeps_them() -> None:
     found, batches = supernet(), Counted()
-    judge = inherited_accuracy(found, batches, images=300)
+    judge = SubnetEvaluator(found, batches, images=300)
     model = recalibrated(found, ARCH, batches, images=300)
     assert batches.asked == [300]
-    assert judge(ARCH) == {"accuracy": evaluate(model, batches, "holdout")["accuracy"]}
+    scores = evaluate(model, batches, "holdout")
+    assert judge(ARCH) == {"accuracy": scores["accuracy"], "loss": scores["loss"]}
     assert judge(ARCH) == judge(Arch.from_dict(ARCH.to_dict()))
     assert batches.asked == [300, 300]
     for seed in range(KEPT + 4):
@@ -269,20 +271,20 @@ def test_a_search_says_on_how_many_images_it_estimates(tmp_path: Path) -> None:
 
 def test_one_calibration_serves_all_splits_and_the_export() -> None:
     found, batches = supernet(), Counted()
-    heirs = Heirs(found, batches)
-    model = heirs.model(ARCH)
+    evaluator = SubnetEvaluator(found, batches)
+    model = evaluator.model(ARCH)
     for split in ("holdout", "test"):
-        assert heirs.accuracy(ARCH, split) == evaluate(model, batches, split)["accuracy"]  # type: ignore[arg-type]
-    assert heirs.model(ARCH) is model
+        assert evaluator.accuracy(ARCH, split) == evaluate(model, batches, split)["accuracy"]  # type: ignore[arg-type]
+    assert evaluator.model(ARCH) is model
     assert batches.asked == [2048]
 
 
 def test_without_batch_norm_nothing_is_recalibrated() -> None:
     found, batches = tiny.supernet(), Counted()
-    heirs = Heirs(found, batches)
-    assert heirs.accuracy(tiny.SMALLEST) == evaluate(found, batches, "test", arch=tiny.SMALLEST)["accuracy"]
-    tiny.assert_same(heirs.model(tiny.SMALLEST), found.extract(tiny.SMALLEST))
-    assert not heirs.model(tiny.SMALLEST).training
+    evaluator = SubnetEvaluator(found, batches)
+    assert evaluator.accuracy(tiny.SMALLEST) == evaluate(found, batches, "test", arch=tiny.SMALLEST)["accuracy"]
+    tiny.assert_same(evaluator.model(tiny.SMALLEST), found.extract(tiny.SMALLEST))
+    assert not evaluator.model(tiny.SMALLEST).training
     assert batches.asked == []
 
 
@@ -306,8 +308,8 @@ def test_every_command_takes_the_number_of_images_and_the_shipped_model_is_recal
     changes = {"space": SPACE.name, "patch_size": 1, "model": {"layer_scale": 0.5}, "train": training, "search": few}
     folder, options = tmp_path / "run", ["--calibration-images", "60", "--data", "digits", "--device", "cpu"]
     assert main([*words("train", folder, **changes), *options]) == 0
-    (snapshot,) = watched(folder / "train" / "log.jsonl")
-    archs = {*landmarks(SPACE.root).values(), *fixed_subnets(SPACE).values()}
+    (snapshot,) = read_snapshots(folder / "train" / "log.jsonl")
+    archs = {*operator_archs(SPACE.root).values(), *fixed_subnets(SPACE).values()}
     with_norm = [arch for arch in archs if any(map(is_norm, SPACE.build(arch).modules()))]
     assert len(snapshot["watch"] | snapshot["subnets"]) > len(asked) == len(with_norm) > 0
     assert main([*words("search", folder, **changes, max_params="1M"), *options]) == 0

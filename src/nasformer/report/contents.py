@@ -21,7 +21,7 @@ from nasformer.search.problem import RESERVED, Candidate, plain_scores
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window
 from nasformer.space.node import corners
-from nasformer.train.log import TrainLog, is_rollback, is_watch
+from nasformer.train.log import TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import read_json
 
 Limits = Mapping[str, tuple[float | None, float | None]]
@@ -183,7 +183,7 @@ def _training(path: Path) -> list[dict[str, float]]:
         records = TrainLog.read(path)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); {REPAIR}") from None
-    lines = [_log_line(record, path) for record in records if not (is_watch(record) or is_rollback(record))]
+    lines = [_log_line(record, path) for record in records if not (is_snapshot(record) or is_rollback(record))]
     return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
 
 

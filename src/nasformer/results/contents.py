@@ -25,7 +25,7 @@ from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window
 from nasformer.space.node import corners
-from nasformer.train.log import TrainLog, is_rollback, is_watch
+from nasformer.train.log import TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import read_json
 from nasformer.utils.schema import REMEDY, from_json
 from nasformer.utils.units import parse_quantity
@@ -221,7 +221,7 @@ def read_run(path: str | Path) -> RunContents:
 
 def read_log(path: Path) -> list[LogLine]:
     """The training log by step. Should steps come twice, what was written last counts."""
-    records = [line for line in TrainLog.read(path) if not (is_watch(line) or is_rollback(line))]
+    records = [line for line in TrainLog.read(path) if not (is_snapshot(line) or is_rollback(line))]
     lines = [from_json(LogLine, record, path) for record in records]
     return [line for _, line in sorted({line.step: line for line in lines}.items())]
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
-from nasformer.data.loaders import Batches, BatchSource, StreamingFolder, find_files
-from nasformer.data.options import AugmentConfig, DataOptions
+from nasformer.data.loaders import Batches, BatchSource
+from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.data.sources import open_data
+from nasformer.data.streaming import StreamingFolder, find_files
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
@@ -26,7 +27,7 @@ from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
 
-UNTRAINED = Recipe(augment=AugmentConfig(crop="resized"))
+UNTRAINED = Recipe(augment=AugmentOptions(crop="resized"))
 """For commands that do not train: it augments nothing, and images can be streamed with no other crop."""
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from nasformer.data.files import USUAL_SIZE
-from nasformer.data.loaders import BatchSource, StreamingFolder
-from nasformer.data.options import AugmentConfig, DataOptions
+from nasformer.data.loaders import BatchSource
+from nasformer.data.options import AugmentOptions, DataOptions
+from nasformer.data.streaming import StreamingFolder
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.registry import get_space, list_spaces
@@ -256,7 +257,7 @@ class Run:
         return {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
 
     def last_loss(self) -> float:
-        return float(TrainLog.read(self.folder.log)[-1]["loss"])
+        return TrainLog.last_loss(self.folder.log)
 
 
 def make_scorer(command: Any, space: Space) -> Scorer:
@@ -272,7 +273,7 @@ def make_scorer(command: Any, space: Space) -> Scorer:
 
 def probe_batches(command: Any, img_size: int | None, device: torch.device) -> BatchSource:
     """Plain training images, shuffled, without augmentation."""
-    plain = Recipe(batch_size=command.probe_size, augment=AugmentConfig(crop="none", hflip=0.0, smoothing=0.0))
+    plain = Recipe(batch_size=command.probe_size, augment=AugmentOptions(crop="none", hflip=0.0, smoothing=0.0))
     asked = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
     options = DataOptions(data=command.data, seed=command.seed, **asked)
     return load_batches(options, plain, World(), device, img_size, usual_size=USUAL_SIZE)

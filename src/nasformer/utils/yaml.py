@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise UserError(f"{path} is larger than 1 MB; a config file holds a few options")
     try:
-        loaded = yaml.load(content, Loader=PlainLoader)  # noqa: S506 - a SafeLoader
+        loaded = yaml.load(content, Loader=PlainLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} is not valid YAML ({reason}); mend that line") from None

@@ -103,9 +103,9 @@ def from_file(path: Path, folder: Path, model: Backbone) -> ModelInput:
     """An image file, prepared as evaluation does."""
     import torch
 
-    from nasformer.data.decode import BadImage, check_channels, read_image
-    from nasformer.data.files import channels_first, resize_and_crop
+    from nasformer.data.decode import BadImage, channels_first, check_channels, read_image
     from nasformer.data.images import normalise
+    from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
     from nasformer.families.storage import input_shape
     from nasformer.results.folder import RunFolder
     from nasformer.runs.data import for_channels
@@ -122,7 +122,8 @@ def from_file(path: Path, folder: Path, model: Backbone) -> ModelInput:
         image = read_image(str(path), check_channels(channels))
     except BadImage as error:
         raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
-    pixels = torch.from_numpy(channels_first(resize_and_crop(image, rows)))[None]
+    crop_pct = 1.0 if image.size == (rows, rows) else CROP_PCT
+    pixels = torch.from_numpy(channels_first(resize_and_crop(image, (rows, rows), crop_pct)))[None]
     mean, std = (for_channels(facts[name], channels) for name in ("mean", "std"))
     return ModelInput(normalise(pixels, mean, std), mean, std)
 

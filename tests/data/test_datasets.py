@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
+from nasformer.data.datasets import from_dataset
 from nasformer.data.loaders import Batches
-from nasformer.data.options import AugmentConfig
-from nasformer.data.sources import from_dataset
+from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 
 
@@ -52,7 +52,7 @@ def test_every_form_gives_the_same_bytes(form: str) -> None:
     assert torch.equal(data.test.images[:, 1, 3, 4], 3 * torch.arange(10, dtype=torch.uint8))
     assert torch.equal(data.train.images[:, 0, 0, 0] // 3 % 2, data.train.labels)
     assert train.read == list(range(40))  # once each
-    assert next(Batches(data, AugmentConfig(), batch_size=4).train_batches())[0].shape == (4, 3, 8, 8)
+    assert next(Batches(data, AugmentOptions(), batch_size=4).train_batches())[0].shape == (4, 3, 8, 8)
 
 
 def test_a_test_set_is_made_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,8 +95,8 @@ def test_items_that_raise(capsys: pytest.CaptureFixture[str]) -> None:
         "1 of 50 images cannot be read: dataset: train[7] (image file is truncated); left out"
         in capsys.readouterr().err
     )
-    with pytest.raises(UserError, match=r"1 of 50 images cannot be read: .*more than 0.01 of them is too many"):
-        from_dataset(Items(40, FORMS["pillow"], broken=(7,)), Items(10, FORMS["pillow"]))
+    with pytest.raises(UserError, match=r"2 of 50 images cannot be read: .*more than 0.01 of them is too many"):
+        from_dataset(Items(40, FORMS["pillow"], broken=(7, 9)), Items(10, FORMS["pillow"]))
     with pytest.raises(UserError, match="none of the 3 items can be read"):
         from_dataset(Items(3, FORMS["pillow"], broken=(0, 1, 2)))
 

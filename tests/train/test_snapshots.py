@@ -1,4 +1,4 @@
-"""Looks at a supernet during its training: what they say, and that they change nothing."""
+"""Snapshots of a supernet during its training: what they say, and that they change nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tiny
-from nasformer.cli.options import DataConfig
 from nasformer.data.loaders import Batches
+from nasformer.data.options import DataOptions
 from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 from nasformer.space.choice import Choice
@@ -22,17 +22,17 @@ from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate
-from nasformer.train.log import TrainLog, watched
+from nasformer.train.log import TrainLog, read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
-from nasformer.train.watch import Watch, landmarks
+from nasformer.train.snapshots import Snapshots, operator_archs
 from supernet.toy import toy_esformer
 from train.test_resume import ended
 
-# Alternatives, batch norm and stochastic depth, and everything that a sandwich can do; 20 steps.
+# Alternatives, batch norm and stochastic depth, and everything that a sandwich can do; 20 steps an epoch.
 SPACE = toy_esformer(drop_path_rate=0.2)
 EVERYTHING: dict[str, Any] = {
-    "epochs": 1,
+    "iterations": 8,
     "batch_size": 56,
     "optimizer": "sgd",
     "lr": 0.02,
@@ -45,7 +45,7 @@ EVERYTHING: dict[str, Any] = {
     "accumulate": 2,
     "ema": 0.5,
     "log_epochs": 0.2,
-    "watch_epochs": 0.3,
+    "watch_epochs": 0.15,
 }
 
 
@@ -62,83 +62,84 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Supernet]:
     return folder, train(folder, tiny.recipe(**EVERYTHING))
 
 
-def test_a_training_with_everything_is_watched(whole: tuple[Path, Supernet]) -> None:
-    lines, looks = TrainLog.read(whole[0] / "log.jsonl"), watched(whole[0] / "log.jsonl")
+def test_a_training_with_everything_has_snapshots(whole: tuple[Path, Supernet]) -> None:
+    lines, snapshots = TrainLog.read(whole[0] / "log.jsonl"), read_snapshots(whole[0] / "log.jsonl")
     losses = [line["loss"] for line in lines if "loss" in line]
-    assert len(losses) == 5
+    assert len(losses) == 2
     assert all(map(math.isfinite, losses))
-    assert [line["step"] for line in looks] == [6, 12, 18, 20]
-    assert [line["epoch"] for line in looks] == [0.3, 0.6, 0.9, 1.0]
-    assert all(line.keys() == {"step", "epoch", "watch", "subnets"} for line in looks)
-    assert all(list(line["watch"]) == list(landmarks(SPACE.root)) for line in looks)
-    assert all(list(line["subnets"]) == list(fixed_subnets(SPACE)) for line in looks)
-    assert len({tuple(line["watch"].values()) for line in looks}) == 4  # each time with other weights
+    assert [line["step"] for line in snapshots] == [3, 6, 8]
+    assert [line["epoch"] for line in snapshots] == [0.15, 0.3, 0.4]
+    assert all(line.keys() == {"step", "epoch", "watch", "subnets"} for line in snapshots)
+    assert all(list(line["watch"]) == list(operator_archs(SPACE.root)) for line in snapshots)
+    assert all(list(line["subnets"]) == list(fixed_subnets(SPACE)) for line in snapshots)
+    assert len({tuple(line["subnets"].values()) for line in snapshots}) == 3  # each time with other weights
     assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
 
 
 def test_resumed_is_the_same_as_uninterrupted(whole: tuple[Path, Supernet], tmp_path: Path) -> None:
     recipe = tiny.recipe(**EVERYTHING)
-    for moment in (7, 14):  # checkpoints are at 4, 8, 12 ...: the look at 6 comes again, that at 12 does not
+    for moment in (3, 5):  # just after a snapshot, and within an interval
         with pytest.raises(tiny.Interrupted):
             train(tmp_path, recipe, fail_at=moment)
     tiny.assert_same(train(tmp_path, recipe), whole[1])
     assert ended(tmp_path) == ended(whole[0])
 
 
-def test_watching_changes_nothing(whole: tuple[Path, Supernet], tmp_path: Path) -> None:
+def test_snapshots_change_nothing(whole: tuple[Path, Supernet], tmp_path: Path) -> None:
     found = train(tmp_path, tiny.recipe(**EVERYTHING | {"watch_epochs": 0.0}))
     tiny.assert_same(found, whole[1])  # weights and statistics
-    seen = TrainLog.read(whole[0] / "log.jsonl")
-    assert TrainLog.read(tmp_path / "log.jsonl") == [line for line in seen if "watch" not in line]
-    assert watched(tmp_path / "log.jsonl") == []
+    lines = TrainLog.read(whole[0] / "log.jsonl")
+    assert TrainLog.read(tmp_path / "log.jsonl") == [line for line in lines if "watch" not in line]
+    assert read_snapshots(tmp_path / "log.jsonl") == []
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_look_is_the_accuracy_on_held_out_images_with_statistics_of_its_own(training: bool) -> None:
-    supernet, batches = Supernet(SPACE).train(training), Batches(tiny.DATA, tiny.PLAIN, 128)
-    watch = Watch(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
-    found = watch.look()
-    assert supernet.training == training
-    for group, archs in {"watch": landmarks(SPACE.root), "subnets": fixed_subnets(SPACE)}.items():
+def test_a_snapshot_is_the_accuracy_on_held_out_images_with_statistics_of_its_own() -> None:
+    supernet, batches = Supernet(SPACE).train(), Batches(tiny.DATA, tiny.PLAIN, 128)
+    snapshots = Snapshots(supernet, batches, tiny.recipe(watch_epochs=1), images=100)
+    found = snapshots.take()
+    assert supernet.training
+    for group, archs in {"watch": operator_archs(SPACE.root), "subnets": fixed_subnets(SPACE)}.items():
         for name, arch in archs.items():
             model = recalibrated(supernet, arch, batches, images=100)
             assert found[group][name] == evaluate(model, batches, "holdout")["accuracy"]
     with torch.no_grad():
-        for weight in supernet.parameters():
+        for weight in supernet.eval().parameters():
             weight.zero_()
-    assert len(set(watch.look()["watch"].values())) == 1  # it sees the weights of the moment
+    snapshots.subnets = {}
+    assert len(set(snapshots.take()["watch"].values())) == 1  # with the weights of the moment
+    assert not supernet.training
 
 
-def test_a_family_without_batch_norm_is_watched_by_its_smallest_and_largest(tmp_path: Path) -> None:
-    model, batches = tiny.train(tmp_path, tiny.recipe(epochs=1, watch_epochs=1))
-    (look,) = watched(tmp_path / "log.jsonl")
+def test_without_operators_the_smallest_and_the_largest_are_evaluated(tmp_path: Path) -> None:
+    model, batches = tiny.train(tmp_path, tiny.recipe(iterations=2, watch_epochs=1))
+    (snapshot,) = read_snapshots(tmp_path / "log.jsonl")
     expected = {
         name: evaluate(model, batches, "holdout", arch=arch)["accuracy"]
         for name, arch in {"smallest": tiny.SMALLEST, "largest": tiny.LARGEST}.items()
     }
-    judged = look.pop("subnets")
-    assert look == {"step": 8, "epoch": 1.0, "watch": expected}
+    judged = snapshot.pop("subnets")
+    assert snapshot == {"step": 2, "epoch": 0.25, "watch": expected}
     assert list(judged) == ["smallest", "middle", "largest", *(f"random {number}" for number in range(10))]
     assert expected.items() <= judged.items()
 
 
 def test_the_subnets_are_those_of_the_seed() -> None:
     batches, recipe = tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=1)
-    one, two = (Watch(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
+    one, two = (Snapshots(tiny.supernet(), batches, recipe, seed=seed) for seed in (1, 2))
     assert one.subnets == fixed_subnets(tiny.SPACE, 1) != two.subnets
-    assert one.landmarks == two.landmarks
+    assert one.operators == two.operators
 
 
-def test_the_end_is_watched_whatever_the_interval() -> None:
-    watch = Watch(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=0.5))
-    assert [step for step in range(1, 11) if watch.due(step, 10)] == [4, 8, 10]
-    never = Watch(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe())
+def test_there_is_one_at_the_end_whatever_the_interval() -> None:
+    snapshots = Snapshots(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe(watch_epochs=0.5))
+    assert [step for step in range(1, 11) if snapshots.due(step, 10)] == [4, 8, 10]
+    never = Snapshots(tiny.supernet(), tiny.Watched(tiny.recipe()), tiny.recipe())
     assert not any(never.due(step, 10) for step in range(1, 11))
 
 
 def test_pure_operators_have_their_names() -> None:
     block = OneOf(conv=Struct(kernel=Choice(3, 5)), axial=Struct(heads=Choice(4, 8)))
-    found = landmarks(Struct(dim=Choice(8, 16), one=Repeat(block, Choice(1, 2)), two=Repeat(block, Choice(1, 3))))
+    found = operator_archs(Struct(dim=Choice(8, 16), one=Repeat(block, Choice(1, 2)), two=Repeat(block, Choice(1, 3))))
     assert list(found) == ["conv", "axial"]
     assert found["conv"].to_dict() == {
         "dim": 16,
@@ -150,18 +151,16 @@ def test_pure_operators_have_their_names() -> None:
 def test_where_an_operator_is_never_alone_the_extremes_stand_beside_the_pure_ones() -> None:
     few, many = OneOf(conv=Choice(3)), OneOf(conv=Choice(3, 5), axial=Choice(4, 8))
     root = Struct(one=few, two=many)
-    found = landmarks(root)
+    found = operator_archs(root)
     assert list(found) == ["conv", "smallest", "largest"]
     assert found["largest"] == root.largest()
 
 
-def test_without_held_out_images_there_is_nothing_to_look_at() -> None:
+def test_without_held_out_images_they_are_refused() -> None:
     data = load_data("digits", holdout=0)
     with pytest.raises(UserError, match="watch_epochs needs images held out of training; set --holdout"):
         train_supernet(tiny.supernet(), data, tiny.recipe(watch_epochs=1), quiet=True)
 
 
 def test_the_number_of_calibration_images_has_one_default() -> None:
-    assert DataConfig().calibration_images == IMAGES
-    with pytest.raises(UserError, match="calibration_images is 0; give 1 or more"):
-        DataConfig(calibration_images=0)
+    assert DataOptions().calibration_images == IMAGES

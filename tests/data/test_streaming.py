@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from nasformer.data.files import ImageFiles
-from nasformer.data.loaders import BatchSource, StreamingFolder, _Items, find_files, seeded
-from nasformer.data.options import AugmentConfig
+from nasformer.data.loaders import BatchSource
+from nasformer.data.options import AugmentOptions
+from nasformer.data.streaming import StreamingFolder, _Items, find_files, seeded
 from nasformer.errors import UserError
 
-RECIPE = AugmentConfig(
+RECIPE = AugmentOptions(
     crop="resized", randaugment="rand-m9-mstd0.5-inc1", color_jitter=0.4, erasing=0.5, mixup=0.8, cutmix=1.0
 )
-PLAIN = AugmentConfig(crop="resized", hflip=0.0, smoothing=0.0)
+PLAIN = AugmentOptions(crop="resized", hflip=0.0, smoothing=0.0)
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_batches_are_the_same_for_any_number_of_workers_and_on_resume(root: Path
 
 
 def test_resuming_decodes_nothing_of_what_came_before(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nasformer.data import loaders as module
+    from nasformer.data import streaming as module
 
     read: list[str] = []
     original = module.read_image
@@ -152,7 +153,7 @@ def test_an_unreadable_file_gives_its_place_to_the_next_of_its_class(
     red = x[:, 0].mean(dim=(1, 2)) * 0.229 + 0.485
     assert ((red > 0.3).long() == targets.argmax(1)).all()
     assert len(x) == 42
-    (path,) = source.bad.found
+    (path,) = source.bad.reasons
     assert path.endswith("train/ant/0019.jpg")
     take(source, 2)
     assert capsys.readouterr().err.count("0019.jpg (image file is truncated") == 1  # said once
@@ -204,7 +205,7 @@ def test_errors(root: Path, image_folder: Callable[..., Path]) -> None:
     with pytest.raises(UserError, match="digits is not made of image files, so it cannot be streamed"):
         stream(Path("digits"))
     with pytest.raises(UserError, match="crop=resized and rotate=0 only"):
-        stream(root, augment=AugmentConfig())
+        stream(root, augment=AugmentOptions())
     with pytest.raises(UserError, match="with 1 or 3 channels only"):
         stream(find_files(str(root), in_chans=4))
     with pytest.raises(UserError, match="no images are held out"):
@@ -220,7 +221,7 @@ def test_errors(root: Path, image_folder: Callable[..., Path]) -> None:
 
 
 def test_without_augmentation_images_are_shown_as_in_evaluation(root: Path) -> None:
-    source = stream(root, augment=AugmentConfig(crop="none", hflip=0.0, smoothing=0.0), holdout=0, batch_size=42)
+    source = stream(root, augment=AugmentOptions(crop="none", hflip=0.0, smoothing=0.0), holdout=0, batch_size=42)
     (x, _), *_ = take(source, 1)
     (expected, _), *_ = source.evaluation("train", 42)
     assert torch.equal(x.flatten(1).sort(0).values, expected.flatten(1).sort(0).values)
@@ -241,5 +242,5 @@ def test_grey_images(root: Path) -> None:
 
 def test_full_magnitude_does_not_trip_over_pillow(root: Path) -> None:
     """At magnitude 10 timm posterizes to 0 bits, which Pillow 13 refuses."""
-    strongest = AugmentConfig(crop="resized", randaugment="rand-m10-n4-p1-inc1")
+    strongest = AugmentOptions(crop="resized", randaugment="rand-m10-n4-p1-inc1")
     assert len(take(stream(root, augment=strongest), 8)) == 8

@@ -12,7 +12,9 @@ import torch
 from PIL import Image
 
 from nasformer.data.decode import BadImage, read_header, read_image
+from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.data.sources import load_data
+from nasformer.data.streaming import cut_long
 
 Maker = Callable[..., Path]
 RED, GREEN = (200, 10, 20), (10, 180, 30)
@@ -144,3 +146,65 @@ def test_grey_among_colour_is_colour_and_all_grey_is_grey(image_folder: Maker) -
     assert load_data(str(root), holdout=0, in_chans=4).train.images[:, 3].min() == 255
     with pytest.raises(UserError, match=r"1 \(grey\), 3 \(RGB\) or 4 \(RGBA\) channels, not 2"):
         load_data(str(root), in_chans=2)
+
+
+# Size
+
+
+def resized_then_cropped(image: Any, size: int) -> Any:
+    """The same view by way of the whole image, resized."""
+    scale = size * 256 / 224 / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+
+
+@pytest.mark.parametrize("size", [(30, 20), (200, 300), (97, 31), (225, 224), (50, 50), (300, 33)])
+def test_what_the_crop_shows_is_resized_as_the_whole_would_be(photo: Callable[..., Any], size: tuple[int, int]) -> None:
+    """But for rounding, of which there is some in each direction."""
+    image = Image.fromarray(photo(1)[0].permute(1, 2, 0).numpy()).resize(size)
+    for side in (16, 96, 224):
+        found = np.asarray(resize_and_crop(image, (side, side), CROP_PCT)).astype(int)
+        assert found.shape == (side, side, 3)
+        assert abs(found - np.asarray(resized_then_cropped(image, side))).max() <= 2
+
+
+def test_an_image_of_the_right_size_is_left_alone(photo: Callable[..., Any]) -> None:
+    image = Image.fromarray(photo(1)[0].permute(1, 2, 0).numpy())
+    assert np.array_equal(resize_and_crop(image, (32, 32), crop_pct=1.0), image)
+
+
+@pytest.mark.parametrize("size", [(1, 65_000), (65_000, 1)])
+def test_a_very_long_image_takes_little_memory(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Resized as a whole it would have 16,640,000 x 256 pixels."""
+    Image.new("RGB", size, (10, 20, 30)).save(tmp_path / "long.png")
+    image = read_image(str(tmp_path / "long.png"))
+    assert np.array_equal(
+        np.unique(np.asarray(resize_and_crop(image, (224, 224), CROP_PCT)).reshape(-1, 3), axis=0), [[10, 20, 30]]
+    )
+    cut = cut_long(image)
+    assert sorted(cut.size) == [1, 8]
+
+
+def test_streaming_cuts_off_only_what_its_crop_cannot_show() -> None:
+    stripes = np.zeros((4, 400, 3), np.uint8)
+    stripes[:, 196:204] = 200
+    cut = np.asarray(cut_long(Image.fromarray(stripes)))
+    assert cut.shape == (4, 32, 3)
+    assert (cut[:, 12:20] == 200).all()
+    usual = Image.new("RGB", (80, 10))
+    assert cut_long(usual) is usual
+
+
+def test_an_image_beyond_the_limit_against_bombs_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("L", (12, 10)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    for read in (read_image, read_header):
+        with (
+            pytest.warns(Image.DecompressionBombWarning),
+            pytest.raises(BadImage, match="12 x 10 pixels are more than Pillow's limit of 100"),
+        ):
+            read(str(tmp_path / "large.png"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)  # of twice as many Pillow itself refuses to read the header
+    with pytest.raises(BadImage, match="exceeds limit"):
+        read_image(str(tmp_path / "large.png"))
