@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget, format_quantity, parse_quantity
+from nasformer.search.budget import Budget
 from nasformer.space.feasible import Window
+from nasformer.utils.units import format_quantity, parse_quantity
 
 QUANTITIES: list[tuple[Any, float]] = [
     ("6M", 6_000_000),

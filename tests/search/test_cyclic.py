@@ -20,7 +20,7 @@ from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.genes import genes, same_role
-from nasformer.space.node import Mutation
+from nasformer.space.mutation import Mutation
 from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct

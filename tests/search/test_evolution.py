@@ -16,7 +16,7 @@ from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
-from nasformer.space.node import MUTATIONS, Mutation
+from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
 

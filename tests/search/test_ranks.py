@@ -72,7 +72,7 @@ def test_the_order_is_that_of_the_aggregated_ranks(
 def test_the_front_weighs_the_ranks_against_the_first_cost(rows: list[tuple[float, float, int]]) -> None:
     judged = candidates(rows)
     task = problem("a", "b", order="ranks")
-    sound = task.sound(judged)
+    sound = task.finite(judged)
     together = by_hand(sound, "a", "b")
     points = {one.id: (together[one.id], -costs(one.arch)["params"]) for one in sound}
 
@@ -90,7 +90,7 @@ def test_a_single_objective_is_the_same_in_any_order(rows: list[tuple[float, flo
     pareto, ranks = problem("a"), problem("a", order="ranks")
     assert ranks.best_first(judged) == pareto.best_first(judged)
     assert ranks.front(judged) == pareto.front(judged)
-    if ranks.sound(judged):
+    if ranks.finite(judged):
         assert ranks.winner(judged) == pareto.winner(judged)
 
 

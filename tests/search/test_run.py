@@ -23,14 +23,14 @@ from nasformer.search.journal import read_journal
 from nasformer.search.problem import Candidate
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.random import RandomSearch
-from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.search.strategies.registry import list_strategies
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.struct import Struct
 
 from .toy import BUDGET, SPACE, accuracy, costs, run, small
 
-every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+every_strategy = pytest.mark.parametrize("name", list_strategies())
 
 
 def uninterrupted(name: str, folder: Path) -> tuple[SearchResult, bytes]:
@@ -180,7 +180,7 @@ def test_a_journal_that_does_not_replay_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     other = Struct(embed_dim=Choice(192, 216, 256), blocks=SPACE.fields["blocks"])
     search(other, accuracy, costs, strategy="random", options={"evaluations": 48}, budget=BUDGET, journal=path)
-    with pytest.raises(UserError, match=r"line \d+ is not what this search would have judged there"):
+    with pytest.raises(UserError, match=r"line \d+ is not what this search would have evaluated there"):
         run("random", path)
 
 
@@ -205,7 +205,7 @@ def test_a_budget_that_nothing_meets_is_refused_at_once(budget: Budget, said: st
     def never(arch: Arch) -> dict[str, float]:
         raise AssertionError("judged a candidate")
 
-    for name in STRATEGIES:
+    for name in list_strategies():
         with pytest.raises(UserError, match=said):
             run(name, evaluate=never, budget=budget)
 

@@ -12,12 +12,12 @@ import pytest
 from nasformer.search.journal import Journal, read_journal
 from nasformer.search.run import SearchResult
 from nasformer.search.strategies import random as random_search
-from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.search.strategies.registry import list_strategies
 from nasformer.space.arch import Arch
 
 from .toy import STEADY, accuracy, run
 
-every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+every_strategy = pytest.mark.parametrize("name", list_strategies())
 every_steady_strategy = pytest.mark.parametrize("name", STEADY)
 
 

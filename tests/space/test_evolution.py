@@ -12,7 +12,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
-from nasformer.space.node import MUTATIONS, Mutation
+from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS, Mutation, Node, corners
+from nasformer.space.mutation import MUTATIONS, Mutation
+from nasformer.space.node import Node, corners
 from nasformer.space.oneof import ByCardinality
 from nasformer.space.struct import Struct
 

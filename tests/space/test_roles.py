@@ -14,7 +14,8 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.genes import Gene, Role, genes, same_role
-from nasformer.space.node import MUTATIONS, Mutation, Node
+from nasformer.space.mutation import MUTATIONS, Mutation
+from nasformer.space.node import Node
 from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Rule, Struct
@@ -65,9 +66,9 @@ def test_children_of_two_that_agree_in_a_role_agree_too(space: Node, seed: int, 
 def test_carrying_gives_a_member_whatever_is_carried(space: Node, foreign: Node, seed: int) -> None:
     rng = Random(seed)
     own, strange = space.sample(rng), foreign.sample(rng)
-    assert space.carry(own, rng) == own
+    assert space.adapt(own, rng) == own
     for value in (strange, None):
-        carried = space.carry(value, rng)
+        carried = space.adapt(value, rng)
         assert space.validate(carried) == carried
 
 
@@ -189,18 +190,18 @@ def test_carrying_goes_into_structs_lists_and_options() -> None:
         long=Repeat(Choice(1), depth=Choice(3)),
     )
     value = old.validate({"mlp": {"ratio": 3, "bias": True}, "stack": [{"thin": {"ratio": 1}}, {"wide": {"ratio": 3}}]})
-    carried = new.carry(value, Random(0))
+    carried = new.adapt(value, Random(0))
     assert carried == Arch(mlp=Arch(ratio=3, drop=0.1), stack=value.stack, long=(1, 1, 1))
-    longer = Repeat(Choice(1, 2, 3), depth=Choice(4)).carry((3, 2), Random(0))
+    longer = Repeat(Choice(1, 2, 3), depth=Choice(4)).adapt((3, 2), Random(0))
     assert longer == (3, 2, 2, 2)
 
 
 def test_rules_hold_in_what_is_carried_and_what_is_drawn_gives_way() -> None:
     rule = Rule(("width", "heads"), lambda width, heads: width % heads == 0, "heads must divide width")
     new = Struct(rule, width=Choice(30, 32), heads=Choice(3, 4, 8))
-    found = {new.carry(Arch(width=32), Random(seed)) for seed in range(40)}
+    found = {new.adapt(Arch(width=32), Random(seed)) for seed in range(40)}
     assert found == {Arch(width=32, heads=4), Arch(width=32, heads=8)}
-    clash = {new.carry(Arch(width=32, heads=3), Random(seed)) for seed in range(40)}
+    clash = {new.adapt(Arch(width=32, heads=3), Random(seed)) for seed in range(40)}
     assert clash == {*found, Arch(width=30, heads=3)}
 
 

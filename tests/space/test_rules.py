@@ -11,7 +11,8 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
-from nasformer.space.node import Mutation, corners
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import corners
 from nasformer.space.oneof import OneOf
 from nasformer.space.struct import Rule, Struct
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget, parse_bytes, parse_milliseconds, parse_quantity
+from nasformer.search import options as search_options
+from nasformer.search.options import BudgetOptions as BudgetConfig
 
 
 @dataclass
@@ -67,39 +68,6 @@ class DataConfig:
 
 
 @dataclass
-class BudgetConfig:
-    """Limits on the architecture, such as 6M or 1.3G."""
-
-    min_params: str | int | None = None
-    """fewest parameters"""
-    max_params: str | int | None = None
-    """most parameters"""
-    min_macs: str | int | None = None
-    """fewest multiply-accumulates per image (papers on transformers call them FLOPs)"""
-    max_macs: str | int | None = None
-    """most multiply-accumulates per image"""
-    max_latency: str | None = None
-    """longest time of a batch, such as 5ms, on a machine that `nasformer profile` has measured"""
-    max_memory: str | None = None
-    """most memory for inference, weights included, such as 500MB, where `nasformer profile` has measured it"""
-    latency_profile: str | None = None
-    """the file that `nasformer profile` wrote; None: the one in profiles/ that fits"""
-
-    def limits(self) -> dict[str, Any]:
-        """What was given: counts as they were written, time in milliseconds and memory in bytes."""
-        counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}
-        given = {name: value for name, value in counts.items() if value is not None}
-        if self.max_latency is not None:
-            given["max_latency_ms"] = parse_milliseconds(self.max_latency)
-        if self.max_memory is not None:
-            given["max_memory_bytes"] = parse_bytes(self.max_memory)
-        return given
-
-    def budget(self) -> Budget:
-        return Budget(**{name: parse_quantity(value) for name, value in self.limits().items()})
-
-
-@dataclass
 class SearchOptions:
     """How to search."""
 
@@ -130,15 +98,7 @@ class SearchOptions:
 
     def options(self, evaluations: int = 1000) -> dict[str, Any]:
         """The options of the chosen strategy; so many evaluations where the user left them open."""
-        names = {
-            "random": ["evaluations"],
-            "evolution": ["population", "generations", "parents", "mutation"],
-            "cyclic": ["population", "tournament", "steps", "cycles", "mutation"],
-        }
-        chosen = {name: getattr(self, name) for name in names.get(self.strategy, [])}
-        if chosen.get("evaluations", 0) is None:
-            chosen["evaluations"] = evaluations
-        return {name: value for name, value in chosen.items() if value is not None}
+        return search_options.SearchOptions(self.strategy, options=vars(self)).for_strategy(evaluations)
 
 
 @dataclass

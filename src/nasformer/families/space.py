@@ -16,7 +16,7 @@ from nasformer.layers.cost import Cost
 from nasformer.layers.stem import both_sides
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice, Scalar
-from nasformer.space.dimensions import check_known, dimensions, listed, with_choices
+from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
 from nasformer.space.struct import Struct
 
 
@@ -193,7 +193,7 @@ def read_choices(root: Struct, texts: Mapping[str, Sequence[str]]) -> dict[str, 
     """The values that texts stand for, given the space that has these dimensions."""
     known = dimensions(root)
     for name in texts:
-        check_known(name, known)
+        check_dimension(name, known)
     return {name: [read(known[name], text) for text in each] for name, each in texts.items()}
 
 
@@ -224,4 +224,4 @@ def expression(base: str, choices: Mapping[str, Sequence[Scalar]]) -> str:
         for value in values:
             if isinstance(value, str) and set(value) & set(RESERVED):
                 raise UserError(f"{name} has the value {value!r}; names of spaces can have no values with {RESERVED}")
-    return f"{base}[{';'.join(f'{name}={listed(values)}' for name, values in choices.items())}]"
+    return f"{base}[{';'.join(f'{name}={format_values(values)}' for name, values in choices.items())}]"

@@ -21,7 +21,7 @@ from nasformer.families.sharing import MultiHead, Rule, rule_for
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import set_drop_path
 from nasformer.space.arch import Arch
-from nasformer.space.dimensions import apart
+from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def shared_weights(space: Space, seed: int) -> nn.Module:
 
 def check_largest(space: Space) -> None:
     """Refuses a space whose rules keep its largest values apart: no member would have the weights that all need."""
-    for name, value in apart(space.root).items():
+    for name, value in values_beyond_corners(space.root).items():
         raise UserError(
             f"{space.name} has no largest member, which a supernet needs: by its rules, {name}={value} goes only with "
             "smaller values of others; choose values whose largest go together"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nasformer.cli.commands.common import print_json
 from nasformer.cli.config import DoctorCommand
 from nasformer.errors import UserError
-from nasformer.search.budget import format_quantity
+from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
     from nasformer.runs.doctor import Finding

@@ -13,7 +13,7 @@ from nasformer.cli.config import EvolveCommand
 from nasformer.cli.options import BudgetConfig, DataConfig
 from nasformer.runs import run as pipeline
 from nasformer.runs.evolve import EVOLUTION, evolve_run
-from nasformer.space.dimensions import written
+from nasformer.space.dimensions import format_value
 from nasformer.supernet.storage import Carried
 from nasformer.utils.files import read_json
 
@@ -58,7 +58,7 @@ def print_step(number: int, record: Mapping[str, Any]) -> None:
 
 
 def listed(values: list[Any]) -> str:
-    return " ".join(map(written, values))
+    return " ".join(map(format_value, values))
 
 
 def search_command(command: EvolveCommand, folder: Path, number: int) -> str:

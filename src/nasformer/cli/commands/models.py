@@ -16,7 +16,7 @@ from nasformer.runs import single as finetuning
 from nasformer.runs import single as retraining
 from nasformer.runs.beside import check_baselines
 from nasformer.runs.ship import places, ship
-from nasformer.search.budget import format_quantity
+from nasformer.utils.units import format_quantity
 
 WORST = 3
 

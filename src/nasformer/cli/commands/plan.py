@@ -12,8 +12,8 @@ from nasformer.errors import UserError
 from nasformer.runs import plan as preflight
 from nasformer.runs.beside import check_baselines
 from nasformer.runs.run import Run
-from nasformer.search.budget import format_quantity
 from nasformer.train.distributed import World
+from nasformer.utils.units import format_quantity
 
 LABELS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
 STAGES = {"train": "supernet training", "search": "search", "retrain": "retraining from scratch"}

@@ -18,11 +18,11 @@ from nasformer.ranking.plot import plot_ranking
 from nasformer.ranking.table import Table, read_table
 from nasformer.ranking.view import print_ranking
 from nasformer.runs import training_free
-from nasformer.search.budget import format_quantity
 from nasformer.search.journal import Journal
 from nasformer.space.arch import Arch
 from nasformer.utils.files import write_json
 from nasformer.utils.progress import progress
+from nasformer.utils.units import format_quantity
 
 CHUNK = 16  # nets scored between two signs of progress
 

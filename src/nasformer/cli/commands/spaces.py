@@ -11,9 +11,9 @@ from nasformer.errors import UserError
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space, expression
 from nasformer.latency.lookup import with_profile
-from nasformer.search.budget import format_quantity
-from nasformer.space.dimensions import dimensions, listed
+from nasformer.space.dimensions import dimensions, format_values
 from nasformer.space.feasible import check_satisfiable, sample_feasible
+from nasformer.utils.units import format_quantity
 
 
 def spaces(command: SpacesCommand, as_json: bool) -> None:
@@ -36,7 +36,7 @@ def spaces(command: SpacesCommand, as_json: bool) -> None:
     print(f"  choices   {space.root!r}")
     print(f"  dimensions, for choices of your own: {example(space)}")
     for name, values in description["dimensions"].items():
-        print(f"    {name:{max(map(len, description['dimensions']))}}  {listed(values)}")
+        print(f"    {name:{max(map(len, description['dimensions']))}}  {format_values(values)}")
     print(f"  presets   {', '.join(space.presets)}")
     return None
 

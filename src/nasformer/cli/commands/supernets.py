@@ -13,9 +13,9 @@ from nasformer.cli.config import RunCommand, SearchCommand, TrainCommand
 from nasformer.runs import run as pipeline
 from nasformer.runs.beside import check_baselines, random_rivals, train_baselines
 from nasformer.runs.ship import places, ship
-from nasformer.search.budget import format_quantity
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
+from nasformer.utils.units import format_quantity
 
 
 def train(command: TrainCommand, as_json: bool) -> None:
