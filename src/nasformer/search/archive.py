@@ -11,12 +11,15 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import nsmallest
+from heapq import heapify, heappop, heappush, nsmallest
 
 from nasformer.search.problem import Candidate, Problem
 
 Member = tuple[tuple[float, ...], int, Candidate]  # costs and id, by which equally good ones are sorted
 Entry = tuple[float, tuple[float, ...], int, Candidate]  # the same after how bad it is
+
+
+ROUNDING = 1e-9  # more than a sum of logarithms can be off
 
 
 class Archive(ABC):
@@ -25,9 +28,14 @@ class Archive(ABC):
     def __init__(self, problem: Problem, count: int) -> None:
         self.problem, self.count = problem, count
 
-    @abstractmethod
     def add(self, candidate: Candidate) -> None:
-        """Takes a candidate whose objectives are finite; candidates come in the order of their ids."""
+        """Takes a candidate, unless an objective is not finite. They come in the order of their ids."""
+        point = self.problem.point(candidate.scores)
+        if all(map(math.isfinite, point)):
+            self._add(point, (self.problem.price(candidate), candidate.id, candidate))
+
+    @abstractmethod
+    def _add(self, point: tuple[float, ...], member: Member) -> None: ...
 
     @abstractmethod
     def best(self) -> list[Candidate]:
@@ -50,8 +58,8 @@ class FullArchive(Archive):
         super().__init__(problem, count)
         self.candidates: list[Candidate] = []
 
-    def add(self, candidate: Candidate) -> None:
-        self.candidates.append(candidate)
+    def _add(self, point: tuple[float, ...], member: Member) -> None:
+        self.candidates.append(member[-1])
 
     def best(self) -> list[Candidate]:
         return self.problem.best_first(self.candidates)[: self.count]
@@ -64,9 +72,8 @@ class TopArchive(Archive):
         super().__init__(problem, count)
         self.entries: list[Entry] = []
 
-    def add(self, candidate: Candidate) -> None:
-        value = self.problem.point(candidate.scores)[0]
-        insort(self.entries, (-value, self.problem.price(candidate), candidate.id, candidate))
+    def _add(self, point: tuple[float, ...], member: Member) -> None:
+        insort(self.entries, (-point[0], *member))
         del self.entries[self.count :]
 
     def best(self) -> list[Candidate]:
@@ -84,9 +91,8 @@ class ParetoArchive(Archive):
         super().__init__(problem, count)
         self.fronts: list[Front] = []
 
-    def add(self, candidate: Candidate) -> None:
-        x, y = self.problem.point(candidate.scores)
-        member = (self.problem.price(candidate), candidate.id, candidate)
+    def _add(self, point: tuple[float, ...], member: Member) -> None:
+        x, y = point
         rank = bisect_left(self.fronts, True, key=lambda front: not front.dominates(x, y))
         if rank < len(self.fronts) and self.fronts[rank].join(x, y, member):
             return
@@ -112,22 +118,41 @@ class RankArchive(ParetoArchive):
 
     def __init__(self, problem: Problem, count: int) -> None:
         super().__init__(problem, count)
-        self.columns: tuple[list[float], list[float]] = ([], [])
+        self.columns: tuple[list[float], list[float]] = ([], [])  # all values of the two objectives, sorted
 
-    def add(self, candidate: Candidate) -> None:
-        super().add(candidate)
-        for column, value in zip(self.columns, self.problem.point(candidate.scores), strict=True):
+    def _add(self, point: tuple[float, ...], member: Member) -> None:
+        super()._add(point, member)
+        for column, value in zip(self.columns, point, strict=True):
             insort(column, value)
 
     def best(self) -> list[Candidate]:
-        ties = [tie for front in self.fronts for tie in front.ties]
-        entries = [(self._badness(tie), *member) for tie in ties for member in tie.members]
+        """Halves the most promising stretch of a front until it is a single point, as often as it takes."""
+        heap = [self._stretch(rank, 0, len(front.ties)) for rank, front in enumerate(self.fronts)]
+        heapify(heap)
+        entries: list[Entry] = []
+        worst = -math.inf
+        while heap and (len(entries) < self.count or heap[0][0] <= worst):
+            _, rank, start, end = heappop(heap)
+            if end - start == 1:
+                tie = self.fronts[rank].ties[start]
+                badness = self._badness(tie.x, tie.y)
+                entries += [(badness, *member) for member in tie.members]
+                worst = max(worst, badness)
+            else:
+                middle = (start + end) // 2
+                heappush(heap, self._stretch(rank, start, middle))
+                heappush(heap, self._stretch(rank, middle, end))
         return [candidate for *_, candidate in nsmallest(self.count, entries)]
 
-    def _badness(self, tie: Tie) -> float:
-        """The negative of what `aggregate_ranks` gives: the average rank of equal values, counted from 1."""
+    def _stretch(self, rank: int, start: int, end: int) -> tuple[float, int, int, int]:
+        """Neighbouring points of a front, after a bound on how good they are: its last in x and its first in y."""
+        ties = self.fronts[rank].ties
+        return self._badness(ties[end - 1].x, ties[start].y) - ROUNDING, rank, start, end
+
+    def _badness(self, x: float, y: float) -> float:
+        """The negative of what `aggregate_ranks` gives, where equal values share their average rank."""
         total = 0.0
-        for column, value in zip(self.columns, (tie.x, tie.y), strict=True):
+        for column, value in zip(self.columns, (x, y), strict=True):
             rank = (bisect_left(column, value) + 1 + bisect_right(column, value)) / 2
             total += math.log(rank / len(column))
         return -total

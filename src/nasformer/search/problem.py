@@ -58,8 +58,8 @@ class Candidate:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Candidate:
-        head = [record[name] for name in ("id", "generation", "origin")]
-        return cls(*head, tuple(record["parents"]), Arch.from_dict(record["arch"]), recorded_scores(record))
+        parents, arch = tuple(record["parents"]), Arch.from_dict(record["arch"])
+        return cls(record["id"], record["generation"], record["origin"], parents, arch, recorded_scores(record))
 
 
 RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
@@ -156,20 +156,19 @@ class Problem:
 
     def point(self, scores: Mapping[str, float]) -> tuple[float, ...]:
         """The values of the objectives, negated where lower is better."""
-        point = []
-        for objective in self.objectives:
-            name = objective.removeprefix("-")
-            if name not in scores:
-                raise UserError(f"objective {name!r} is not among the scores: {', '.join(scores)}")
-            point.append(scores[name] if name == objective else -scores[name])
-        return tuple(point)
+        try:
+            return tuple([-scores[name] if lower else scores[name] for name, lower in self._terms])
+        except KeyError as error:
+            raise UserError(f"objective {error} is not among the scores: {', '.join(scores)}") from None
 
-    def is_finite(self, candidate: Candidate) -> bool:
-        """Whether all objectives are finite; no other candidate may breed or win."""
-        return all(map(math.isfinite, self.point(candidate.scores)))
+    @cached_property
+    def _terms(self) -> list[tuple[str, bool]]:
+        """The names of the objectives, and whether lower is better."""
+        return [(objective.removeprefix("-"), objective.startswith("-")) for objective in self.objectives]
 
     def finite(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        return [candidate for candidate in candidates if self.is_finite(candidate)]
+        """Those whose objectives are all finite; no other may breed or win."""
+        return [candidate for candidate in candidates if all(map(math.isfinite, self.point(candidate.scores)))]
 
     def best_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The finite candidates, best first; of equal ones the cheaper, then the older."""

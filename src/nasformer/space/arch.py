@@ -57,7 +57,7 @@ class Arch(Mapping[str, Value]):
 
     def to_dict(self) -> dict[str, Value]:
         """Plain dicts, lists and scalars, ready for JSON or YAML."""
-        return {name: thaw(value) for name, value in self._fields.items()}
+        return thaw(self)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
@@ -121,9 +121,9 @@ def freeze(value: Value) -> Value:
 
 def thaw(value: Value) -> Value:
     """The plain form of a value: tuples become lists, archs become dicts."""
-    if isinstance(value, Arch):
-        return value.to_dict()
-    if isinstance(value, tuple):
+    if type(value) is Arch:
+        return {name: thaw(field) for name, field in value._fields.items()}
+    if type(value) is tuple:
         return [thaw(item) for item in value]
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from nasformer.errors import UserError
@@ -47,10 +48,12 @@ class Mutation:
         """Whether it redraws genes of this role at all."""
         return self.role is None or self.role == role
 
+    @cached_property
     def inside_repeat(self) -> Mutation:
         """This mutation as the items of a Repeat see it: their choices are redrawn with probability `block`."""
         return replace(self, width=self.block)
 
+    @cached_property
     def certain(self) -> Mutation:
         """This mutation with every probability at 1."""
         return replace(self, depth=1.0, width=1.0, block=1.0)
@@ -67,10 +70,11 @@ MUTATIONS = {"code": Mutation(0.4, 0.4, 0.2, "gene"), "paper": Mutation(0.2, 0.2
 
 
 def parse_mutation(text: str | Mutation) -> Mutation:
-    """Reads the name of a preset, or AutoFormer's probabilities: P_d as `depth`, P_e as `embed`, P_m as `gene` or `block`.
+    """Reads the name of a preset, or numbers such as "depth=0.2,embed=0.4,gene=0.3".
 
-    `gene` redraws each gene of a block on its own, as AutoFormer's code does; `block` redraws whole blocks, as its
-    paper has it. What is not named stays as in the published code.
+    In AutoFormer's terms `depth` is P_d, `embed` P_e (any choice outside the blocks), and `gene` or `block` is P_m:
+    `gene` redraws each gene of a block on its own, as AutoFormer's code does, `block` whole blocks, as its paper has
+    it. What is not named stays as in the published code.
 
     >>> parse_mutation("paper")
     Mutation(depth=0.2, width=0.2, block=0.4, unit='block', role=None)
@@ -89,7 +93,8 @@ def parse_mutation(text: str | Mutation) -> Mutation:
         )
     for name, probability in given.items():
         check_probability(name, probability)
-    code, unit = MUTATIONS["code"], "block" if "block" in given else "gene"
+    code = MUTATIONS["code"]
+    unit: Literal["gene", "block"] = "block" if "block" in given else "gene"
     return Mutation(given.get("depth", code.depth), given.get("embed", code.width), given.get(unit, code.block), unit)
 
 

@@ -166,8 +166,8 @@ class OneOf(Node):
             yield from option.dimensions(below(name, part))
 
     def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> OneOf:
-        options = self.options.items()
-        return self._with_options({part: option.replace_choices(choices, below(name, part)) for part, option in options})
+        options = {part: option.replace_choices(choices, below(name, part)) for part, option in self.options.items()}
+        return self._with_options(options)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         part = _name(value)

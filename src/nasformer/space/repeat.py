@@ -82,14 +82,14 @@ class Repeat(Node):
     def _mutate_items(self, items: Items, rng: Random, mutation: Mutation) -> list[Value]:
         if mutation.unit == "block":
             return [self._redraw(item, rng, mutation) if rng.random() < mutation.block else item for item in items]
-        inner = mutation.inside_repeat()
+        inner = mutation.inside_repeat
         return [self.item.mutate(item, rng, inner) for item in items]
 
     def _redraw(self, item: Value, rng: Random, mutation: Mutation) -> Value:
         """A new item; where the mutation has a role, one that differs from `item` in genes of that role alone."""
         if mutation.role is None or item is None:
             return self.item.sample(rng)
-        return self.item.mutate(item, rng, mutation.certain())
+        return self.item.mutate(item, rng, mutation.certain)
 
     def cross(self, a: Value, b: Value, rng: Random) -> Items:
         child = list(a if rng.random() < 0.5 else b)

@@ -93,8 +93,7 @@ class Evolution(Strategy):
         self.generation += 1
 
     def learn(self, candidate: Candidate) -> None:
-        if self.problem.is_finite(candidate):
-            self.archive.add(candidate)
+        self.archive.add(candidate)
 
     def _seed_proposals(self) -> list[Proposal]:
         return [Proposal(arch, "seed") for arch in self.seeds if self.claim(arch)]
