@@ -57,13 +57,14 @@ def problem(name: str, seed: int = 0) -> Problem:
 
 def run(name: str, journal: Path | str | None = None, **changes: Any) -> SearchResult:
     arguments: dict[str, Any] = {
+        "strategy": name,
         "evaluate": accuracy,
         "costs": costs,
         "options": small(name),
         "budget": BUDGET,
         "objectives": OBJECTIVES[name],
     }
-    return search(SPACE, strategy=name, journal=journal, **{**arguments, **changes})
+    return search(SPACE, journal=journal, **{**arguments, **changes})
 
 
 if __name__ == "__main__":  # what the crash tests kill: python -m search.toy STRATEGY JOURNAL SECONDS

@@ -13,9 +13,9 @@ MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LARGEST = 10**18
 
-# Exponents of two digits at most: computing 10**999999 just to refuse it would take minutes.
+# Exponents of three digits at most: computing 10**999999 just to refuse it would take minutes.
 _DIGITS = r"\d[\d_]{0,29}(?:\.\d{1,30})?"
-_COUNT = re.compile(rf"({_DIGITS}(?:[eE][+-]?\d\d?)?)\s*([kKMGB]?)", re.ASCII)
+_COUNT = re.compile(rf"({_DIGITS}(?:[eE][+-]?\d\d?\d?)?)\s*([kKMGB]?)", re.ASCII)
 _MEASURE = re.compile(rf"({_DIGITS})\s*([a-zA-Z]*)", re.ASCII)
 
 
