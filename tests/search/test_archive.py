@@ -43,6 +43,7 @@ def make_candidates(table: list[tuple[float, float, float, int]]) -> list[Candid
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
+@settings(max_examples=100)
 @given(rows, st.integers(1, 6), st.integers(1, 5))
 def test_the_best_are_the_first_of_the_plain_order_at_any_time(
     name: str, table: list[tuple[float, float, float, int]], count: int, every: int

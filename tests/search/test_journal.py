@@ -42,6 +42,15 @@ def test_reopening_changes_nothing_and_gives_the_lines_back(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_records_are_those_from_before_the_journal_was_opened(path: Path) -> None:
+    with Journal(path, SETTINGS) as journal:
+        records = journal.records
+        assert next(records) == LINES[0]
+        journal.append({"id": 3})
+        assert list(records) == LINES[1:]
+        assert list(journal.records) == LINES
+
+
 def test_a_line_is_in_the_file_at_once(path: Path) -> None:
     with Journal(path, SETTINGS, fsync=False) as journal:
         journal.append({"id": 3})

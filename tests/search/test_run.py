@@ -20,7 +20,7 @@ import nasformer
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.random import RandomSearch
 from nasformer.search.strategies.registry import list_strategies
@@ -215,6 +215,30 @@ def test_progress_is_reported_for_old_and_new_candidates_alike(tmp_path: Path) -
     assert seen == result.candidates
     run("evolution", tmp_path / "journal.jsonl", on_candidate=seen.append)
     assert seen == result.candidates * 2
+
+
+def test_the_journal_is_open_and_checked_before_the_first_evaluation(tmp_path: Path) -> None:
+    path, events = tmp_path / "journal.jsonl", []
+
+    def evaluate(arch: Arch) -> dict[str, float]:
+        events.append("evaluate")
+        return accuracy(arch)
+
+    run("random", path, evaluate=evaluate, on_open=lambda: events.append("open"))
+    assert events[0] == "open"
+    assert events.count("open") == 1
+    with pytest.raises(UserError, match="seed was 0, now 1"):
+        run("random", path, seed=1, on_open=lambda: events.append("open"))
+    assert events.count("open") == 1
+
+
+def test_costs_are_taken_from_the_scores_and_not_computed_again() -> None:
+    result = run("evolution", objectives=("accuracy", "-macs"))
+    calls: list[Arch] = []
+    problem = Problem(SPACE, lambda arch: calls.append(arch) or costs(arch), objectives=("accuracy", "-macs"))  # type: ignore[func-returns-value]
+    assert problem.front(result.candidates) == result.front
+    assert problem.ranked(result.candidates) == result.ranking
+    assert set(calls) == {SPACE.smallest()}  # which says what costs there are
 
 
 def test_takes_a_space_with_a_root_and_a_strategy_class() -> None:

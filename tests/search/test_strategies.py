@@ -87,11 +87,28 @@ def test_a_score_that_is_not_finite_never_breeds_or_wins(name: str, bad: float) 
 
 
 @every_strategy
-def test_nothing_but_nan_is_an_error_at_the_end(name: str) -> None:
+@pytest.mark.parametrize("bad", [math.nan, None, math.inf])
+def test_nothing_but_nan_is_an_error_at_the_end(name: str, bad: float | None) -> None:
     seen: list[Candidate] = []
-    with pytest.raises(UserError, match="no candidate has a finite score"):
-        run(name, evaluate=lambda arch: {"accuracy": math.nan}, on_candidate=seen.append)
-    assert len(seen) == (48 if name in STEADY else 12)
+    count = 48 if name in STEADY else 12
+    with pytest.raises(UserError, match=f"no candidate has a finite score .*all {count} evaluations gave NaN"):
+        run(name, evaluate=lambda arch: {"accuracy": bad}, on_candidate=seen.append)
+    assert len(seen) == count
+
+
+@pytest.mark.parametrize("order", ["pareto", "ranks"])
+@every_strategy
+def test_nan_in_one_objective_of_all_candidates_is_an_error_too(name: str, order: str) -> None:
+    """Whichever it is: the one that decides or another."""
+    for objectives in (("accuracy", "speed"), ("speed", "accuracy")):
+        if name in STEADY or order == "pareto":
+            with pytest.raises(UserError, match=rf"no candidate has a finite score \({', '.join(objectives)}\)"):
+                run(
+                    name,
+                    evaluate=lambda arch: {**accuracy(arch), "speed": math.nan},
+                    objectives=objectives,
+                    order=order,
+                )
 
 
 @every_steady_strategy

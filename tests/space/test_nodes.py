@@ -12,6 +12,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
+from nasformer.space.mutation import MUTATIONS
 from nasformer.space.node import corners
 from nasformer.space.oneof import ByCardinality, OneOf
 from nasformer.space.repeat import Repeat
@@ -152,6 +153,15 @@ def test_enumerating_a_huge_space_is_lazy() -> None:
     first, second = islice(TINY.enumerate(), 2)
     assert first == TINY.smallest()
     assert second.blocks[-1] == Arch(num_heads=3, mlp_ratio=4.0)
+
+
+def test_equal_blocks_of_many_archs_are_stored_once() -> None:
+    """Else a search of 100,000 candidates would keep more than a million of them."""
+    operators, rng = Repeat(OPERATOR, depth=Choice(4)), Random(0)
+    blocks = [block for _ in range(50) for block in TINY.sample(rng).blocks]
+    blocks += [block for _ in range(50) for block in TINY.mutate(TINY.smallest(), rng, MUTATIONS["code"]).blocks]
+    assert len({id(block) for block in blocks}) == BLOCK.cardinality
+    assert len({id(block) for _ in range(50) for block in operators.sample(rng)}) == OPERATOR.cardinality
 
 
 def test_options_are_drawn_uniformly_whatever_their_size() -> None:
