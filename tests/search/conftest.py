@@ -13,5 +13,5 @@ settings.load_profile("untimed")
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of searches write journals here; processes of their own still use the real one."""
+    """Hundreds of searches write journals here; separate processes still use the real one."""
     monkeypatch.setattr(os, "fsync", lambda _: None)

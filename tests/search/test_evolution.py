@@ -49,7 +49,7 @@ def test_beats_random_search_at_equal_evaluations() -> None:
     assert gain > 2  # of a spread of about 20
 
 
-def test_random_search_judges_as_many_by_default(published: SearchResult) -> None:
+def test_random_search_evaluates_as_many_by_default(published: SearchResult) -> None:
     assert len(published.candidates) == len(run("random", options={}).candidates) == 1000
 
 
@@ -163,7 +163,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
         evolve(options=options)
 
 
-def test_seeds_are_judged_first() -> None:
+def test_seeds_are_evaluated_first() -> None:
     result = evolve(options={"population": 10, "generations": 2, "seeds": [BEST.to_dict(), BEST]})
     assert origins(result, 0) == {"seed": 1, "random": 9}
     assert result.candidates[0].arch == BEST == result.best.arch
@@ -185,14 +185,14 @@ def test_two_objectives_keep_the_whole_front_alive() -> None:
     def score(arch: Arch) -> dict[str, float]:
         return {"accuracy": arch.gain - 3 * arch.noise}
 
-    def found(strategy: str, seed: int, objectives: tuple[str, ...], **options: Any) -> int:
+    def front_size(strategy: str, seed: int, objectives: tuple[str, ...], **options: Any) -> int:
         result = search(space, score, price, strategy=strategy, seed=seed, objectives=objectives, options=options)
         return len([candidate for candidate in result.front if candidate.arch.waste == candidate.arch.noise == 0])
 
     both = ("accuracy", "-params")
     shape = {"population": 30, "generations": 12}
-    pareto = mean(found("evolution", seed, both, **shape) for seed in range(4))
-    single = mean(found("evolution", seed, ("accuracy",), **shape) for seed in range(4))
-    drawn = mean(found("random", seed, both, evaluations=360) for seed in range(4))
+    pareto = mean(front_size("evolution", seed, both, **shape) for seed in range(4))
+    single = mean(front_size("evolution", seed, ("accuracy",), **shape) for seed in range(4))
+    drawn = mean(front_size("random", seed, both, evaluations=360) for seed in range(4))
     assert pareto > 10
     assert pareto > 2 * max(single, drawn)

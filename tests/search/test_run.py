@@ -55,13 +55,13 @@ def test_interrupted_in_evaluations(name: str, tmp_path: Path) -> None:
     """Ctrl-C in evaluations everywhere; no candidate is ever evaluated twice."""
     result, whole = uninterrupted(name, tmp_path)
     path = tmp_path / "journal.jsonl"
-    judged: list[Arch] = []
+    evaluated: list[Arch] = []
 
     def up_to(limit: int) -> SearchResult:
         def evaluate(arch: Arch) -> dict[str, float]:
-            if len(judged) == limit:
+            if len(evaluated) == limit:
                 raise KeyboardInterrupt
-            judged.append(arch)
+            evaluated.append(arch)
             return accuracy(arch)
 
         return run(name, path, evaluate=evaluate)
@@ -72,7 +72,7 @@ def test_interrupted_in_evaluations(name: str, tmp_path: Path) -> None:
         assert whole.startswith(path.read_bytes())
     assert up_to(len(result.candidates)) == result
     assert path.read_bytes() == whole
-    assert judged == [candidate.arch for candidate in result.candidates]
+    assert evaluated == [candidate.arch for candidate in result.candidates]
 
 
 @every_strategy
@@ -86,7 +86,7 @@ def test_cut_at_any_byte(name: str, tmp_path: Path) -> None:
 
 
 def start(name: str, path: Path, seconds: float = 0, **env: str) -> subprocess.Popen[bytes]:
-    """A search in a process of its own, that takes so long for each candidate."""
+    """A search in a separate process, that takes so long for each candidate."""
     folders = [Path(nasformer.search.__file__).parents[2], Path(__file__).parents[1]]
     env = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     return subprocess.Popen([sys.executable, "-m", "search.toy", name, str(path), str(seconds)], env=env)
@@ -202,7 +202,7 @@ def test_a_journal_with_too_many_lines_is_refused(tmp_path: Path) -> None:
 )
 def test_a_budget_that_nothing_meets_is_refused_at_once(budget: Budget, said: str, tmp_path: Path) -> None:
     def never(arch: Arch) -> dict[str, float]:
-        raise AssertionError("judged a candidate")
+        raise AssertionError("evaluated a candidate")
 
     for name in list_strategies():
         with pytest.raises(UserError, match=said):

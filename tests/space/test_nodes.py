@@ -139,7 +139,7 @@ def test_decode_refuses_a_wrong_length() -> None:
         TINY.decode([0, 0, 0])
 
 
-def test_encode_refuses_a_stranger() -> None:
+def test_encode_refuses_what_is_no_member() -> None:
     with pytest.raises(UserError, match="allowed: 3, 5"):
         Choice(3, 5).encode(4)
 
@@ -236,14 +236,14 @@ def test_the_deepest_space_lets_stacks_be_that_a_rule_ties() -> None:
     assert {(len(arch.a), len(arch.b), len(arch.c)) for arch in space.enumerate()} == {(1, 1, 2), (1, 2, 2), (2, 1, 2)}
 
 
-def test_dice_by_cardinality_make_all_members_equal() -> None:
+def test_by_cardinality_make_all_members_equal() -> None:
     """Each OneOf, the nested one as well, picks an option as often as it has members."""
     inner = OneOf(few=Choice(1, 2), many=Choice(*range(6)))
     space, rng, draws = OneOf(one=Choice(0), nested=inner), ByCardinality(3), 9000
-    found = Counter(space.sample(rng) for _ in range(draws))
-    assert len(found) == space.cardinality == 9
-    assert all(abs(count - draws / 9) < 5 * (draws * 8 / 81) ** 0.5 for count in found.values())
+    counts = Counter(space.sample(rng) for _ in range(draws))
+    assert len(counts) == space.cardinality == 9
+    assert all(abs(count - draws / 9) < 5 * (draws * 8 / 81) ** 0.5 for count in counts.values())
 
 
-def test_dice_by_cardinality_are_ordinary_where_there_is_no_alternative() -> None:
+def test_by_cardinality_are_ordinary_where_there_is_no_alternative() -> None:
     assert [TINY.sample(ByCardinality(seed)) for seed in range(9)] == [TINY.sample(Random(seed)) for seed in range(9)]

@@ -37,14 +37,14 @@ class Budget:
         return {name: end for name, end in ends.items() if end != (None, None)}
 
     def windows(self) -> list[Window]:
-        return [Window(name, low, high) for name, (low, high) in self.limits().items()]
+        return list(self._windows)
 
     def fits(self, costs: Mapping[str, float]) -> bool:
         return all(window.excess(costs) == 0 for window in self._windows)
 
     @cached_property
-    def _windows(self) -> list[Window]:  # asked for every architecture that a search looks at
-        return self.windows()
+    def _windows(self) -> list[Window]:  # needed for every architecture that a search draws
+        return [Window(name, low, high) for name, (low, high) in self.limits().items()]
 
     def __str__(self) -> str:
         parts = []

@@ -68,7 +68,7 @@ class SearchOptions:
             evaluations: For strategies that have this option, where the user left it open.
         """
         declared = complete_options(find_strategy(self.strategy), {})
-        given = {"evaluations": evaluations} | self.given_options()
+        given = {"evaluations": evaluations} | self._given()
         return {name: given[name] for name in declared if name in given}
 
     @property
@@ -79,7 +79,7 @@ class SearchOptions:
         ['population']
         """
         declared = complete_options(find_strategy(self.strategy), {})
-        return [name for name in self.given_options() if name not in declared]
+        return [name for name in self._given() if name not in declared]
 
-    def given_options(self) -> dict[str, Any]:
+    def _given(self) -> dict[str, Any]:
         return {name: value for name, value in self.options.items() if value is not None}

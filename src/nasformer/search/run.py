@@ -105,16 +105,16 @@ def search(
     check_satisfiable(node, problem.costs, budget.windows())
     strategy_class = find_strategy(strategy) if isinstance(strategy, str) else strategy
     chosen = complete_options(strategy_class, options or {})
-    asked = strategy_class(problem, **chosen)
+    instance = strategy_class(problem, **chosen)
     name = strategy if isinstance(strategy, str) else strategy.__name__
     header = {"strategy": name, "options": chosen, **_settings(problem), **(settings or {})}
     with Journal(journal, header) if journal else nullcontext() as opened:
         if on_open:
             on_open()
         evaluator = JournaledEvaluator(problem, evaluate, opened)
-        _run(asked, evaluator, on_candidate, quiet)
+        _run(instance, evaluator, on_candidate, quiet)
         evaluator.check_all_used()
-    return _result(asked)
+    return _result(instance)
 
 
 def _run(
