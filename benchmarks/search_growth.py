@@ -21,7 +21,6 @@ from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
-from record import save_record
 
 BLOCK = Struct(num_heads=Choice(3, 4, 5, 6), mlp_ratio=Choice(2.0, 2.5, 3.0, 3.5, 4.0))
 SPACE = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(12, 13, 14)))
@@ -85,6 +84,9 @@ def main() -> None:
                 rows.append({**row, "front": len(result.front), "ms": 1000 * seconds / len(result.candidates)})
                 print("{strategy:10} {objectives} {candidates:7,} front {front:5} {ms:.3f} ms".format(**rows[-1]))
     resumed = {strategy: resume(strategy, 2, args.counts[-1]) for strategy in ("random", "evolution")}
+
+    from record import save_record  # not before: it imports torch, whose memory would count
+
     save_record("search_growth", vars(args), {"growth": rows, "resume": resumed}, args.out)
 
 
