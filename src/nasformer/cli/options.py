@@ -80,7 +80,7 @@ class SearchOptions:
     parents: int = 10
     """the best so far, from which a generation descends"""
     mutation: str = "code"
-    """AutoFormer's mutation probabilities: as in its published code, or as in its paper"""
+    """AutoFormer's mutation probabilities: code, paper, or numbers such as depth=0.2,embed=0.4,gene=0.3"""
     tournament: int = 5
     """cyclic: how many of the population compete in a step"""
     steps: int = 10

@@ -18,7 +18,6 @@ from nasformer.search.problem import Candidate, Problem
 Member = tuple[tuple[float, ...], int, Candidate]  # costs and id, by which equally good ones are sorted
 Entry = tuple[float, tuple[float, ...], int, Candidate]  # the same after how bad it is
 
-
 ROUNDING = 1e-9  # more than a sum of logarithms can be off
 
 
@@ -106,7 +105,8 @@ class ParetoArchive(Archive):
     def best(self) -> list[Candidate]:
         entries: list[Entry] = []
         for front in self.fronts:
-            entries += front.best(self.count - len(entries))
+            if len(entries) < self.count:
+                entries += front.best(self.count - len(entries))
         return [candidate for *_, candidate in entries]
 
 
