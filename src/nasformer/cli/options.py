@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from nasformer.errors import UserError
 from nasformer.search import options as search_options
-from nasformer.search.options import BudgetOptions as BudgetConfig
+from nasformer.search.options import BudgetOptions as BudgetConfig  # noqa: F401 - imported from here by cli.config
 
 
 @dataclass
