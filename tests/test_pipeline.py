@@ -21,7 +21,7 @@ from nasformer.runs import folder as folders
 from nasformer.runs import run as pipeline
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.run import references
+from nasformer.search.references import references
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.loop import Trainer

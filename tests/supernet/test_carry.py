@@ -140,9 +140,9 @@ def test_where_heads_collide_those_with_the_most_stay_exact(values: tuple[float,
     both = with_expansion(*values[:2]).root
     _, local, axial = corners(both)
     for arch in (local, axial, both.smallest(local), both.smallest(axial)):
-        most = of_heads(4).root.carry(arch, FIRST)
+        most = of_heads(4).root.adapt(arch, FIRST)
         assert same_logits(old, new, most)
-    assert not same_logits(old, new, of_heads(2).root.carry(local, FIRST))
+    assert not same_logits(old, new, of_heads(2).root.adapt(local, FIRST))
 
 
 def test_twice_as_many_channels_suit_all_heads() -> None:

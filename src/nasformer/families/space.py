@@ -24,7 +24,7 @@ from nasformer.layers.cost import Cost
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice, Scalar
-from nasformer.space.dimensions import check_known, dimensions, listed, with_choices
+from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
 from nasformer.space.struct import Struct
 from nasformer.utils.tables import html_row, html_table
 
@@ -148,7 +148,7 @@ class Space:
 
     def _repr_html_(self) -> str:
         """Name, size and dimensions, for notebooks."""
-        rows = [html_row([name, listed(choice.values)]) for name, choice in dimensions(self.root).items()]
+        rows = [html_row([name, format_values(choice.values)]) for name, choice in dimensions(self.root).items()]
         title = f"<b>{escape(self.name)}</b>: {escape(self.about)}<br>{escape(self._size())}"
         return f"<div>{title}{html_table(['dimension', 'values'], rows)}</div>"
 
@@ -234,7 +234,7 @@ def parse_choices(root: Struct, texts: Mapping[str, Sequence[str]]) -> dict[str,
     """The values of an expression, of the types that the space has in these dimensions."""
     known = dimensions(root)
     for name in texts:
-        check_known(name, known)
+        check_dimension(name, known)
     return {name: [parse_value(known[name], text) for text in written] for name, written in texts.items()}
 
 
@@ -266,4 +266,4 @@ def expression(base: str, choices: Mapping[str, Sequence[Scalar]]) -> str:
         for value in values:
             if isinstance(value, str) and set(value) & set(RESERVED):
                 raise UserError(f"{name} has the value {value!r}; names of spaces can have no values with {RESERVED}")
-    return f"{base}[{';'.join(f'{name}={listed(values)}' for name, values in choices.items())}]"
+    return f"{base}[{';'.join(f'{name}={format_values(values)}' for name, values in choices.items())}]"

@@ -15,7 +15,6 @@ from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.finalists import how_measured
-from nasformer.search.budget import parse_quantity
 from nasformer.search.journal import read_journal
 from nasformer.search.problem import RESERVED, Candidate, plain_scores
 from nasformer.space.arch import Arch
@@ -23,6 +22,7 @@ from nasformer.space.feasible import Window
 from nasformer.space.node import corners
 from nasformer.train.log import TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import read_json
+from nasformer.utils.units import parse_quantity
 
 Limits = Mapping[str, tuple[float | None, float | None]]
 REPAIR = "restore it or start in another folder"

@@ -24,7 +24,7 @@ from nasformer.families.sharing import SharingRule, SharingRules, rule_for
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import set_drop_path
 from nasformer.space.arch import Arch
-from nasformer.space.dimensions import apart
+from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
@@ -162,7 +162,7 @@ def shared_weights(space: Space, seed: int) -> nn.Module:
 
 def check_largest(space: Space) -> None:
     """Refuses a space whose rules keep its largest values apart: no member would have the weights that all need."""
-    for name, value in apart(space.root).items():
+    for name, value in values_beyond_corners(space.root).items():
         raise UserError(
             f"{space.name} has no largest member, which a supernet needs: by its rules, {name}={value} goes only with "
             "smaller values of others; choose values whose largest go together"

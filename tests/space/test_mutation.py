@@ -1,9 +1,10 @@
-"""Mutation happens at the stated rates; crossover takes whole blocks."""
+"""Mutation happens at the stated rates and reads its numbers; crossover takes whole blocks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
-from nasformer.space.node import MUTATIONS, Mutation
+from nasformer.space.mutation import MUTATIONS, Mutation, parse_mutation
 from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
@@ -23,10 +24,17 @@ SPACE = Struct(width=WIDE, blocks=Repeat(Struct(a=WIDE, b=WIDE), depth=Choice(*r
 TRIALS = 4000
 
 
-def rate(mutation: Mutation, changed: Callable[[Arch, Arch], Any]) -> float:
+PARENT = SPACE.validate({"width": 5, "blocks": [{"a": 6, "b": 7}] * 3})
+
+
+@cache
+def children(mutation: Mutation) -> list[Arch]:
     rng = Random(1)
-    parent = SPACE.validate({"width": 5, "blocks": [{"a": 6, "b": 7}] * 3})
-    return sum(bool(changed(parent, SPACE.mutate(parent, rng, mutation))) for _ in range(TRIALS)) / TRIALS
+    return [SPACE.mutate(PARENT, rng, mutation) for _ in range(TRIALS)]
+
+
+def rate(mutation: Mutation, changed: Callable[[Arch, Arch], Any]) -> float:
+    return sum(bool(changed(PARENT, child)) for child in children(mutation)) / TRIALS
 
 
 def near(expected: float) -> Any:
@@ -89,6 +97,39 @@ def test_one_of_redraws_its_pick_or_mutates_inside() -> None:
 def test_presets() -> None:
     assert MUTATIONS["code"] == Mutation(depth=0.4, width=0.4, block=0.2, unit="gene")
     assert MUTATIONS["paper"] == Mutation(depth=0.2, width=0.2, block=0.4, unit="block")
+
+
+@pytest.mark.parametrize(
+    ("text", "mutation"),
+    [
+        ("code", MUTATIONS["code"]),
+        ("paper", MUTATIONS["paper"]),
+        ("depth=0.2,embed=0.4,gene=0.3", Mutation(0.2, 0.4, 0.3, "gene")),
+        (" block = 1 , depth = 0", Mutation(0, 0.4, 1, "block")),
+        ("embed=.5", Mutation(0.4, 0.5, 0.2, "gene")),
+        (Mutation(0.1, 0.2, 0.3), Mutation(0.1, 0.2, 0.3)),
+    ],
+)
+def test_mutations_are_named_or_numbers(text: str | Mutation, mutation: Mutation) -> None:
+    assert parse_mutation(text) == mutation
+
+
+@pytest.mark.parametrize(
+    "text", ["", "bold", "0.3", "depth", "depth=", "depth=a", "width=0.3", "gene=0.1,block=0.2", "depth=0.1,,embed=0.2"]
+)
+def test_what_is_no_mutation_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r"one of: code, paper; or probabilities such as depth=0\.2,embed=0\.4,gene=0\.3"
+    ):
+        parse_mutation(text)
+
+
+@pytest.mark.parametrize("text", ["depth=1.1", "embed=-0.1", "gene=nan", "block=2"])
+def test_probabilities_lie_between_0_and_1(text: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"mutation {text.partition('=')[0]} is .*, expected a probability between 0 and 1"
+    ):
+        parse_mutation(text)
 
 
 @pytest.mark.parametrize("wrong", [{"depth": 1.5}, {"block": -0.1}, {"unit": "layer"}])
