@@ -12,8 +12,7 @@ from torch import Tensor
 
 from nasformer.attention.maps import AttentionMaps, Query
 from nasformer.layers.stem import Grid
-from nasformer.report.confusion import SHADES
-from nasformer.utils.figures import GREY, INK, RED, new_figure, plain
+from nasformer.utils.figures import BLUES, GREY, INK, RED, new_figure, plain
 
 COLUMNS = 5
 """Most maps beside each other."""
@@ -85,7 +84,7 @@ def tinted(weights: np.ndarray) -> np.ndarray:
 
 def draw_similarity(axes: Any, maps: AttentionMaps) -> None:
     matrix, size = maps.similarity().cpu().numpy(), len(maps.heads)
-    axes.imshow(matrix, cmap=SHADES, vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(matrix, cmap=BLUES, vmin=0, vmax=1, interpolation="nearest")
     names = [plain(str(head)) for head in maps.heads]
     axes.set_xticks(range(size), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axes.set_yticks(range(size), names)

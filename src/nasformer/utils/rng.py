@@ -1,6 +1,6 @@
-"""Randomness as a pure function of integers: a seed, a purpose (`Stream`) and a place (a step, an epoch).
+"""Random numbers as a pure function of integers: a seed, a purpose (`Stream`) and a step or an epoch.
 
-No state is carried along, so a resumed run repeats itself and several processes agree without talking.
+No state is kept, so a resumed run repeats itself and several processes agree without communication.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Stream(IntEnum):
-    """What numbers are drawn for: each purpose has its own stream, so switching one on changes no other."""
+    """What numbers are drawn for: each purpose has numbers of its own, so switching one on changes no other."""
 
     SPLIT = 1
     ORDER = 2
@@ -46,7 +46,7 @@ def generator(seed: int, *words: int) -> torch.Generator:
 
 
 class Draws:
-    """Random numbers for every sample of the global batch, of which one rank keeps its own rows."""
+    """Random numbers for every sample of the global batch, of which this rank keeps its rows."""
 
     def __init__(self, source: torch.Generator, local: int, rank: int = 0, world: int = 1) -> None:
         self._source = source
