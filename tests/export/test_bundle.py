@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,8 +19,8 @@ from families.small import images
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.export import bundle
-from nasformer.export.bundle import check, export_model, largest_difference, logits_elsewhere, random_batches
-from nasformer.export.graphs import has_onnx, has_onnxruntime, run_onnx, traced, write_onnx, write_pt2
+from nasformer.export.bundle import check, export_model, largest_difference, logits_without_nasformer, random_batches
+from nasformer.export.graphs import has_onnx, has_onnxruntime, onnx_bytes, pt2_bytes, run_onnx, trace
 from nasformer.families.base import Backbone
 from nasformer.families.storage import facts_in, load_model, save_model
 
@@ -34,24 +38,23 @@ def listed(folder: Path) -> list[str]:
 
 @needs_onnx
 @pytest.mark.parametrize("family", FAMILIES)
-def test_graphs_agree_for_any_batch(family: str, tmp_path: Path) -> None:
+def test_graphs_agree_for_any_batch(family: str) -> None:
     """torch.export to the last bit, ONNX Runtime within 1e-4; for every family there is."""
     space = small_of(family)
     if family == "trionet":  # so that local attention goes by tiles, with some to fill up
         space = space.with_options(img_size=18)
     model = small_model(family)
     model.set_input_size(space.options["img_size"])  # type: ignore[operator]
-    program = traced(model, images(space, batch=2))
-    write_pt2(program, tmp_path / "model.pt2")
-    loaded = torch.export.load(tmp_path / "model.pt2").module()
-    write_onnx(program, tmp_path / "model.onnx")
+    program = trace(model, images(space, batch=2))
+    pt2, onnx = pt2_bytes(program), onnx_bytes(program)
+    loaded = torch.export.load(io.BytesIO(pt2)).module()
     batches = [images(space, batch=size, seed=size) for size in (1, 3, 5)]
     with torch.no_grad():
         expected = [model(x) for x in batches]
         assert all(torch.equal(loaded(x), logits) for x, logits in zip(batches, expected, strict=True))
-    assert largest_difference(run_onnx(tmp_path / "model.onnx", batches), expected) < 1e-4
-    for name in ("model.pt2", "model.onnx"):  # nothing of this machine goes along
-        assert str(Path(__file__).parents[2]).encode() not in (tmp_path / name).read_bytes(), name
+    assert largest_difference(run_onnx(onnx, batches), expected) < 1e-4
+    for content in (pt2, onnx):  # nothing of this machine goes along
+        assert str(Path(__file__).parents[2]).encode() not in content
 
 
 @needs_onnx
@@ -73,6 +76,9 @@ def test_an_export_holds_everything_checked(tmp_path: Path) -> None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["classes"]) == FACTS["classes"]
+    assert json.loads(metadata["preprocessing"])["mean"] == FACTS["mean"]
     assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
     assert session.get_outputs()[0].shape == ["batch", 10]
 
@@ -91,7 +97,7 @@ def test_formats_can_be_left_out_and_old_files_go(tmp_path: Path) -> None:
 
 def test_without_onnx_the_rest_is_written(tmp_path: Path) -> None:
     with patch("nasformer.export.graphs.has_onnx", return_value=False), pytest.raises(UserError, match="pip install"):
-        write_onnx(None, tmp_path / "x")  # type: ignore[arg-type]
+        onnx_bytes(None)  # type: ignore[arg-type]
     with patch("nasformer.export.graphs.has_onnx", return_value=False):
         done = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
     assert done.notes == [
@@ -127,7 +133,7 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path) -> None:
 def test_a_file_that_needs_more_than_torch_is_found_out(package: str, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(f"import {package}\n")
     with pytest.raises(UserError, match=f"model.py cannot be used without nasformer .*{package}") as error:
-        logits_elsewhere(tmp_path, ["model.py"], random_batches((1, 8, 8)))
+        logits_without_nasformer(tmp_path, ["model.py"], random_batches((1, 8, 8)))
     assert "\n" not in str(error.value)
 
 
@@ -139,6 +145,40 @@ def test_differences() -> None:
     assert check("x", a, a) == 0
     with pytest.raises(UserError, match=r"logits of x differ from the model's by 1.0e-03"):
         check("x", a, b)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that has room for the weights, but not for a graph beside them."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a disk needs to be root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(full_disk: Path, tmp_path: Path, capsys: Any) -> None:
+    """torch's own writer would end the process."""
+    with pytest.raises(OSError, match="No space left") as error:
+        export_model(tiny_model(), full_disk / "out", formats=["pt2"])
+    assert error.value.errno == errno.ENOSPC
+    assert listed(full_disk) == []
+    save_model(tiny_model(), tmp_path / "model")
+    argv = ["export", str(tmp_path / "model"), "--to", str(full_disk / "out"), "--formats", "pt2"]
+    assert "the disk is full" in runs.refused(capsys, argv)
+
+
+def test_text_of_others_cannot_break_the_card(tmp_path: Path) -> None:
+    nasty = "<b>x</b>|`y`\n## Head *z* caf\udce9"
+    facts = {"mean": [0.5], "std": [0.25], "classes": [nasty] * 10, "space": nasty, "provenance": {"data": nasty}}
+    export_model(tiny_model(), tmp_path / "out", facts, formats=[])
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "<b>" not in card
+    assert "\n## Head" not in card
+    assert card.count(r"&lt;b&gt;x&lt;/b&gt;\|\`y\` \#\# Head \*z\* caf\\udce9") == 12
 
 
 def test_nobodys_files_are_overwritten(tmp_path: Path) -> None:

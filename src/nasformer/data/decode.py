@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, cast
 
 from nasformer.errors import UserError
 
@@ -32,7 +30,7 @@ def read_image(path: str, channels: int = 3) -> Image:
 
     try:
         with Image.open(path) as image:
-            return converted(_upright(image), channels)
+            return converted(upright(image), channels)
     except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
         raise BadImage(_reason(error)) from error
 
@@ -60,16 +58,15 @@ def converted(image: Image, channels: int) -> Image:
 
 def _eight_bits(image: Image) -> Image:
     """The high byte of 16 bits, as Pillow itself does for colour; converting grey would cut off at 255 instead."""
-    from PIL import Image as Pillow
-
     if image.mode == "F":
         raise ValueError("pixels are floats; save them as 8 or 16 bits")
     if not image.mode.startswith("I"):
         return image
-    pixels = np.asarray(image)
-    if pixels.min() < 0 or pixels.max() > 65535:
+    image = image.convert("I")
+    low, high = cast(tuple[int, int], image.getextrema())
+    if low < 0 or high > 65535:
         raise ValueError("pixels have 32 bits; save them as 8 or 16 bits")
-    return Pillow.fromarray((pixels >> 8).astype(np.uint8))
+    return image.point(lambda value: value * (1 / 256)).convert("L")
 
 
 def _on_white(image: Image) -> Image:
@@ -79,7 +76,7 @@ def _on_white(image: Image) -> Image:
     return Pillow.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-def _upright(image: Image) -> Image:
+def upright(image: Image) -> Image:
     """As the camera was held."""
     from PIL import ImageOps
 

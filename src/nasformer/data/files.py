@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nasformer.data.decode import BadImage, check_channels, read_header, read_image
 from nasformer.data.images import Data, ImageSet, channel_stats, check_filled, stratified
+from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Stream, generator
@@ -264,13 +265,14 @@ FEW = 2000  # so many are decoded in a few seconds, without a bar
 
 @dataclass
 class ImageFiles:
-    """Files of three splits, to be read at `size` pixels with `channels`."""
+    """Files of three splits, to be read at `size` pixels with `channels`; `crop_pct` is 1 where all have that size."""
 
     name: str
     splits: FileSplits
     size: int
     channels: int
     bad: BadImages
+    crop_pct: float = CROP_PCT
 
     @property
     def decoded_bytes(self) -> int:
@@ -291,7 +293,8 @@ class ImageFiles:
         self.bad.tell(len(self.splits), self.name)
         train, holdout, test = parts
         check_filled(train, f"{self.name}: train")
-        return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, *channel_stats(train.images))
+        stats = channel_stats(train.images)
+        return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, *stats, self.crop_pct)
 
     def _decode(self, files: Files, report: Progress, done: int) -> ImageSet:
         images = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
@@ -314,7 +317,7 @@ class ImageFiles:
 
     def pixels(self, path: str) -> np.ndarray:
         """One image as bytes, [C, size, size]."""
-        return channels_first(resize_and_crop(read_image(path, self.channels), self.size))
+        return channels_first(resize_and_crop(read_image(path, self.channels), (self.size, self.size), self.crop_pct))
 
 
 def settle(
@@ -341,19 +344,8 @@ def settle(
     if not bad.quiet:
         for note in splits.notes:
             say(f"{listing.name}: {note}")
-    return ImageFiles(listing.name, splits, img_size or seen.size or usual_size, channels, bad)
-
-
-def resize_and_crop(image: Image, size: int) -> Image:
-    """The usual evaluation view: short side to 256/224 of the size, then the centre. The right size is left alone."""
-    from PIL.Image import Resampling
-
-    if image.size == (size, size):
-        return image
-    scale = size * 256 / 224 / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.resize((width, height), Resampling.BICUBIC).crop((left, top, left + size, top + size))
+    size = img_size or seen.size or usual_size
+    return ImageFiles(listing.name, splits, size, channels, bad, 1.0 if seen.size == size else CROP_PCT)
 
 
 def channels_first(image: Image) -> np.ndarray:

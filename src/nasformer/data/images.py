@@ -116,7 +116,8 @@ class Data:
     """A dataset of square images in three parts that share no image.
 
     Train on `train`, choose (architectures, hyper-parameters) on `holdout`, report on `test` and use it for
-    nothing else. `mean` and `std` are per channel, for pixels in 0..1.
+    nothing else. `mean` and `std` are per channel, for pixels in 0..1; `crop_pct` says how images were cropped
+    (see `Preprocessing`).
     """
 
     name: str
@@ -126,6 +127,7 @@ class Data:
     classes: list[str]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    crop_pct: float = 1.0
 
     def __post_init__(self) -> None:
         check_filled(self.train, f"{self.name}: train")

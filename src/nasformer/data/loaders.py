@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from nasformer.data.decode import BadImage, read_image
 from nasformer.data.files import MAX_BAD, Files, ImageFiles
 from nasformer.data.images import Data, ImageSet, normalise, send
 from nasformer.data.options import AugmentConfig
+from nasformer.data.preprocessing import CROP_PCT, Preprocessing
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
@@ -129,6 +131,10 @@ class BatchSource(Protocol):
     """How images are normalised. A trained model wants them as in its training: set them before any batch."""
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """How evaluation prepares images, for whoever uses a model elsewhere."""
+
+    @property
     def steps_per_epoch(self) -> int: ...
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
@@ -199,6 +205,11 @@ class Batches:
     @property
     def img_size(self) -> int:
         return self.data.img_size
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        size, crop_pct = (self.img_size, self.img_size), self.data.crop_pct
+        return Preprocessing(size, self.in_chans, crop_pct, mean=self.mean, std=self.std)
 
     @property
     def held_out(self) -> int:
@@ -310,6 +321,12 @@ class StreamingFolder:
         return len(self.classes)
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        size = self.img_size
+        crop_pct = size / math.floor(size / CROP_PCT)  # timm rounds the resized side down
+        return Preprocessing((size, size), self.in_chans, crop_pct, mean=self.mean, std=self.std)
+
+    @property
     def held_out(self) -> int:
         return len(self._files["holdout"])
 
@@ -394,7 +411,7 @@ class StreamingFolder:
         from timm.data import create_transform
 
         mean, std = self._colours()
-        return create_transform(self.img_size, interpolation="bicubic", crop_pct=224 / 256, mean=mean, std=std)
+        return create_transform(self.img_size, interpolation="bicubic", crop_pct=CROP_PCT, mean=mean, std=std)
 
     def _colours(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and deviation of three channels: timm's transforms are for RGB, also where an image is grey."""

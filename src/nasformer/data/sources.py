@@ -28,10 +28,10 @@ from nasformer.data.files import (
     Listing,
     channels_first,
     check_classes,
-    resize_and_crop,
     settle,
 )
 from nasformer.data.images import Data, ImageSet, Parts, channel_stats, check_filled, check_labels, resize, stratified
+from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import progress, say
 from nasformer.utils.rng import Stream, generator
@@ -347,7 +347,9 @@ def from_dataset(
     bad = BadImages(max_bad, quiet=quiet)
     sets = {"train": train, "test": test} | ({} if isinstance(holdout, (int, float)) else {"holdout": holdout})
     given = {part: items for part, items in sets.items() if items is not None}
-    parts = _stacked({part: _read(items, f"{name}: {part}", img_size, bad) for part, items in given.items()}, name)
+    crops = {1.0}
+    read = {part: _read(items, f"{name}: {part}", img_size, bad, crops) for part, items in given.items()}
+    parts = _stacked(read, name)
     total = sum(len(items) for items in given.values())
     bad.check(total, name)
     bad.tell(total, name)
@@ -360,7 +362,14 @@ def from_dataset(
     if "holdout" not in parts:
         parts["train"], parts["holdout"] = _take(parts["train"], holdout, seed, names)
     stats = channel_stats(parts["train"].images)
-    return Data(name, parts["train"], parts["holdout"], parts["test"], names, *stats)
+    return Data(name, parts["train"], parts["holdout"], parts["test"], names, *stats, min(crops))
+
+
+def _crop_pct(image: Any, img_size: int | None) -> float:
+    """How an image is cropped: a Pillow image as files are unless it has the right size, an array not at all."""
+    from PIL.Image import Image
+
+    return CROP_PCT if img_size and isinstance(image, Image) and image.size != (img_size, img_size) else 1.0
 
 
 def _take(images: ImageSet, amount: float | int, seed: int, classes: list[str]) -> tuple[ImageSet, ImageSet]:
@@ -368,7 +377,7 @@ def _take(images: ImageSet, amount: float | int, seed: int, classes: list[str]) 
     return images.subset(rest), images.subset(taken)
 
 
-def _read(items: Any, what: str, img_size: int | None, bad: BadImages) -> list[tuple[Tensor, int]]:
+def _read(items: Any, what: str, img_size: int | None, bad: BadImages, crops: set[float]) -> list[tuple[Tensor, int]]:
     found: list[tuple[Tensor, int]] = []
     with progress("read", len(items), bad.quiet or len(items) < FEW) as report:
         for index in range(len(items)):
@@ -377,6 +386,7 @@ def _read(items: Any, what: str, img_size: int | None, bad: BadImages) -> list[t
             except (OSError, SyntaxError, EOFError, RuntimeError) as error:  # what reading a broken file raises
                 bad.add(f"{what}[{index}]", " ".join(str(error).split()) or type(error).__name__)
                 continue
+            crops.add(_crop_pct(image, img_size))
             found.append((to_bytes(image, img_size, f"{what}[{index}]"), _label(label, f"{what}[{index}]")))
             report(index + 1)
     if not found:
@@ -390,7 +400,9 @@ def to_bytes(image: Any, img_size: int | None, what: str) -> Tensor:
 
     if isinstance(image, Image):
         plain = converted(image, 1 if image.mode in GREY_MODES else 3)
-        return torch.from_numpy(channels_first(resize_and_crop(plain, img_size) if img_size else plain).copy())
+        crop_pct = _crop_pct(image, img_size)
+        plain = resize_and_crop(plain, (img_size, img_size), crop_pct) if img_size else plain
+        return torch.from_numpy(channels_first(plain).copy())
     pixels = _tensor(image, what)
     if pixels.is_floating_point():
         low, high = float(pixels.min()), float(pixels.max())

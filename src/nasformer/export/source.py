@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,6 +32,7 @@ class Import:
     module: str
     name: str | None
     alias: str
+    typing_only: bool = False
 
     def line(self) -> str:
         renamed = "" if self.alias == (self.name or self.module) else f" as {self.alias}"
@@ -60,14 +62,23 @@ def parsed(name: str) -> Module:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             module.definitions |= {target.id: node for target in targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.Import):
-            for item in node.names:
-                module.imports[item.asname or item.name] = Import(item.name, None, item.asname or item.name)
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            source = resolve_name("." * node.level + (node.module or ""), loaded.__package__)
-            for item in node.names:
-                module.imports[item.asname or item.name] = Import(source, item.name, item.asname or item.name)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for inner in node.body:
+                module.imports |= imports_of(inner, loaded.__package__, typing_only=True)
+        else:
+            module.imports |= imports_of(node, loaded.__package__)
     return module
+
+
+def imports_of(node: ast.stmt, package: str | None, typing_only: bool = False) -> dict[str, Import]:
+    """What a statement imports, by the name that it gives."""
+    names: list[tuple[str, str | None, str]] = []
+    if isinstance(node, ast.Import):
+        names = [(item.name, None, item.asname or item.name) for item in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        source = resolve_name("." * node.level + (node.module or ""), package)
+        names = [(source, item.name, item.asname or item.name) for item in node.names]
+    return {alias: Import(module, name, alias, typing_only) for module, name, alias in names}
 
 
 class Closure:
@@ -118,7 +129,7 @@ class Closure:
         if used is None:
             return None  # a builtin or a local name
         package = used.module.partition(".")[0]
-        if package == "torch" or package in sys.stdlib_module_names:
+        if package == "torch" or package in sys.stdlib_module_names or used.typing_only:
             return self.imports.add(used)
         if package not in ("nasformer", module.partition(".")[0]):
             raise UserError(f"{module} needs {used.module}, but a self-contained file may need torch alone")
@@ -230,16 +241,25 @@ def without_examples(lines: Iterable[str]) -> Iterator[str]:
 
 
 def import_lines(imports: Iterable[Import]) -> str:
-    """Import statements, those of the standard library first, names of one module in one statement."""
-    blocks = []
-    for torch_too in (False, True):
-        chosen = [item for item in imports if (item.module.partition(".")[0] == "torch") == torch_too]
-        lines = sorted(item.line() for item in chosen if item.name is None)
-        for module in sorted({item.module for item in chosen if item.name is not None}):
-            names = {item.line().partition(" import ")[2] for item in chosen if item.module == module and item.name}
-            lines.append(f"from {module} import {', '.join(sorted(names, key=isort_key))}")
-        blocks += ["\n".join(lines)] if lines else []
-    return "\n\n".join(blocks)
+    """Import statements: the standard library, torch, and what is for type checkers only."""
+    for_types = {item for item in imports if item.typing_only}
+    for_all = {item for item in imports if not item.typing_only}
+    if for_types:
+        for_all.add(Import("typing", "TYPE_CHECKING", "TYPE_CHECKING"))
+    torch_too = {item for item in for_all if item.module.partition(".")[0] == "torch"}
+    blocks = [import_block(for_all - torch_too), import_block(torch_too)]
+    if for_types:
+        blocks.append("if TYPE_CHECKING:\n" + textwrap.indent(import_block(for_types), "    "))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def import_block(imports: Iterable[Import]) -> str:
+    """Import statements in order, names of one module in one statement."""
+    lines = sorted(item.line() for item in imports if item.name is None)
+    for module in sorted({item.module for item in imports if item.name is not None}):
+        names = {item.line().partition(" import ")[2] for item in imports if item.module == module and item.name}
+        lines.append(f"from {module} import {', '.join(sorted(names, key=isort_key))}")
+    return "\n".join(lines)
 
 
 def isort_key(name: str) -> tuple[int, str]:

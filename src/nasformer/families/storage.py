@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 import nasformer
+from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.registry import list_spaces
@@ -17,7 +18,10 @@ from nasformer.layers.stem import both_sides
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import retupled
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
+from nasformer.utils.schema import from_json
 
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+EXTRACT_AGAIN = "restore it or extract the model again"
 TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label_names", "pretrained_cfg")
 
 
@@ -45,18 +49,25 @@ def pretrained_config(
     options: Mapping[str, Any], facts: Mapping[str, Any] | None = None, first_conv: str | None = None
 ) -> dict[str, Any]:
     """What timm knows about a model beside its arguments; from the model's options and facts about it."""
-    facts = facts or {}
     return {
-        "input_size": [options["in_chans"], *both_sides(options["img_size"])],
+        **preprocessing_of(options, facts or {}).timm_config(),
         "fixed_input_size": True,
-        "interpolation": "bicubic",
-        "crop_pct": facts.get("crop_pct", 1.0),
-        **{name: list(facts[name]) for name in ("mean", "std") if name in facts},
         "num_classes": options["num_classes"],
         # timm turns filters for 3 channels into filters for others, and believes that all weights have 3
         "first_conv": first_conv if options["in_chans"] == 3 else None,
         "classifier": "head.fc",
     }
+
+
+def preprocessing_of(options: Mapping[str, Any], facts: Mapping[str, Any]) -> Preprocessing:
+    """How images are prepared for a model, from its options and the facts it was saved with.
+
+    Models of earlier versions say at most how images are normalised; they are taken to be resized without a crop.
+    """
+    stored = from_json(dict[str, Any], facts.get("preprocessing", {}), CONFIG, EXTRACT_AGAIN)
+    known = {"mean": facts.get("mean"), "std": facts.get("std"), **stored}
+    shape = {"img_size": both_sides(options["img_size"]), "in_chans": options["in_chans"]}
+    return from_json(Preprocessing, {**known, **shape}, CONFIG, EXTRACT_AGAIN)
 
 
 def first_convolution(model: nn.Module) -> str | None:
@@ -71,8 +82,6 @@ def input_shape(model: Backbone) -> tuple[int, int, int]:
 # ----------------------------------------------------------------------------------------------------------------------
 # A model as a folder: weights as safetensors, and the arch and options that rebuild it, for us and for timm.
 # ----------------------------------------------------------------------------------------------------------------------
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:

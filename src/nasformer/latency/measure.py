@@ -6,7 +6,6 @@ import gc
 import os
 import platform
 import random
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -249,7 +248,7 @@ class OnnxRunner(EagerRunner):
         return steps
 
     def session(self, module: nn.Module, example: Tensor) -> Step:
-        from nasformer.export.graphs import INSTALL_ONNX, has_onnxruntime, traced, write_onnx
+        from nasformer.export.graphs import INSTALL_ONNX, has_onnxruntime, onnx_bytes, trace
 
         if not has_onnxruntime():
             raise UserError(f"backend onnxruntime needs its package: {INSTALL_ONNX}")
@@ -257,10 +256,8 @@ class OnnxRunner(EagerRunner):
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = self.threads, 3
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "net.onnx"
-            write_onnx(traced(module, example.expand(max(2, len(example)), *example.shape[1:]).contiguous()), path)
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        graph = onnx_bytes(trace(module, example.expand(max(2, len(example)), *example.shape[1:]).contiguous()))
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         return lambda x: session.run(None, {name: x})[0]
 

@@ -13,12 +13,13 @@ from nasformer.attention.maps import AttentionMaps, Query, attention_maps
 from nasformer.cli.commands.common import print_json
 from nasformer.cli.config import AttentionCommand
 from nasformer.data.decode import BadImage, check_channels, read_image
-from nasformer.data.files import channels_first, resize_and_crop
+from nasformer.data.files import channels_first
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource
+from nasformer.data.preprocessing import resize_and_crop
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
-from nasformer.families.storage import input_shape, load_model
+from nasformer.families.storage import facts_in, load_model, preprocessing_of
 from nasformer.runs import folder as folders
 from nasformer.train.distributed import World
 from nasformer.utils.device import choose_device
@@ -78,11 +79,9 @@ def parse_query(text: str) -> Query | None:
 
 def from_file(path: Path, folder: Path, model: Backbone) -> Shown:
     """An image file, prepared as evaluation does."""
-    channels, rows, columns = input_shape(model)
-    known = folders.normalisation_of(folder)
-    if rows != columns:
-        raise UserError(f"{folder} is for images of {rows} x {columns} pixels; files can be shown to square ones only")
-    if known.keys() != {"mean", "std"}:
+    channels = model.options["in_chans"]
+    known = preprocessing_of(model.options, facts_in(folder))
+    if known.mean is None or known.std is None:
         raise UserError(f"{folder} does not say how images are normalised; show one of its data: --data DATA --index N")
     if not path.is_file():
         raise UserError(f"there is no image {path}; check the path")
@@ -90,8 +89,9 @@ def from_file(path: Path, folder: Path, model: Backbone) -> Shown:
         image = read_image(str(path), check_channels(channels))
     except BadImage as error:
         raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
-    pixels = torch.from_numpy(channels_first(resize_and_crop(image, rows)))[None]
-    mean, std = (folders.for_channels(known[name], channels) for name in ("mean", "std"))
+    view = resize_and_crop(image, known.img_size, known.crop_pct, known.interpolation)
+    pixels = torch.from_numpy(channels_first(view))[None]
+    mean, std = (folders.for_channels(values, channels) for values in (known.mean, known.std))
     return Shown(normalise(pixels, mean, std), mean, std)
 
 

@@ -64,7 +64,7 @@ def extract(command: ExtractCommand, as_json: bool) -> None:
     space = chosen_space(command) if command.space else None
     supernet = folders.find_supernet(Path(command.run), space)
     arch = supernet.space.arch(command.arch) if command.arch else folders.winner(Path(command.run))
-    facts = folders.facts_of(Path(command.run), "mean", "std", "classes", "trained_on")
+    facts = folders.facts_of(Path(command.run), "mean", "std", "classes", "preprocessing", "trained_on")
     save_model(folders.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
