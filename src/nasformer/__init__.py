@@ -28,7 +28,7 @@ _HOMES = {
     "load_data": "data.sources",
     "load_model": "families.storage",
     "load_supernet": "supernet.storage",
-    "make_profile": "latency.survey",
+    "make_profile": "latency.profiler",
     "save_model": "families.storage",
     "save_supernet": "supernet.storage",
     "score_model": "proxies.scoring",
