@@ -113,7 +113,7 @@ def nth_test_image(batches: BatchSource, index: int) -> Tensor:
 
 
 def draw(maps: AttentionMaps, shown: Shown, query: Query, command: AttentionCommand) -> None:
-    from nasformer.attention.picture import attention_figure
+    from nasformer.attention.figure import attention_figure
     from nasformer.utils.figures import png, svg
 
     out = Path(command.out)
