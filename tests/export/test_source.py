@@ -118,9 +118,9 @@ def define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> N
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
         monkeypatch.delitem(sys.modules, name)
-    from nasformer.export.source import parsed
+    from nasformer.export.source import parse_module
 
-    parsed.cache_clear()
+    parse_module.cache_clear()
 
 
 def test_what_cannot_stand_alone_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
