@@ -194,6 +194,11 @@ def test_a_lock_of_another_user_or_on_a_disk_without_locks(
         assert f"{path.parent} cannot be locked (No locks available)" in capsys.readouterr().err
 
 
+def test_text_need_not_be_unicode(tmp_path: Path) -> None:
+    files.write_text(tmp_path / "file", "caf\udce9 ä")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "caf\\udce9 ä"
+
+
 def test_files_are_text_that_people_can_read(tmp_path: Path) -> None:
     files.write_json(tmp_path / "file", {"a": 1})
     assert (tmp_path / "file").read_text() == '{\n "a": 1\n}\n'

@@ -49,7 +49,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # names of files need not be Unicode
 
 
 def clear_drafts(folder: Path) -> None:

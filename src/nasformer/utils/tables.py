@@ -33,7 +33,7 @@ def escape_markdown(text: str) -> str:
     >>> escape_markdown("a|b <b>`x`</b>\n# _c_")
     'a\\|b &lt;b&gt;\\`x\\`&lt;/b&gt; \\# \\_c\\_'
     """
-    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())  # names of files need not be Unicode
+    line = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
     return escape(re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", line), quote=False)
 
 
