@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
     from nasformer.latency.profile import Profile
-    from nasformer.latency.survey import make_profile
+    from nasformer.latency.profiler import make_profile
     from nasformer.layers.cost import Cost
     from nasformer.proxies.core import Probe, Proxy, list_proxies, noise_probe, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
@@ -84,7 +84,7 @@ _MODULES = {
     "families.space": ("Space",),
     "families.storage": ("load_model", "save_model"),
     "latency.profile": ("Profile",),
-    "latency.survey": ("make_profile",),
+    "latency.profiler": ("make_profile",),
     "layers.cost": ("Cost",),
     "proxies.core": ("Probe", "Proxy", "list_proxies", "noise_probe", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),
