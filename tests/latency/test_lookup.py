@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nasformer.cli.config import SampleCommand
 
 from latency.fake import ELSEWHERE, HERE, MICRO, SETUP, fake_profile, in_profiles
-from nasformer.cli.config import SampleCommand
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.latency.lookup import (

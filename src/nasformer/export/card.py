@@ -17,8 +17,8 @@ from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.cost import Cost
 from nasformer.utils.files import read_json
-from nasformer.utils.units import format_quantity
 from nasformer.utils.tables import escape_markdown, markdown_table
+from nasformer.utils.units import format_quantity
 
 ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
 WEIGHTS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,11 @@ def preprocessing_of(options: Mapping[str, Any], facts: Mapping[str, Any]) -> Pr
 def first_convolution(model: nn.Module) -> str | None:
     """The name of the first convolution, if there is one."""
     return next((name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)), None)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A digest of all weights, which tells models and supernets apart."""
+    digest = hashlib.blake2b(digest_size=8)
+    for weight in model.parameters():
+        digest.update(weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -106,7 +106,7 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     folder = RunFolder(options.run)
     supernet = single.find_supernet(folder.path, asked_space(options) if options.space else None)
     arch = supernet.space.arch(options.arch) if options.arch else folder.winner()
-    facts = folder.facts("mean", "std", "classes", "trained_on")
+    facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on")
     save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
