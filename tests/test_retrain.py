@@ -16,7 +16,7 @@ import kill
 import tiny
 from nasformer.cli.main import main, parse
 from nasformer.families.storage import load_model
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
 from runs import contents, refused

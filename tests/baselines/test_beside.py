@@ -11,7 +11,7 @@ import timm
 
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.report.contents import read_run
 from nasformer.runs.baselines import best_of_start, names_of
 from nasformer.search.journal import read_journal

@@ -21,7 +21,7 @@ from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.report import evolution_plots as curves
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.report.evolution import CAPTIONS, Evolution, letter, read_evolution, state
 from nasformer.report.evolution_plots import choices, colours_of, rows_of, tendencies
 from nasformer.runs import evolve as space_evolution

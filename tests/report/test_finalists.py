@@ -14,7 +14,7 @@ from latency.fake import ELSEWHERE, fake_profile
 from nasformer.errors import UserError
 from nasformer.latency.finalists import Decision, Finalist
 from nasformer.latency.profile import HoldOut
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.report.contents import read_run
 from nasformer.report.page import finalists_of, page
 from nasformer.report.plots import finalists

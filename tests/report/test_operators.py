@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.report.anatomy import dissect, placed
 from nasformer.report.contents import Run, members, random_members, read_run
 from nasformer.report.operators import curves, operator_curves, operator_panels, operator_shares

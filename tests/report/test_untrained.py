@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.report.contents import Run, read_run
 from nasformer.report.labels import LOOKS, figure_of, look_of
 from nasformer.report.page import captions

@@ -1,4 +1,8 @@
-"""Takes any architecture apart for drawing: single values, and stacks of blocks with a kind and fields."""
+"""Architectures taken apart: into blocks for drawings, into choices by stage for statistics.
+
+`dissect` needs the architecture alone and so works for spaces that are not known any more. `choices_by_stage` asks the
+space, which knows the name of every choice.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,30 @@ from functools import reduce
 from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
-from nasformer.report.contents import Run
 from nasformer.space.arch import Arch
+from nasformer.space.choice import Scalar
 from nasformer.space.genes import ROLES, genes
 from nasformer.space.node import Node
 
-Scalar = int | float | str | bool
+# Blocks
 
 
 @dataclass(frozen=True)
 class Block:
-    """One layer. `kind` is the option of its OneOf, or nothing."""
+    """A layer; `kind` is the option of its OneOf, or empty."""
 
     kind: str
     fields: Mapping[str, Scalar]
 
+    @property
+    def operator(self) -> str:
+        """The kind; of a kind within a kind, such as an encoder with one of two feed-forward halves, the outer one."""
+        return self.kind.partition(" ")[0]
+
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What stands outside lists by its path, and each list as a stack of blocks by its path.
+    """An architecture as single values and stacks of blocks, both by path.
 
     Numbered fields, such as the stage1, stage2 ... of depth and of num_heads, are a stack too: a block for each stage.
     """
@@ -36,11 +45,8 @@ class Anatomy:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     stacks: dict[str, list[Block]] = field(default_factory=dict)
 
-    def numbers(self) -> Iterable[tuple[str, float]]:
-        """The numeric fields of all blocks, by name."""
-        for stack in self.stacks.values():
-            for block in stack:
-                yield from ((name, value) for name, value in block.fields.items() if is_number(value))
+    def blocks(self) -> Iterable[Block]:
+        return (block for stack in self.stacks.values() for block in stack)
 
 
 def dissect(arch: Mapping[str, Any]) -> Anatomy:
@@ -55,24 +61,6 @@ def dissect(arch: Mapping[str, Any]) -> Anatomy:
     anatomy = Anatomy()
     _walk(arch, "", anatomy)
     return anatomy
-
-
-def ranges(anatomies: Iterable[Anatomy]) -> dict[str, tuple[float, float]]:
-    """The least and the greatest value of each numeric field.
-
-    >>> ranges([dissect({"blocks": [{"heads": 3}, {"heads": 4}]}), dissect({"blocks": [{"heads": 2}]})])
-    {'heads': (2, 4)}
-    """
-    found: dict[str, tuple[float, float]] = {}
-    for anatomy in anatomies:
-        for name, value in anatomy.numbers():
-            low, high = found.get(name, (value, value))
-            found[name] = min(low, value), max(high, value)
-    return found
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _walk(value: Any, path: str, anatomy: Anatomy) -> None:
@@ -119,7 +107,7 @@ def _block(item: Any, name: str) -> Block:
 
 
 def _collect(value: Mapping[str, Any], prefix: str, kinds: list[str], fields: dict[str, Scalar]) -> None:
-    if len(value) == 1 and isinstance(inner := next(iter(value.values())), Mapping):  # the pick of a OneOf
+    if len(value) == 1 and isinstance(inner := next(iter(value.values())), Mapping):  # the option of a OneOf
         kinds.append(next(iter(value)))
         _collect(inner, prefix, kinds, fields)
         return
@@ -135,99 +123,210 @@ def _is_list(value: Any) -> bool:
 
 
 def _has_list(value: Any) -> bool:
-    inner = value.values() if isinstance(value, Mapping) else ()
-    return _is_list(value) or any(_has_list(part) for part in inner)
+    return _is_list(value) or (isinstance(value, Mapping) and any(map(_has_list, value.values())))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What was chosen where in a net: the genes of an arch, sorted by stage and by what they decide.
-#
-# A gene belongs to the stage that its path names (stage1, stage2 ...), wherever in the path that is. In an arch without
-# stages, the genes of a stack of blocks are sorted into thirds of its depth. All others are of the whole net.
-# ----------------------------------------------------------------------------------------------------------------------
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def value_ranges(anatomies: Iterable[Anatomy]) -> dict[str, tuple[float, float]]:
+    """The smallest and the largest value of each numeric field.
+
+    >>> value_ranges([dissect({"blocks": [{"heads": 3}, {"heads": 4}]}), dissect({"blocks": [{"heads": 2}]})])
+    {'heads': (2, 4)}
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    for block in (block for anatomy in anatomies for block in anatomy.blocks()):
+        for name, value in block.fields.items():
+            if is_number(value):
+                low, high = ranges.get(name, (value, value))
+                ranges[name] = min(low, value), max(high, value)
+    return ranges
+
+
+# Blocks in words
+
+LABELS = {
+    "expansion": "×{}",
+    "mlp_ratio": "MLP ×{}",
+    "num_heads": "heads {}",
+    "qkv_dim": "q-k-v {}",
+    "query_rate": "q ×{}",
+    "value_rate": "v ×{}",
+}
+
+
+def block_label(block: Block) -> list[str]:
+    """The operator of a block and each of its fields, in few letters.
+
+    >>> block_label(Block("local", {"expansion": 0.25, "window": 7, "query_rate": 0.5, "num_heads": 8}))
+    ['local', '×1/4', 'window 7', 'q ×1/2', 'heads 8']
+    >>> block_label(Block("encoder ibn", {"qkv_dim": 64, "ffn.kernel": 5, "ffn.expansion": 4}))
+    ['encoder + ibn', 'q-k-v 64', 'kernel 5', '×4']
+    """
+    last = Counter(path.rpartition(".")[2] for path in block.fields)
+    words = [" + ".join(block.kind.split())]
+    for path, value in block.fields.items():
+        name = path.rpartition(".")[2]
+        name = name if last[name] == 1 else path
+        words.append(LABELS.get(name, name + " {}").format(short_value(value)))
+    return words
+
+
+def short_value(value: Scalar) -> str:
+    """A value in few letters, fractions such as 1/8 as such.
+
+    >>> short_value(0.125), short_value(1.0), short_value(3.5), short_value("gelu")
+    ('1/8', '1', '3.5', 'gelu')
+    """
+    if isinstance(value, float) and 0 < value < 1 and abs(1 / value - round(1 / value)) < 1e-9:
+        return f"1/{round(1 / value)}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def stage_title(path: str) -> str:
+    """The path of a stack of blocks, as people say it.
+
+    >>> stage_title("stage1.blocks"), stage_title("stages 2.blocks"), stage_title("encoder.blocks")
+    ('stage 1', 'stage 2', 'encoder')
+    """
+    return re.sub(r"^stages? ?(\d+)$", r"stage \1", path.removesuffix(".blocks"))
+
+
+# Operators by stage
 
 THIRDS = ("first third", "middle third", "last third")
+OperatorsByStage = dict[str, list[str]]
+"""Stage -> the operators of its blocks, in the order of the net."""
+
+
+def operators(anatomies: Iterable[Anatomy]) -> list[str]:
+    """The operators in the order in which they occur; empty where blocks have no kinds.
+
+    >>> operators([dissect({"blocks": [{"conv": {"kernel": 3}}, {"encoder": {"ffn": {"conv": {"kernel": 5}}}}]})])
+    ['conv', 'encoder']
+    """
+    blocks = (block for anatomy in anatomies for block in anatomy.blocks())
+    return list(dict.fromkeys(block.operator for block in blocks if block.kind))
+
+
+def operators_by_stage(anatomy: Anatomy) -> OperatorsByStage:
+    """The operators by stage; of a net that is a single stack, by thirds of its depth.
+
+    >>> blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]
+    >>> net = {"stage1": {"dim": 8, "blocks": blocks}, "stage2": {"dim": 16, "blocks": blocks[:1]}}
+    >>> operators_by_stage(dissect(net))
+    {'stage 1': ['conv', 'local'], 'stage 2': ['conv']}
+    >>> operators_by_stage(dissect({"dim": 8, "blocks": [*blocks, *blocks]}))
+    {'first third': ['conv', 'local'], 'middle third': ['conv'], 'last third': ['local']}
+    """
+    stacks = {
+        stage_title(path): [block.operator for block in stack]
+        for path, stack in anatomy.stacks.items()
+        if any(block.kind for block in stack)
+    }
+    if len(stacks) != 1:
+        return stacks
+    (blocks,) = stacks.values()
+    return merge_stages({THIRDS[3 * place // len(blocks)]: [name]} for place, name in enumerate(blocks))
+
+
+def merge_stages(nets: Iterable[OperatorsByStage]) -> OperatorsByStage:
+    """The operators of several nets, by stage."""
+    merged: OperatorsByStage = {}
+    for net in nets:
+        for stage, names in net.items():
+            merged.setdefault(stage, []).extend(names)
+    return merged
+
+
+# Choices by stage: a choice belongs to the stage that its path names (stage1, stage2 ...), wherever in the path. In an
+# arch without stages, choices of blocks are sorted into thirds of the depth. All others are of the whole net.
+
 WHOLE = "whole net"
 BLOCKS = "blocks"
 RATIOS = (("qkv_dim", "embed_dim"),)
-"""Pairs of genes of one stage whose quotient says more than either."""
+"""Pairs of choices of one stage whose quotient says more than either."""
 
-Reading = dict[str, dict[str, list[Scalar]]]
-"""Stage -> what is decided (kernel, depth, kind of block ...) -> every decision, in the order of the net."""
+ChoicesByStage = dict[str, dict[str, list[Any]]]
+"""Stage -> name of a choice (kernel, depth, kind of block ...) -> every value chosen, in the order of the net."""
 
 
-def read(root: Node, arch: Arch) -> Reading:
-    """Every decision of an arch, by stage and name.
+def choices_by_stage(root: Node, arch: Arch) -> ChoicesByStage:
+    """Every choice of an arch, by stage and name.
 
-    Depths are called depth; the pick of a OneOf has the name of the field that holds it.
+    Depths are called depth; the option of a OneOf has the name of the field that holds it.
 
     >>> from nasformer.space import Choice, OneOf, Repeat, Struct
     >>> block = OneOf(conv=Struct(kernel=Choice(3, 5)), pool=Struct())
     >>> root = Struct(stage1=Struct(width=Choice(8, 16), blocks=Repeat(block, depth=Choice(1, 2))))
-    >>> read(root, root.validate({"stage1": {"width": 8, "blocks": [{"conv": {"kernel": 5}}, {"pool": {}}]}}))
+    >>> arch = root.validate({"stage1": {"width": 8, "blocks": [{"conv": {"kernel": 5}}, {"pool": {}}]}})
+    >>> choices_by_stage(root, arch)
     {'stage1': {'blocks': ['conv', 'pool'], 'width': [8], 'depth': [2], 'kernel': [5]}}
     """
-    decided = {path: value for role in ROLES for path, value in genes(root, arch, role).items()}
-    staged = any(stage_of(path) for path in decided)
-    reading: Reading = {}
-    for path, value in decided.items():
+    values = {path: value for role in ROLES for path, value in genes(root, arch, role).items()}
+    staged = any(map(stage_of, values))
+    choices: ChoicesByStage = {}
+    for path, value in values.items():
         stage = stage_of(path) or (WHOLE if staged else _third(arch, path))
-        reading.setdefault(stage, {}).setdefault(_name(arch, path), []).append(value)
-    for row in reading.values():
-        _add_ratios(row)
-    return reading
+        choices.setdefault(stage, {}).setdefault(_choice_name(arch, path), []).append(value)
+    for row in choices.values():
+        for above, below in RATIOS:
+            if row.get(above) and len(row.get(below, [])) == 1:
+                row[f"{above} / {below}"] = [value / row[below][0] for value in row[above]]
+    return choices
 
 
-def stage_of(path: tuple[Any, ...]) -> str:
-    """The stage that a path names; nothing where it names none."""
+def stage_of(path: Sequence[Any]) -> str:
+    """The stage that a path names; empty where it names none."""
     return next((part for part in path if re.fullmatch(r"stage\d+", str(part))), "")
+
+
+def stage_number(stage: str) -> int:
+    return int(stage.removeprefix("stage"))
 
 
 def _third(arch: Arch, path: tuple[Any, ...]) -> str:
     place = next((place for place, part in enumerate(path) if isinstance(part, int)), None)
     if place is None:
         return WHOLE
-    return THIRDS[3 * path[place] // len(_at(arch, path[:place]))]
+    return THIRDS[3 * path[place] // len(_value_at(arch, path[:place]))]
 
 
-def _name(arch: Arch, path: tuple[Any, ...]) -> str:
+def _choice_name(arch: Arch, path: tuple[Any, ...]) -> str:
     """The last name of the path that is not a stage; a stage may itself be the stack of blocks."""
-    if isinstance(_at(arch, path), tuple):
+    if isinstance(_value_at(arch, path), tuple):
         return "depth"
     return next((part for part in reversed(path) if isinstance(part, str) and not stage_of((part,))), BLOCKS)
 
 
-def _at(arch: Arch, path: tuple[Any, ...]) -> Any:
+def _value_at(arch: Arch, path: tuple[Any, ...]) -> Any:
     return reduce(lambda value, part: value[part], path, arch)
 
 
-def _add_ratios(row: dict[str, list[Any]]) -> None:
-    for above, below in RATIOS:
-        if row.get(above) and len(row.get(below, [])) == 1:
-            row[f"{above} / {below}"] = [value / row[below][0] for value in row[above]]
-
-
-def pool(readings: Iterable[Reading]) -> Reading:
-    """The decisions of several archs together, stages in the order of the net."""
-    pooled: Reading = {}
-    for reading in readings:
-        for stage, row in reading.items():
+def pool(choices: Iterable[ChoicesByStage]) -> ChoicesByStage:
+    """The choices of several archs together, stages in the order of the net."""
+    pooled: ChoicesByStage = {}
+    for one in choices:
+        for stage, row in one.items():
             for name, values in row.items():
                 pooled.setdefault(stage, {}).setdefault(name, []).extend(values)
-    return dict(sorted(pooled.items(), key=lambda item: _place(item[0])))
-
-
-def _place(stage: str) -> int:
     others = (*THIRDS, WHOLE)
-    return others.index(stage) if stage in others else number_of(stage) - 1000
+    order = {stage: others.index(stage) if stage in others else stage_number(stage) - 1000 for stage in pooled}
+    return {stage: pooled[stage] for stage in sorted(pooled, key=lambda stage: order[stage])}
 
 
-def number_of(stage: str) -> int:
-    return int(stage.removeprefix("stage"))
+def choice_names(choices: ChoicesByStage) -> list[str]:
+    """What is chosen in any stage, kinds before numbers."""
+    known = {name: values for row in choices.values() for name, values in row.items()}
+    return sorted(known, key=lambda name: is_number(known[name][0]))
 
 
-def values(reading: Reading, stage: str, name: str) -> list[Any]:
-    return reading.get(stage, {}).get(name, [])
+def values_of(choices: ChoicesByStage, name: str, stage: str | None = None) -> list[Any]:
+    """The values of a choice in a stage, or in all of them."""
+    stages = choices if stage is None else [stage]
+    return [value for stage in stages for value in choices.get(stage, {}).get(name, [])]
 
 
 def shares(values: Iterable[Scalar]) -> dict[Scalar, float]:
@@ -240,122 +339,11 @@ def shares(values: Iterable[Scalar]) -> dict[Scalar, float]:
     return {value: counts[value] / counts.total() for value in sorted(counts, key=lambda one: (str(type(one)), one))}
 
 
-def summary(values: list[Any]) -> dict[str, Any]:
-    """The share of each value; of numbers mean and standard deviation as well."""
-    found = {"n": len(values), "shares": {str(value): share for value, share in shares(values).items()}}
-    return {**found, "mean": fmean(values), "std": pstdev(values)} if all(map(is_number, values)) else found
+def summarize(choices: ChoicesByStage) -> dict[str, dict[str, dict[str, Any]]]:
+    """Stage -> name -> the share of each value; of numbers mean and standard deviation as well."""
+    return {stage: {name: _summary(values) for name, values in row.items()} for stage, row in choices.items()}
 
 
-def table(reading: Reading) -> dict[str, dict[str, dict[str, Any]]]:
-    """The reading in figures: stage -> name -> summary."""
-    return {stage: {name: summary(found) for name, found in row.items()} for stage, row in reading.items()}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which operator each block of a net has, by stage: what nets with a OneOf in their blocks are told apart by.
-#
-# Of a kind within a kind, such as an encoder with one of two feed-forward halves, the outer one is the operator.
-# ----------------------------------------------------------------------------------------------------------------------
-
-Placed = dict[str, list[str]]
-"""Stage -> the operators of its blocks, in the order of the net."""
-
-
-def operator(block: Block) -> str:
-    return block.kind.partition(" ")[0]
-
-
-def operators(anatomies: Iterable[Anatomy]) -> list[str]:
-    """The operators that occur, in the order in which they do; empty where blocks have no kinds.
-
-    >>> operators([dissect({"blocks": [{"conv": {"kernel": 3}}, {"encoder": {"ffn": {"conv": {"kernel": 5}}}}]})])
-    ['conv', 'encoder']
-    """
-    blocks = (block for anatomy in anatomies for stack in anatomy.stacks.values() for block in stack)
-    return list(dict.fromkeys(operator(block) for block in blocks if block.kind))
-
-
-def placed(anatomy: Anatomy) -> Placed:
-    """The operators by stage; of a net that is a single stack, by thirds of its depth.
-
-    >>> blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]
-    >>> placed(dissect({"stage1": {"dim": 8, "blocks": blocks}, "stage2": {"dim": 16, "blocks": blocks[:1]}}))
-    {'stage 1': ['conv', 'local'], 'stage 2': ['conv']}
-    >>> placed(dissect({"dim": 8, "blocks": [*blocks, *blocks]}))
-    {'first third': ['conv', 'local'], 'middle third': ['conv'], 'last third': ['local']}
-    """
-    stacks = {
-        stage_name(path): [operator(block) for block in stack]
-        for path, stack in anatomy.stacks.items()
-        if any(block.kind for block in stack)
-    }
-    if len(stacks) != 1:
-        return stacks
-    (blocks,) = stacks.values()
-    thirds: Placed = {}
-    for place, name in enumerate(blocks):
-        thirds.setdefault(THIRDS[3 * place // len(blocks)], []).append(name)
-    return thirds
-
-
-def together(nets: Iterable[Placed]) -> Placed:
-    """The operators of several nets, by stage."""
-    found: Placed = {}
-    for net in nets:
-        for stage, names in net.items():
-            found.setdefault(stage, []).extend(names)
-    return found
-
-
-def stage_name(path: str) -> str:
-    """The path of a stack of blocks, as people say it.
-
-    >>> stage_name("stage1.blocks"), stage_name("stages 2.blocks"), stage_name("encoder.blocks")
-    ('stage 1', 'stage 2', 'encoder')
-    """
-    return re.sub(r"^stages? ?(\d+)$", r"stage \1", path.removesuffix(".blocks"))
-
-
-def with_operators(run: Run) -> bool:
-    """Whether the blocks of the run's winner chose among operators."""
-    return run.winner is not None and bool(operators([dissect(run.winner.arch)]))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the box of a block says: its operator, and what was decided in it, in few letters.
-# ----------------------------------------------------------------------------------------------------------------------
-
-WORDS = {
-    "expansion": "×{}",
-    "mlp_ratio": "MLP ×{}",
-    "num_heads": "heads {}",
-    "qkv_dim": "q-k-v {}",
-    "query_rate": "q ×{}",
-    "value_rate": "v ×{}",
-}
-
-
-def block_label(block: Block) -> list[str]:
-    """The operator and each field.
-
-    >>> block_label(Block("local", {"expansion": 0.25, "window": 7, "query_rate": 0.5, "num_heads": 8}))
-    ['local', '×1/4', 'window 7', 'q ×1/2', 'heads 8']
-    >>> block_label(Block("encoder ibn", {"qkv_dim": 64, "ffn.kernel": 5, "ffn.expansion": 4}))
-    ['encoder + ibn', 'q-k-v 64', 'kernel 5', '×4']
-    """
-    last = Counter(name.rpartition(".")[2] for name in block.fields)
-    named = {name: name.rpartition(".")[2] for name in block.fields}
-    short = {name: end if last[end] == 1 else name for name, end in named.items()}
-    fields = [WORDS.get(short[name], short[name] + " {}").format(in_short(v)) for name, v in block.fields.items()]
-    return [" + ".join(block.kind.split()), *fields]
-
-
-def in_short(value: Scalar) -> str:
-    """A value in few letters; what is one half, one third ... is said to be so.
-
-    >>> in_short(0.125), in_short(1.0), in_short(3.5), in_short("gelu")
-    ('1/8', '1', '3.5', 'gelu')
-    """
-    if isinstance(value, float) and 0 < value < 1 and abs(1 / value - round(1 / value)) < 1e-9:
-        return f"1/{round(1 / value)}"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _summary(values: list[Any]) -> dict[str, Any]:
+    summary = {"n": len(values), "shares": {str(value): share for value, share in shares(values).items()}}
+    return {**summary, "mean": fmean(values), "std": pstdev(values)} if all(map(is_number, values)) else summary

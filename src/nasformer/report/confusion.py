@@ -1,8 +1,9 @@
-"""The confusion matrix as a picture, and an evaluation as files."""
+"""An evaluation as files: scores and confusion matrix as JSON, accuracy by class as CSV, the matrix as a figure."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
@@ -12,64 +13,54 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from nasformer.report.html import save_picture
 from nasformer.train.evaluate import ClassScore, Confusion
-from nasformer.utils.figures import BLUES, GREY, INK, dress, new_figure, plain, png, svg
-from nasformer.utils.files import write_bytes, write_text
-from nasformer.utils.tables import csv_text
+from nasformer.utils.figures import BLUES, GREY, INK, dress, new_figure, plain
+from nasformer.utils.files import write_text
+from nasformer.utils.tables import write_csv
 
-NAMED = 30
-"""Classes up to which each gets its name at the axes."""
-NUMBERED = 20
-"""Classes up to which the counts stand in the cells."""
+NAMED, NUMBERED = 30, 20  # classes up to which each has its name at the axes, its counts in the cells
 
 
-def write_confusion(found: Confusion, folder: Path, **about: Any) -> None:
+def write_confusion(confusion: Confusion, folder: Path, **about: Any) -> None:
     """Writes evaluation.json, per_class.csv, confusion.png and confusion.svg."""
-    content = {**about, **found.scores, "classes": list(found.classes)}
-    content |= {"per_class": [asdict(one) for one in found.by_class], "confusion": found.counts.tolist()}
+    content = {**about, **confusion.scores, "classes": list(confusion.classes)}
+    content |= {"per_class": [asdict(score) for score in confusion.by_class], "confusion": confusion.counts.tolist()}
     write_text(folder / "evaluation.json", json.dumps(content) + "\n")
-    write_text(folder / "per_class.csv", per_class_table(found))
-    figure = confusion_figure(found)
-    write_bytes(folder / "confusion.png", png(figure))
-    write_bytes(folder / "confusion.svg", svg(figure))
+    write_csv(folder / "per_class.csv", [field.name for field in fields(ClassScore)], map(astuple, confusion.by_class))
+    save_picture(confusion_figure(confusion), folder / "confusion")
 
 
-def per_class_table(found: Confusion) -> str:
-    return csv_text([field.name for field in fields(ClassScore)], map(astuple, found.by_class))
-
-
-def confusion_figure(found: Confusion) -> Figure:
+def confusion_figure(confusion: Confusion) -> Figure:
     """True classes down, guesses across; shades by the logarithm of the count, so that rare mistakes show as well."""
-    counts, size = found.counts.numpy(), len(found.classes)
+    counts, size = confusion.counts.numpy(), len(confusion.classes)
     side = min(3.4 + 0.32 * size, 9.0)
     figure = new_figure(side + 0.9, side)
     axes = figure.subplots()
-    shown = np.ma.masked_equal(counts, 0)
     norm = LogNorm(0.9, max(counts.max(), 2))
-    picture = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest")
+    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=BLUES, norm=norm, interpolation="nearest")
     dress(axes, "taken for", "true class")
     axes.grid(False)
     axes.xaxis.set_label_position("top")
     axes.xaxis.tick_top()
-    name_classes(axes, found.classes)
+    name_classes(axes, confusion.classes)
     if size <= NUMBERED:
         number_cells(axes, counts, norm)
-    scores = found.scores
+    scores = confusion.scores
     top5 = f", top-5 {scores['top5']:.1%}" if size > 5 else ""
     text = f"{scores['images']:,} images, {size} classes, top-1 {scores['accuracy']:.1%}{top5}"
     figure.supxlabel(text, fontsize=10, color=INK)
-    add_scale(figure, axes, picture)
+    add_scale(figure, axes, image)
     return figure
 
 
-def name_classes(axes: Any, classes: Any) -> None:
+def name_classes(axes: Any, classes: Sequence[str]) -> None:
     if len(classes) > NAMED:
         axes.set_xticks([])
         axes.set_yticks([])
         return
     names = [plain(str(name), 18) for name in classes]
-    upright = max(map(len, names)) <= 2
-    axes.set_xticks(range(len(names)), names, rotation=0 if upright else 90)
+    axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) <= 2 else 90)
     axes.set_yticks(range(len(names)), names)
 
 
@@ -80,8 +71,8 @@ def number_cells(axes: Any, counts: np.ndarray, norm: LogNorm) -> None:
         axes.text(column, row, str(count), ha="center", va="center", fontsize=8 if count < 1000 else 6, color=colour)
 
 
-def add_scale(figure: Figure, axes: Any, picture: Any) -> None:
-    scale = figure.colorbar(picture, ax=axes, shrink=0.7, aspect=30, pad=0.02)
+def add_scale(figure: Figure, axes: Any, image: Any) -> None:
+    scale = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.02)
     scale.outline.set_visible(False)  # type: ignore[operator]
     scale.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     scale.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -1,10 +1,14 @@
-"""How names and numbers of a run are put into words, the same in plots and page."""
+"""Names, numbers and models in words, the same in plots, pages and terminal tables."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import Candidate
 from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
 from nasformer.utils.units import format_quantity
 
@@ -26,7 +30,7 @@ NAMES = {
 
 CHOSEN = ("winner", "retrained", "finetuned")
 """Names of the model that a run is about."""
-LOOKS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
+MARKERS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
 
 
 def label(name: str) -> str:
@@ -38,22 +42,8 @@ def label(name: str) -> str:
     return NAMES.get(name, name.replace("_", " "))
 
 
-def in_a_row(names: Sequence[str]) -> str:
-    """Names as in a sentence.
-
-    >>> in_a_row(["dss"]), in_a_row(["dss", "naswot", "snip"])
-    ('dss', 'dss, naswot and snip')
-    """
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
-
-
-def is_share(name: str) -> bool:
-    """Whether the score is a share of 1, to be shown in percent."""
-    return name.endswith("accuracy")
-
-
 def axis_label(name: str) -> str:
-    """The name with its unit.
+    """The name of a score with its unit.
 
     >>> axis_label("accuracy"), axis_label("macs")
     ('held-out accuracy (%)', 'MACs (multiply-accumulates an image)')
@@ -63,16 +53,21 @@ def axis_label(name: str) -> str:
     return {"macs": "MACs (multiply-accumulates an image)"}.get(name, label(name))
 
 
-def on_axis(name: str, value: float) -> float:
+def axis_value(name: str, value: float) -> float:
     return 100 * value if is_share(name) else value
 
 
-def figure_of(name: str, value: float) -> str:
-    """A number as people read it; a dash where there is none.
+def is_share(name: str) -> bool:
+    """Whether the score is a share of 1, to be shown in percent."""
+    return name.endswith("accuracy")
 
-    >>> figure_of("accuracy", 0.9634), figure_of("params", 142_346), figure_of("dss", 86.49299)
+
+def format_score(name: str, value: float) -> str:
+    """A score as people read it; a dash where there is none.
+
+    >>> format_score("accuracy", 0.9634), format_score("params", 142_346), format_score("dss", 86.49299)
     ('96.3 %', '142,346', '86.493')
-    >>> figure_of("latency_ms", math.nan)
+    >>> format_score("latency_ms", math.nan)
     '–'
     """
     if math.isnan(value):
@@ -82,20 +77,36 @@ def figure_of(name: str, value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
 
 
-def costs_in_short(scores: Mapping[str, float]) -> str:
+def format_setting(value: Any) -> str:
+    """A setting of a config: text as it is, anything else as JSON."""
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Words as in a sentence.
+
+    >>> join_words(["dss"]), join_words(["dss", "naswot", "snip"])
+    ('dss', 'dss, naswot and snip')
+    """
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def describe_costs(scores: Mapping[str, float]) -> str:
     """Parameters and MACs on one line.
 
-    >>> costs_in_short({"params": 142_346, "macs": 8_100_000})
+    >>> describe_costs({"params": 142_346, "macs": 8_100_000})
     '142K parameters · 8.1M MACs'
     """
     known = [(name, scores[name]) for name in ("params", "macs") if not math.isnan(scores.get(name, math.nan))]
     return " · ".join(f"{format_quantity(value)} {label(name)}" for name, value in known)
 
 
-def window_in_words(name: str, low: float | None, high: float | None) -> str:
+def describe_limit(name: str, low: float | None, high: float | None) -> str:
     """A limit of the budget.
 
-    >>> window_in_words("params", None, 150_000), window_in_words("macs", 1e6, 2e6)
+    >>> describe_limit("params", None, 150_000), describe_limit("macs", 1e6, 2e6)
     ('parameters ≤ 150K', '1M ≤ MACs ≤ 2M')
     """
     left = "" if low is None else f"{format_quantity(low)} ≤ "
@@ -103,15 +114,45 @@ def window_in_words(name: str, low: float | None, high: float | None) -> str:
     return f"{left}{label(name)}{right}"
 
 
-def kind_of(name: str) -> str:
+def describe_model(model: ModelResult) -> str:
+    """A model of the results on a few lines: name, scores, architecture."""
+    return "\n".join(filter(None, (model.name, describe_scores(model.scores), describe_arch(model.arch))))
+
+
+def describe_candidate(candidate: Candidate, with_arch: bool = True) -> str:
+    """A candidate on a few lines: its origin, scores and architecture."""
+    origin = candidate.origin
+    if candidate.parents:
+        origin += f" of {join_words([f'#{parent}' for parent in candidate.parents])}"
+    arch = describe_arch(candidate.arch.to_dict()) if with_arch else "its arch: candidates.csv"
+    head = f"#{candidate.id} · generation {candidate.generation} · {origin}"
+    return f"{head}\n{describe_scores(candidate.scores)}\n{arch}"
+
+
+def describe_scores(scores: Mapping[str, float]) -> str:
+    shown = {name: value for name, value in scores.items() if not name.startswith("position_")}
+    return " · ".join(f"{label(name)} {format_score(name, value)}" for name, value in shown.items())
+
+
+def describe_arch(arch: Mapping[str, Any]) -> str:
+    """An arch, a line for each of its fields.
+
+    >>> print(describe_arch({"embed_dim": 48, "num_heads": [2, 3]}))
+    embed_dim: 48
+    num_heads: [2, 3]
+    """
+    return "\n".join(f"{name}: {json.dumps(value)}" for name, value in arch.items())
+
+
+def model_kind(name: str) -> str:
     """What sort of model it is, by its name.
 
-    >>> kind_of("random 2"), kind_of("ViT-S")
+    >>> model_kind("random 2"), model_kind("ViT-S")
     ('random', 'ViT-S')
     """
-    return next((kind for kind in LOOKS if name.lower().startswith(kind)), name)
+    return next((kind for kind in MARKERS if name.lower().startswith(kind)), name)
 
 
-def look_of(name: str) -> tuple[str, str]:
+def marker_of(name: str) -> tuple[str, str]:
     """Marker and colour of a model of the results, the same in all plots."""
-    return ("P", PURPLE) if name.startswith("best of") else LOOKS.get(kind_of(name), ("s", GREY))
+    return ("P", PURPLE) if name.startswith("best of") else MARKERS.get(model_kind(name), ("s", GREY))

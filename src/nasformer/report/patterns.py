@@ -1,14 +1,15 @@
-"""Patterns that a paper reports of the nets it found: do they show in our winners, and would they without a search?
+"""Patterns in the winners of several searches of one space, by stage, beside random archs of that space and budget.
 
-Each pattern has a strength, a number above 0 where the pattern holds. That alone says little, for a few random nets
-have some pattern soon. So it is compared with groups of as many random archs of the same space and budget. What more
-than one group in twenty shows as strongly need not come from the search.
+A paper may report patterns of the nets it found. Each has a strength here, a number above 0 where the pattern holds. That
+alone says little, for a few random nets soon have some pattern. So it is compared with groups of as many random archs:
+a pattern that more than one group in twenty shows as strongly need not come from the search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 from statistics import fmean, linear_regression
 from typing import Any, Literal
@@ -19,26 +20,92 @@ from rich.markup import escape
 from rich.table import Table
 
 from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
+from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.report.anatomy import BLOCKS, Reading, is_number, number_of, pool, read, shares, table, values
-from nasformer.report.labels import in_a_row
+from nasformer.latency.finalists import kept_profile
+from nasformer.report.anatomy import (
+    BLOCKS,
+    ChoicesByStage,
+    choice_names,
+    choices_by_stage,
+    is_number,
+    pool,
+    shares,
+    stage_number,
+    summarize,
+    values_of,
+)
+from nasformer.report.labels import join_words
+from nasformer.report.patterns_plot import patterns_figure
+from nasformer.results.contents import JournalSettings
+from nasformer.results.folder import RunFolder
 from nasformer.search.budget import Budget
+from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import sample_feasible
+from nasformer.utils.figures import png
+from nasformer.utils.files import write_bytes, write_json
+from nasformer.utils.schema import from_json
 
+DRAWS = 300  # random archs
+TRIES = 200  # plain samples for each, before single steps lead into the budget
 GROUPS = 1000
 RARE = 0.05
 RATIO = "qkv_dim / embed_dim"
 
 
+# Winners of run folders
+
+
+def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
+    """The winners of searches of one space and budget; others are refused."""
+    if not folders:
+        raise UserError("say which searches: nasformer patterns RUN [RUN ...]")
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen:
+            raise UserError(f"{folder} is named twice; name each run once, or its winner counts double")
+        seen.add(folder.resolve())
+    results = [RunFolder(folder).read_result() for folder in folders]
+    settings = [read_settings(folder) for folder in folders]
+    check_alike(folders, "space", [result.space for result in results])
+    check_alike(folders, "budget", [one.budget for one in settings])
+    check_alike(folders, "model options", [one.model_options for one in settings])
+    space = get_space(results[0].space, **options_from_json(settings[0].model_options))
+    space = kept_profile(space, folders[0])
+    return space, Budget(**settings[0].budget), [space.root.validate(result.arch) for result in results]
+
+
+def read_settings(folder: Path) -> JournalSettings:
+    """The settings of a search; the folder of a retraining has no journal, its winner was not found there."""
+    path = RunFolder(folder).journal
+    return from_json(JournalSettings, read_journal(path)[0], f"{path}, line 1")
+
+
+def check_alike(folders: Sequence[Path], what: str, settings: Sequence[Any]) -> None:
+    def in_words(setting: Any) -> str:
+        return setting if isinstance(setting, str) else ", ".join(f"{k}={v}" for k, v in setting.items()) or "none"
+
+    for folder, setting in zip(folders, settings, strict=True):
+        if setting != settings[0]:
+            raise UserError(
+                f"{folder} has the {what} {in_words(setting)}, {folders[0]} has {in_words(settings[0])}; "
+                "name runs of one space, budget and model"
+            )
+
+
+# Patterns that papers report, and whether winners show them
+
+
 @dataclass(frozen=True)
 class Pattern:
-    """What a paper says, its strength in a group of archs (None where there is nothing to judge), and the figures."""
+    """A paper's claim, its strength in a group of archs (None where there is nothing to judge), and the numbers."""
 
     name: str
     claim: str
-    strength: Callable[[Reading], float | None]
-    figures: Callable[[Reading], str]
+    strength: Callable[[ChoicesByStage], float | None]
+    numbers: Callable[[ChoicesByStage], str]
 
 
 @dataclass(frozen=True)
@@ -59,125 +126,113 @@ class Verdict:
     sentence: str
 
 
-def judge(family: str, winners: Sequence[Reading], random: Sequence[Reading], seed: int = 0) -> list[Verdict]:
-    """A verdict on each pattern that is known of the family; of other families none is."""
+def judge(
+    family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage], seed: int = 0
+) -> list[Verdict]:
+    """A verdict on each pattern that the paper of the family reports; none for other families."""
     rng, found, everyone = Random(f"{seed} groups"), pool(winners), pool(random)
     groups = [pool(rng.choices(random, k=len(winners))) for _ in range(GROUPS if family in PATTERNS else 0)]
-    return [_judge(pattern, len(winners), found, everyone, groups) for pattern in PATTERNS.get(family, ())]
+    return [judge_pattern(pattern, len(winners), found, everyone, groups) for pattern in PATTERNS.get(family, ())]
 
 
-def _judge(pattern: Pattern, count: int, found: Reading, everyone: Reading, groups: Sequence[Reading]) -> Verdict:
+def judge_pattern(
+    pattern: Pattern, count: int, found: ChoicesByStage, everyone: ChoicesByStage, groups: Sequence[ChoicesByStage]
+) -> Verdict:
     strength, usual = pattern.strength(found), pattern.strength(everyone)
     if strength is None:
         sentence = f"{pattern.claim}: no encoders there"
         return Verdict(pattern.name, "no encoders there", None, usual, None, False, sentence)
     known = [one for one in map(pattern.strength, groups) if one is not None]
     chance = sum(one >= strength for one in known) / len(known) if known else None
-    appears = strength > 0
-    emerged = appears and chance is not None and chance <= RARE
-    verdict: Literal["appears", "does not appear"] = "appears" if appears else "does not appear"
-    figures = f"{pattern.figures(found)}; random archs: {pattern.figures(everyone)}"
-    sentence = f"{pattern.claim}: {verdict} ({figures}){_compared(chance, count, emerged) if appears else ''}"
+    emerged = strength > 0 and chance is not None and chance <= RARE
+    verdict: Literal["appears", "does not appear"] = "appears" if strength > 0 else "does not appear"
+    sentence = f"{pattern.claim}: {verdict} ({pattern.numbers(found)}; random archs: {pattern.numbers(everyone)})"
+    if strength > 0 and chance is not None:
+        others = "random archs" if count == 1 else f"random groups of {count}"
+        often = f"{100 * chance:.0f} %" if chance >= 0.01 else "fewer than 1 %"
+        origin = "so it emerged from the search" if emerged else "so it need not come from the search"
+        sentence += f"; {often} of {others} show it as strongly, {origin}"
     return Verdict(pattern.name, verdict, strength, usual, chance, emerged, sentence)
 
 
-def _compared(chance: float | None, count: int, emerged: bool) -> str:
-    if chance is None:
-        return ""
-    groups = "random archs" if count == 1 else f"random groups of {count}"
-    often = f"{100 * chance:.0f} %" if chance >= 0.01 else "fewer than 1 %"
-    told = "so it emerged from the search" if emerged else "so it need not come from the search"
-    return f"; {often} of {groups} show it as strongly, {told}"
+def prevails(name: str, claim: str, choice: str, option: str, *stages: str) -> Pattern:
+    """The option is the most frequent one in each of the stages.
 
-
-def prevails(name: str, claim: str, field: str, pick: str, *stages: str) -> Pattern:
-    """The pick is the most frequent one in each of the stages.
-
-    Its strength is the least lead over the next pick, times the root of their number: ten of ten say more than two of
+    Its strength is the least lead over the next option, times the root of their number: ten of ten say more than two of
     two, which a random group with few encoders has soon.
     """
 
-    def lead(reading: Reading, stage: str) -> float:
-        picks = values(reading, stage, field)
-        found = shares(picks)
-        return (found.pop(pick, 0.0) - max(found.values(), default=0.0)) * len(picks) ** 0.5
+    def lead(choices: ChoicesByStage, stage: str) -> float:
+        options = values_of(choices, choice, stage)
+        found = shares(options)
+        return (found.pop(option, 0.0) - max(found.values(), default=0.0)) * len(options) ** 0.5
 
-    def strength(reading: Reading) -> float | None:
-        there = [stage for stage in stages if values(reading, stage, field)]
-        return min((lead(reading, stage) for stage in there), default=None)
+    def strength(choices: ChoicesByStage) -> float | None:
+        present = [stage for stage in stages if values_of(choices, choice, stage)]
+        return min((lead(choices, stage) for stage in present), default=None)
 
-    def figures(reading: Reading) -> str:
-        return ", ".join(f"{in_percent(values(reading, stage, field))} in {spaced(stage)}" for stage in stages)
+    def numbers(choices: ChoicesByStage) -> str:
+        found = {stage: in_percent(values_of(choices, choice, stage)) for stage in stages}
+        return ", ".join(f"{percent} in stage {stage_number(stage)}" for stage, percent in found.items())
 
-    return Pattern(name, claim, strength, figures)
+    return Pattern(name, claim, strength, numbers)
 
 
-def in_percent(picks: Sequence[str]) -> str:
+def in_percent(options: Sequence[str]) -> str:
     """The most frequent first.
 
     >>> in_percent(["ibn", "convnext", "ibn"])
     'ibn 67 % and convnext 33 %'
     """
-    ordered = sorted(shares(picks).items(), key=lambda item: -item[1])
-    return in_a_row([f"{pick} {100 * share:.0f} %" for pick, share in ordered]) if ordered else "none"
+    ordered = sorted(shares(options).items(), key=lambda item: -item[1])
+    return join_words([f"{option} {100 * share:.0f} %" for option, share in ordered]) if ordered else "none"
 
 
-def spaced(stage: str) -> str:
-    return f"stage {number_of(stage)}"
+def means_by_stage(choices: ChoicesByStage, choice: str) -> dict[int, float]:
+    stages = [stage for stage in choices if stage.startswith("stage") and values_of(choices, choice, stage)]
+    return {stage_number(stage): fmean(values_of(choices, choice, stage)) for stage in stages}
 
 
-def stages_with(reading: Reading, field: str) -> list[str]:
-    return [stage for stage in reading if stage.startswith("stage") and values(reading, stage, field)]
-
-
-def kernel_slope(reading: Reading) -> float | None:
+def kernel_slope(choices: ChoicesByStage) -> float | None:
     """By how much the mean kernel grows from stage to stage, along the line that fits best."""
-    stages = stages_with(reading, "kernel")
-    if len(stages) < 2:
-        return None
-    means = [fmean(values(reading, stage, "kernel")) for stage in stages]
-    return linear_regression([number_of(stage) for stage in stages], means).slope
+    means = means_by_stage(choices, "kernel")
+    return linear_regression(list(means), list(means.values())).slope if len(means) > 1 else None
 
 
-def kernel_figures(reading: Reading) -> str:
-    means = [f"{fmean(values(reading, stage, 'kernel')):.1f}" for stage in stages_with(reading, "kernel")]
-    return f"means {', '.join(means)}; {kernel_slope(reading) or 0:+.2f} a stage"
+def kernel_numbers(choices: ChoicesByStage) -> str:
+    means = ", ".join(f"{mean:.1f}" for mean in means_by_stage(choices, "kernel").values())
+    return f"means {means}; {kernel_slope(choices) or 0:+.2f} a stage"
 
 
-def qkv_margin(reading: Reading) -> float | None:
+def qkv_margin(choices: ChoicesByStage) -> float | None:
     """How far the mean ratio stays below 1, in the stage where it is highest."""
-    ratios = [fmean(values(reading, stage, RATIO)) for stage in stages_with(reading, RATIO)]
-    return 1 - max(ratios) if ratios else None
+    means = means_by_stage(choices, RATIO)
+    return 1 - max(means.values()) if means else None
 
 
-def qkv_figures(reading: Reading) -> str:
+def qkv_numbers(choices: ChoicesByStage) -> str:
     parts = []
-    for stage in stages_with(reading, RATIO):
-        ratios = values(reading, stage, RATIO)
+    for number, mean in means_by_stage(choices, RATIO).items():
+        ratios = values_of(choices, RATIO, f"stage{number}")
         below = sum(ratio < 1 for ratio in ratios)
-        parts.append(f"ratio {fmean(ratios):.2f} in {spaced(stage)}, below 1 in {below} of {len(ratios)} encoders")
+        parts.append(f"ratio {mean:.2f} in stage {number}, below 1 in {below} of {len(ratios)} encoders")
     return "; ".join(parts) or "no encoders"
 
 
-PATTERNS: dict[str, tuple[Pattern, ...]] = {
+PATTERNS: Mapping[str, tuple[Pattern, ...]] = {
     "esformer": (  # the supplement of Entropic Score
         prevails("early_ibn", "IBN prevails in stages 1 and 2", BLOCKS, "ibn", "stage1", "stage2"),
         prevails("late_convnext", "ConvNeXt prevails in stage 4", BLOCKS, "convnext", "stage4"),
         prevails("ffn_stage3", "Feed-forward halves are IBN in stage 3", "ffn", "ibn", "stage3"),
         prevails("ffn_stage4", "Feed-forward halves are ConvNeXt in stage 4", "ffn", "convnext", "stage4"),
-        Pattern("kernels_grow", "Kernels grow with depth", kernel_slope, kernel_figures),
-        Pattern("narrow_qkv", "q, k and v are narrower than the embedding", qkv_margin, qkv_figures),
+        Pattern("kernels_grow", "Kernels grow with depth", kernel_slope, kernel_numbers),
+        Pattern("narrow_qkv", "q, k and v are narrower than the embedding", qkv_margin, qkv_numbers),
     )
 }
 """By family: what its paper reports of the nets it found."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What emerged: the winners of several searches of one space, tabulated by stage beside random archs of that space.
-# ----------------------------------------------------------------------------------------------------------------------
-
-DRAWS = 300
-TRIES = 200  # plain samples for each draw, before single steps lead into the budget
+# Winners beside random archs
 
 
 @dataclass(frozen=True)
@@ -198,19 +253,23 @@ class Patterns:
     winners: int
     draws: int
     repaired: int
-    found: Reading
-    random: Reading
+    found: ChoicesByStage
+    random: ChoicesByStage
     verdicts: list[Verdict]
 
     @property
-    def together(self) -> Reading:
-        """All that was chosen by anyone: what there is to show."""
+    def together(self) -> ChoicesByStage:
+        """The choices of winners and random archs: all that there is to show."""
         return pool([self.found, self.random])
+
+    @property
+    def title(self) -> str:
+        return f"{self.winners} winner{'s' * (self.winners > 1)} of {self.space}"
 
     def to_dict(self) -> dict[str, Any]:
         """Shares, means and spreads in place of the single choices, ready for JSON."""
         facts = {name: getattr(self, name) for name in ("space", "budget", "winners", "draws", "repaired")}
-        tables = {"found": table(self.found), "random": table(self.random)}
+        tables = {"found": summarize(self.found), "random": summarize(self.random)}
         return {**facts, **tables, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
 
 
@@ -226,7 +285,7 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
     if not winners:
         raise UserError("there are no winners to compare; give the archs of one search or more")
     drawn, repaired = draw(space, budget, draws, seed)
-    found, random = ([read(space.root, arch) for arch in archs] for archs in (winners, drawn))
+    found, random = ([choices_by_stage(space.root, arch) for arch in archs] for archs in (winners, drawn))
     return Patterns(
         space=space.name,
         budget=str(budget),
@@ -241,44 +300,48 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
 
 def draw(space: Space, budget: Budget, count: int, seed: int) -> tuple[list[Arch], int]:
     """Random archs within the budget, and how many of them needed more than plain sampling."""
-    rng, windows, asked = Random(seed), budget.windows(), 0
+    rng, windows, calls = Random(seed), budget.windows(), 0
 
     def costs(arch: Arch) -> dict[str, float]:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         return space.costs(arch)
 
     drawn, repaired = [], 0
     for _ in range(count):
-        before = asked
+        before = calls
         drawn.append(sample_feasible(space.root, rng, costs, windows, TRIES))
-        repaired += asked - before > TRIES
+        repaired += calls - before > TRIES
     return drawn, repaired
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Patterns in the terminal: a table by stage, winners beside random archs, and one sentence for each verdict.
-# ----------------------------------------------------------------------------------------------------------------------
+# Files and terminal
+
+
+def write_patterns(patterns: Patterns, folder: Path, runs: Sequence[str]) -> None:
+    """Writes patterns.json and patterns.png."""
+    write_json(folder / "patterns.json", {"runs": list(runs), **patterns.to_dict()})
+    write_bytes(folder / "patterns.png", png(patterns_figure(patterns)))
 
 
 def print_patterns(patterns: Patterns, console: Console | None = None) -> None:
+    """A table by stage, winners beside random archs, and a sentence for each verdict."""
     console = console or Console()
     console.print(patterns_table(patterns))
-    told = [verdict.sentence for verdict in patterns.verdicts]
+    sentences = [verdict.sentence for verdict in patterns.verdicts]
     if patterns.repaired:
-        told.append(
+        sentences.append(
             f"the budget is narrow: {patterns.repaired} of {patterns.draws} random archs were led into it step by "
             "step, so they are not quite a fair sample"
         )
-    for sentence in told:
+    for sentence in sentences:
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def patterns_table(patterns: Patterns) -> Table:
-    count = f"{patterns.winners} winner{'s' * (patterns.winners > 1)}"
-    title = f"{count} of {patterns.space}, budget: {patterns.budget}"
+    title = escape(f"{patterns.title}, budget: {patterns.budget}")
     caption = f"shares and means; in brackets those of {patterns.draws} random archs"
-    table = Table(title=escape(title), caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     for stage in patterns.together:
         table.add_column(stage, justify="right", no_wrap=True)
@@ -287,32 +350,25 @@ def patterns_table(patterns: Patterns) -> Table:
     return table
 
 
-def names(reading: Reading) -> list[str]:
-    """What is decided in any stage, kinds before numbers."""
-    known = {name: found for row in reading.values() for name, found in row.items()}
-    return sorted(known, key=lambda name: is_number(known[name][0]))
-
-
 def rows(patterns: Patterns) -> Iterator[tuple[str, list[str]]]:
     """A row for each option of a kind, and one for each number."""
-    both, together = (patterns.found, patterns.random), patterns.together
-    for name in names(together):
-        known = [value for stage in together for value in values(together, stage, name)]
-        if all(map(is_number, known)):
-            yield name, [_cell(name, stage, both, None) for stage in together]
-            continue
-        for pick in shares(known):
-            yield f"{name}: {pick}", [_cell(name, stage, both, pick) for stage in together]
+    together = patterns.together
+    for name in choice_names(together):
+        values = values_of(together, name)
+        if all(map(is_number, values)):
+            yield name, [cell(patterns, name, stage) for stage in together]
+        else:
+            for option in shares(values):
+                yield f"{name}: {option}", [cell(patterns, name, stage, option) for stage in together]
 
 
-def _cell(name: str, stage: str, both: tuple[Reading, Reading], pick: Any) -> str:
-    if not any(values(reading, stage, name) for reading in both):
-        return ""
-    ours, theirs = (_figure(values(reading, stage, name), pick) for reading in both)
-    return f"{ours} ({theirs})"
+def cell(patterns: Patterns, name: str, stage: str, option: Any = None) -> str:
+    """The share of an option, or the mean of a number: of the winners, in brackets of the random archs."""
 
+    def shown(values: list[Any]) -> str:
+        if not values:
+            return "–"
+        return f"{fmean(values):.3g}" if option is None else f"{100 * shares(values).get(option, 0.0):.0f} %"
 
-def _figure(found: list[Any], pick: Any) -> str:
-    if not found:
-        return "–"
-    return f"{fmean(found):.3g}" if pick is None else f"{100 * shares(found).get(pick, 0.0):.0f} %"
+    winners, random = (values_of(choices, name, stage) for choices in (patterns.found, patterns.random))
+    return f"{shown(winners)} ({shown(random)})" if winners or random else ""

@@ -1,20 +1,30 @@
-"""The plots of a run: search, training and results. Each takes a run and gives a figure, or None without data."""
+"""The figures of a run: search, training and results. Each function gives None where the run has nothing to draw."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from nasformer.report.contents import Model, Run, steps
 from nasformer.report.drawing import architectures
-from nasformer.report.labels import axis_label, figure_of, is_share, kind_of, look_of, on_axis, window_in_words
+from nasformer.report.labels import (
+    axis_label,
+    axis_value,
+    describe_limit,
+    format_score,
+    is_share,
+    marker_of,
+    model_kind,
+)
 from nasformer.report.operators import operator_shares, supernet_curves
-from nasformer.report.page import costs_of, finalists_of
+from nasformer.results.contents import LogLine, RunContents, thinned
+from nasformer.results.diagnosis import Snapshot
+from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
 from nasformer.utils.figures import (
     BLUE,
@@ -34,24 +44,54 @@ from nasformer.utils.figures import (
 )
 from nasformer.utils.units import format_quantity
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Accuracy, or another score, against cost: all candidates of a search, and the models of the results among them.
-# ----------------------------------------------------------------------------------------------------------------------
+Point = tuple[float, float]
+SINGLE: dict[str, Any] = {"marker": "o", "ms": 4}  # a line of one point would not be seen
+MOST, BEST = 2_000, 100  # candidates that are drawn of a long search: at random, and by score
+SMOOTH_FROM, SMOOTH_POINTS = 60, 1_000  # lines of a log from which a running median is drawn, and its points at most
+FAR = 2.0  # times the largest value: a limit beyond it would squeeze the dots
 
-Place = tuple[float, float]
+
+# Score against cost
 
 
-def score_vs_cost(run: Run) -> Figure | None:
-    """All candidates, the window of the budget, the front, the winner and the references."""
-    judged = [c for c in run.candidates if math.isfinite(c.scores.get(run.score, math.nan))]
-    costs = [c for c in run.limits or ["params"] if any(math.isfinite(one.scores.get(c, math.nan)) for one in judged)]
+def plotted_costs(run: RunContents) -> list[str]:
+    """The costs with a limit; parameters where none has one."""
+    costs, judged = list(run.limits or ["params"]), run.judged()
+    return [cost for cost in costs if any(math.isfinite(one.scores.get(cost, math.nan)) for one in judged)]
+
+
+def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candidate]:
+    """The candidates with which the best score rises as the cost does, cheapest first."""
+    known = [one for one in candidates if math.isfinite(one.scores.get(cost, math.nan))]
+    rising: list[Candidate] = []
+    for one in sorted(known, key=lambda one: (one.scores[cost], -one.scores[score])):
+        if not rising or one.scores[score] > rising[-1].scores[score]:
+            rising.append(one)
+    return rising
+
+
+def drawn_candidates(run: RunContents) -> list[Candidate]:
+    """The candidates to draw: all of a short search; of a long one its fronts, the best, and a sample of the others."""
+    judged = run.judged()
+    if len(judged) <= MOST:
+        return judged
+    kept = {one.id for cost in plotted_costs(run) for one in front(judged, cost, run.score)}
+    kept |= {one.id for one in nlargest(BEST, judged, key=lambda one: one.scores[run.score])}
+    kept |= {one.id for one in thinned([one for one in judged if one.id not in kept], MOST)}
+    return [one for one in judged if one.id in kept]
+
+
+def score_vs_cost(run: RunContents) -> Figure | None:
+    """Candidates, the window of the budget, the front, the winner and the references; a panel for each cost."""
+    costs = plotted_costs(run)
     if not costs:
         return None
     figure = new_figure(1.5 + 6.5 * len(costs), 5.4)
     panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
+    judged, drawn = run.judged(), drawn_candidates(run)
     for panel, cost in zip(panels, costs, strict=True):
-        _cost_panel(panel, run, cost, judged)
-    if len({c.generation for c in judged}) > 1:
+        cost_panel(panel, run, cost, judged, drawn)
+    if len({one.generation for one in judged}) > 1:
         bar = figure.colorbar(panels[0].collections[0], ax=list(panels), pad=0.015, aspect=30)
         bar.locator = MaxNLocator(8, integer=True, steps=NICE)
         bar.set_label("generation", color=INK)
@@ -61,205 +101,111 @@ def score_vs_cost(run: Run) -> Figure | None:
     return figure
 
 
-def _cost_panel(axes: Any, run: Run, cost: str, judged: Sequence[Candidate]) -> None:
-    points = [(c.scores.get(cost, math.nan), on_axis(run.score, c.scores[run.score])) for c in judged]
-    x, y = zip(*points, strict=True)
-    generations = [c.generation for c in judged]
-    paint = {"c": generations, "cmap": "viridis_r"} if len(set(generations)) > 1 else {"color": BLUE}
+def cost_panel(
+    axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]
+) -> None:
+    def points(candidates: Sequence[Candidate]) -> tuple[list[float], list[float]]:
+        costs = [one.scores.get(cost, math.nan) for one in candidates]
+        return costs, [axis_value(run.score, one.scores[run.score]) for one in candidates]
+
+    generations = [one.generation for one in judged]
+    ends = {"vmin": min(generations), "vmax": max(generations)}
+    colours = {"c": [one.generation for one in drawn], "cmap": "viridis_r", **ends}
+    paint = colours if len(set(generations)) > 1 else {"color": BLUE}
     edge = {"edgecolors": "white", "linewidths": 0.3}
-    dots = axes.scatter(x, y, s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
-    dots.set_urls([f"#candidate-{c.id}" for c in judged])  # for `hover.py`
-    steps, front = _stairs(points), f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
-    axes.step(*zip(*steps, strict=True), where="post", color=INK, lw=1.4, zorder=4, label=front)
+    dots = axes.scatter(*points(drawn), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
+    dots.set_urls([f"#candidate-{one.id}" for one in drawn])  # for the tooltips of the page
+    label = f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
+    axes.step(*points(front(judged, cost, run.score)), where="post", color=INK, lw=1.4, zorder=4, label=label)
     window = run.limits.get(cost, (None, None))
-    marks = [(m.scores.get(cost, math.nan), on_axis(run.score, run.score_of(m))) for m in run.models]
-    across, up = zip(*marks, strict=True) if marks else ((), ())
-    stage = _stage([*x, *(end for end in window if end is not None)], across), _stage(y, up)
+    marks = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.models]
+    x, y = points(judged)
+    across = axis_range([*x, *(end for end in window if end is not None)], [mark[0] for mark in marks])
+    up = axis_range(y, [mark[1] for mark in marks])
     for number, model in reversed(list(enumerate(run.models))):  # the winner last, on top
-        _mark(axes, model.name, marks[number], stage, run.score, f"#model-{number}")
+        draw_mark(axes, model.name, marks[number], (across, up), run.score, f"#model-{number}")
     if window != (None, None):
-        _window(axes, cost, window, stage[0])
-    axes.set(xlim=stage[0], ylim=stage[1])
+        draw_window(axes, cost, window, across)
+    axes.set(xlim=across, ylim=up)
     dress(axes, axis_label(cost), axis_label(run.score) if axes.get_subplotspec().is_first_col() else "")
-    axes.xaxis.set_major_locator(MaxNLocator(8, steps=NICE))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value, 4)))
+    quantity_ticks(axes, 8)
 
 
-def _stairs(points: Sequence[Place]) -> list[Place]:
-    """The best score that each cost buys."""
-    steps: list[Place] = []
-    for x, y in sorted((point for point in points if math.isfinite(point[0])), key=lambda p: (p[0], -p[1])):
-        if not steps or y > steps[-1][1]:
-            steps.append((x, y))
-    return steps
-
-
-def _stage(values: Sequence[float], marks: Sequence[float]) -> Place:
-    """The part of an axis to show: all candidates and the marks near them. A far one must not squeeze the rest."""
+def axis_range(values: Sequence[float], marks: Sequence[float]) -> Point:
+    """The part of an axis to show: all values and the marks near them. A far mark must not squeeze the rest."""
     known = [value for value in values if math.isfinite(value)]
-    near = 0.3 * (max(known) - min(known))
-    shown = known + [mark for mark in marks if min(known) - near <= mark <= max(known) + near]
-    room = 0.07 * (max(shown) - min(shown)) or 0.05 * abs(known[0]) or 1.0
+    low, high = min(known), max(known)
+    near = 0.3 * (high - low)
+    shown = [low, high, *(mark for mark in marks if low - near <= mark <= high + near)]
+    room = 0.07 * (max(shown) - min(shown)) or 0.05 * abs(low) or 1.0
     return min(shown) - room, max(shown) + room
 
 
-def _mark(axes: Any, name: str, at: Place, stage: tuple[Place, Place], score: str, url: str) -> None:
-    """A model of the results; one that is off the stage stands hollow at its edge, its numbers in the legend."""
+def draw_mark(axes: Any, name: str, at: Point, ranges: tuple[Point, Point], score: str, url: str) -> None:
+    """A model of the results; one that lies outside stands hollow at the edge, its numbers in the legend."""
     if not all(map(math.isfinite, at)):
         return
-    shape, colour = look_of(name)
-    x, y = (_clip(value, *ends) for value, ends in zip(at, stage, strict=True))
-    away = (x, y) != at
-    kind, place = plain(kind_of(name), 30), f"{format_quantity(at[0])}, {at[1]:.3g}{' %' * is_share(score)}"
+    shape, colour = marker_of(name)
+    x, y = (clip(value, *ends) for value, ends in zip(at, ranges, strict=True))
+    outside = (x, y) != at
+    kind, numbers = plain(model_kind(name), 30), f"{format_quantity(at[0])}, {at[1]:.3g}{' %' * is_share(score)}"
     axes.scatter(
-        *([x], [y]),
+        [x],
+        [y],
         marker=shape,
         s=320 if shape == "*" else 85,
-        facecolors="white" if away else colour,
-        edgecolors=colour if away else "white",
-        linewidths=1.8 if away else 1.2,
+        facecolors="white" if outside else colour,
+        edgecolors=colour if outside else "white",
+        linewidths=1.8 if outside else 1.2,
         zorder=6,
         clip_on=False,
         urls=[url],
-        label=f"{kind}, off the plot: {place}" if away else kind,
+        label=f"{kind}, off the plot: {numbers}" if outside else kind,
     )
 
 
-def _clip(value: float, low: float, high: float) -> float:
+def clip(value: float, low: float, high: float) -> float:
     """The value, or the edge that it lies beyond, a little inside so that the mark hides no label."""
     inset = 0.025 * (high - low)
     return value if low <= value <= high else min(max(value, low + inset), high - inset)
 
 
-def _window(axes: Any, cost: str, ends: tuple[float | None, float | None], stage: Place) -> None:
-    left, right = (edge if end is None else end for end, edge in zip(ends, stage, strict=True))
-    words = f"budget: {window_in_words(cost, *ends)}"
-    axes.axvspan(left, right, color=GREEN, alpha=0.09, lw=0, zorder=0, label=words)
-    for edge in ends:
-        if edge is not None:
-            axes.axvline(edge, color=GREEN, lw=1, ls=(0, (4, 3)), zorder=1)
+def draw_window(axes: Any, cost: str, ends: tuple[float | None, float | None], shown: Point) -> None:
+    """The budget as a pale band."""
+    left, right = (edge if end is None else end for end, edge in zip(ends, shown, strict=True))
+    axes.axvspan(left, right, color=GREEN, alpha=0.09, lw=0, zorder=0, label=f"budget: {describe_limit(cost, *ends)}")
+    for end in ends:
+        if end is not None:
+            axes.axvline(end, color=GREEN, lw=1, ls=(0, (4, 3)), zorder=1)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The health of a supernet over its training: the accuracy of fixed subnets, above the loss.
-# ----------------------------------------------------------------------------------------------------------------------
-
-COLOURS = {"smallest": SKY, "middle": GREEN, "largest": ORANGE}
-
-
-def health(run: Run) -> Figure | None:
-    """None where nobody looked at subnets."""
-    if not run.looks:
-        return None
-    figure = new_figure(8, 5.6)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    epochs = [look["epoch"] for look in run.looks]
-    for name in run.looks[0]["subnets"]:
-        values = [100 * look["subnets"].get(name, math.nan) for look in run.looks]
-        upper.plot(epochs, values, **_line(name, len(values)))
-    known = [line for line in run.log if math.isfinite(line["loss"]) and math.isfinite(line["epoch"])]
-    lower.plot([line["epoch"] for line in known], [line["loss"] for line in known], color=BLUE, lw=1.6)
-    dress(upper, y="accuracy of subnets (%)")
-    dress(lower, "epoch", "training loss")
-    legend_below(figure, [upper])
-    return figure
-
-
-def _line(name: str, looks: int) -> dict[str, Any]:
-    """Extremes are coloured and thick, random subnets grey and thin."""
-    dots = {"marker": "o", "ms": 5} if looks < 2 else {}
-    if name in COLOURS:
-        return {"color": COLOURS[name], "lw": 2.2, "label": name, "zorder": 3, **dots}
-    return {"color": GREY, "lw": 0.9, "alpha": 0.6, "label": "random subnets", **dots}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The finalists as a picture: what was predicted of each, what was measured, and the line of the budget.
-# ----------------------------------------------------------------------------------------------------------------------
-
-FAR = 2.0  # times the largest value, from which on a limit would squeeze all that is to be seen
-
-
-def finalists(run: Run) -> Figure | None:
-    """A line for each, the best by score at the top; memory has a panel where it has a limit."""
-    found = finalists_of(run)
-    costs = [name for name in costs_of(run) if found and _known(found, name)]
-    if not costs:
-        return None
-    figure = new_figure(2.4 + 5.6 * len(costs), 1.6 + 0.36 * len(found))
-    panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
-    for panel, cost in zip(panels, costs, strict=True):
-        _panel(panel, cost, found, run.limits.get(cost, (None, None))[1])
-    panels[0].set_yticks(range(len(found)), [plain(one.name, 30) for one in found])
-    panels[0].set_ylim(len(found) - 0.5, -0.5)
-    panels[0].tick_params(axis="y", labelsize=10, labelcolor=INK)
-    legend_below(figure, panels)
-    return figure
-
-
-def _known(found: Sequence[Model], name: str) -> bool:
-    return all(f"measured_{name}" in one.scores and f"predicted_{name}" in one.scores for one in found)
-
-
-def _panel(axes: Any, cost: str, found: Sequence[Model], limit: float | None) -> None:
-    lines = range(len(found))
-    predicted, measured = ([one.scores[f"{kind}_{cost}"] for one in found] for kind in ("predicted", "measured"))
-    axes.hlines(lines, predicted, measured, color=GREY, lw=1.4, alpha=0.6, zorder=2)
-    hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": GREY, "linewidths": 1.6}
-    axes.scatter(predicted, lines, s=58, zorder=3, label="predicted", **hollow)
-    for place, one in enumerate(found):
-        won = one.name == "winner"
-        shape, colour = look_of(one.name) if won else ("o", BLUE)
-        label = "winner, measured" if won else "measured"
-        axes.scatter(
-            [measured[place]], [place], s=210 if won else 58, marker=shape, color=colour, lw=0, zorder=4, label=label
-        )
-    _limits_of(axes, [*predicted, *measured], cost, limit)
-    dress(axes, axis_label(cost))
-    axes.xaxis.set_major_locator(MaxNLocator(7, steps=NICE))
+def quantity_ticks(axes: Any, count: int) -> None:
+    """Ticks such as 120K along the x axis."""
+    axes.xaxis.set_major_locator(MaxNLocator(count, steps=NICE))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value, 4)))
 
 
-def _limits_of(axes: Any, values: Sequence[float], cost: str, limit: float | None) -> None:
-    """The part of the axis to show, with the budget's line; one that is far away is in the legend alone."""
-    far = limit is not None and limit > FAR * max(values)
-    shown = [*values, limit] if limit is not None and not far else values
-    if limit is not None:
-        words = f"budget: {window_in_words(cost, None, limit)}{', off the plot' if far else ''}"
-        axes.axvline(limit, color=GREEN, lw=1.6, ls=(0, (4, 3)), zorder=1, label=words)
-    room = 0.08 * (max(shown) - min(shown)) or 0.05 * abs(max(shown)) or math.ulp(1.0)
-    axes.set_xlim(min(shown) - room, max(shown) + room)
+# Progress of the search
 
 
-SMOOTH_FROM = 60  # training lines from which on a smoothed curve says more than the raw one
-
-
-def search_progress(run: Run) -> Figure | None:
+def search_progress(run: RunContents) -> Figure | None:
     """The best so far, the median and the middle half of each generation, and the random references."""
-    course, unit = _steps(run)
-    if not course:
+    generations, unit = run.generations()
+    by_generation = {number: finite_scores(run, found) for number, found in generations}
+    scores = {number: values for number, values in by_generation.items() if values}
+    if not scores:
         return None
-    x = [at for at, _ in course]
-    scores = [[on_axis(run.score, value) for value in values] for _, values in course]
-    best = np.maximum.accumulate([max(values) for values in scores])
-    low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in scores]).T
+    x, best = list(scores), [max(values) for values in scores.values()]
+    low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in scores.values()]).T
     figure = new_figure(8, 4.6)
     axes = figure.subplots()
     axes.fill_between(x, low, high, color=BLUE, alpha=0.16, lw=0, label="middle half")
     axes.plot(x, middle, color=BLUE, lw=2, marker="o", ms=4, label="median")
-    axes.scatter(
-        x,
-        [max(values) for values in scores],
-        s=22,
-        color=RED,
-        alpha=0.45,
-        lw=0,
-        zorder=3,
-        label=f"best of the {'generation' if unit == 'generation' else 'batch'}",
-    )
-    axes.plot(x, best, color=RED, lw=2, drawstyle="steps-post", label="best so far")
-    _random_line(axes, run)
-    _rival(axes, run)
+    label = f"best of the {'generation' if unit == 'generation' else 'batch'}"
+    axes.scatter(x, best, s=22, color=RED, alpha=0.45, lw=0, zorder=3, label=label)
+    axes.plot(x, np.maximum.accumulate(best), color=RED, lw=2, drawstyle="steps-post", label="best so far")
+    draw_random_references(axes, run)
+    draw_random_search(axes, run, generations)
     dress(axes, unit, axis_label(run.score))
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=NICE))
     if len(x) == 1:  # or the ticks would be fractions of a generation
@@ -268,49 +214,60 @@ def search_progress(run: Run) -> Figure | None:
     return figure
 
 
-def _steps(run: Run) -> tuple[list[tuple[int, list[float]]], str]:
-    """Scores by generation; a search without generations in twenty batches, by the candidates judged so far."""
-    course, unit = steps(run)
-    scores = [(at, [c.scores.get(run.score, math.nan) for c in found]) for at, found in course]
-    known = [(at, [score for score in found if math.isfinite(score)]) for at, found in scores]
-    return [(at, found) for at, found in known if found], unit
+def finite_scores(run: RunContents, candidates: Sequence[Candidate]) -> list[float]:
+    scores = [one.scores.get(run.score, math.nan) for one in candidates]
+    return [axis_value(run.score, score) for score in scores if math.isfinite(score)]
 
 
-def _random_line(axes: Any, run: Run) -> None:
-    known = [y for y in map(run.score_of, run.references("random")) if math.isfinite(y)]
+def draw_random_references(axes: Any, run: RunContents) -> None:
+    known = [score for score in map(run.score_of, run.references("random")) if math.isfinite(score)]
     if known:
-        height = on_axis(run.score, sum(known) / len(known))
-        text = "random reference" if len(known) == 1 else f"mean of {len(known)} random references"
-        axes.axhline(height, color=PURPLE, lw=1.6, ls=(0, (5, 3)), label=text)
+        height = axis_value(run.score, sum(known) / len(known))
+        label = "random reference" if len(known) == 1 else f"mean of {len(known)} random references"
+        axes.axhline(height, color=PURPLE, lw=1.6, ls=(0, (5, 3)), label=label)
 
 
-def _rival(axes: Any, run: Run) -> None:
-    """The best of a random search when it had judged as many candidates."""
-    scores = [candidate.scores.get(run.score, math.nan) for candidate in run.rival]
-    best = np.fmax.accumulate(np.array([on_axis(run.score, score) for score in scores], dtype=float))
-    course, counts = steps(run)[0], np.cumsum([len(found) for _, found in steps(run)[0]])
-    points = [(at, best[count - 1]) for (at, _), count in zip(course, counts, strict=True) if count <= len(best)]
+def draw_random_search(axes: Any, run: RunContents, generations: Sequence[tuple[int, Sequence[Candidate]]]) -> None:
+    """The best of the random search when it had judged as many candidates."""
+    scores = [axis_value(run.score, one.scores.get(run.score, math.nan)) for one in run.random_search]
+    best = np.fmax.accumulate(np.array(scores, dtype=float))
+    counts = np.cumsum([len(found) for _, found in generations])
+    points = [(at, best[count - 1]) for (at, _), count in zip(generations, counts, strict=True) if count <= len(best)]
     if points:
         label = f"best so far of {len(scores):,} random"
         axes.plot(*zip(*points, strict=True), color=PURPLE, lw=2, drawstyle="steps-post", label=label)
 
 
-def training_curve(run: Run) -> Figure | None:
+# Training
+
+
+def log_column(log: Sequence[LogLine] | Sequence[Snapshot], name: str) -> np.ndarray:
+    """A column of a training log; NaN where a line has no such number."""
+    return np.array([getattr(line, name) for line in log], dtype=float)
+
+
+def has_loss(log: Sequence[LogLine]) -> bool:
+    return bool(np.isfinite(log_column(log, "loss")).any())
+
+
+def training_curve(run: RunContents) -> Figure | None:
     """Loss and learning rate over the epochs, one above the other."""
-    if not any(math.isfinite(line["loss"]) for line in run.log):
+    if not has_loss(run.log):
         return None
-    by = "epoch" if all(math.isfinite(line["epoch"]) for line in run.log) else "step"
-    x, loss, rate = (np.array([line[name] for line in run.log], dtype=float) for name in (by, "loss", "lr"))
+    by = "epoch" if np.isfinite(log_column(run.log, "epoch")).all() else "step"
+    x, loss, rate = (log_column(run.log, name) for name in (by, "loss", "lr"))
     figure = new_figure(8, 5.2)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    many, dots = len(loss) >= SMOOTH_FROM, {"marker": "o", "ms": 4} if len(loss) < 2 else {}
-    upper.plot(x, loss, color=BLUE, lw=0.9 if many else 1.8, alpha=0.35 if many else 1, label="loss", **dots)
+    many, single = len(loss) >= SMOOTH_FROM, SINGLE if len(loss) < 2 else {}
+    upper.plot(x, loss, color=BLUE, lw=0.9 if many else 1.8, alpha=0.35 if many else 1, label="loss", **single)
     if many:
-        upper.plot(x, smoothed(loss), color=BLUE, lw=2, label="running median")
-    _baselines(upper, run, by)
+        upper.plot(*smoothed(x, loss), color=BLUE, lw=2, label="running median")
+    for (name, log), colour in zip(run.baselines.items(), PALETTE[1:] * len(run.baselines), strict=False):
+        curve = smoothed(log_column(log, by), log_column(log, "loss"))
+        upper.plot(*curve, color=colour, lw=1.6, label=plain(f"timm:{name}", 40))
     if many or run.baselines:
         upper.legend(frameon=False, fontsize=9, labelcolor=INK)
-    lower.plot(x, rate, color=ORANGE, lw=1.8, **dots)
+    lower.plot(x, rate, color=ORANGE, lw=1.8, **single)
     lower.fill_between(x, rate, color=ORANGE, alpha=0.15, lw=0)
     lower.set_ylim(bottom=0)
     dress(upper, y="training loss")
@@ -318,49 +275,66 @@ def training_curve(run: Run) -> Figure | None:
     return figure
 
 
-def _baselines(axes: Any, run: Run, by: str) -> None:
-    """The losses of models that were trained beside by the same recipe."""
-    for name, colour in zip(run.baselines, PALETTE[1:] * len(run.baselines), strict=False):
-        x, loss = (np.array([line[key] for line in run.baselines[name]], dtype=float) for key in (by, "loss"))
-        axes.plot(x, smoothed(loss), color=colour, lw=1.6, label=plain(f"timm:{name}", 40))
-
-
-def smoothed(values: np.ndarray) -> np.ndarray:
-    """The running median; of a few values, these themselves."""
-    return _running_median(values) if len(values) >= SMOOTH_FROM else values
-
-
-def _running_median(values: np.ndarray) -> np.ndarray:
-    """Each value's median with its neighbours (a thirtieth of the whole); without them where there are none."""
-    half = max(2, len(values) // 60)
-    windows = [values[max(0, at - half) : at + half + 1] for at in range(len(values))]
+def smoothed(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The running median over a thirtieth of the values; a few values are left as they are."""
+    if len(y) < SMOOTH_FROM:
+        return x, y
+    half = max(2, len(y) // 60)
+    places = range(0, len(y), -(-len(y) // SMOOTH_POINTS))
+    windows = [y[max(0, place - half) : place + half + 1] for place in places]
     known = [window[np.isfinite(window)] for window in windows]
-    return np.array([np.median(window) if len(window) else math.nan for window in known])
+    medians = [np.median(window) if len(window) else math.nan for window in known]
+    return x[places.start : places.stop : places.step], np.array(medians)
 
 
-def bars(run: Run) -> Figure | None:
-    """Test accuracy of the winner and of the references, and what each of them costs."""
-    shown = [model for model in run.models if math.isfinite(model.scores.get("test_accuracy", math.nan))]
+def health(run: RunContents) -> Figure | None:
+    """The accuracies of the supernet's fixed subnets over its training, above the loss."""
+    if not run.snapshots:
+        return None
+    figure = new_figure(8, 5.6)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    epochs, single = log_column(run.snapshots, "epoch"), {"marker": "o", "ms": 5} if len(run.snapshots) < 2 else {}
+    colours = {"smallest": SKY, "middle": GREEN, "largest": ORANGE}
+    for name in run.snapshots[0].subnets:
+        accuracies = [100 * snapshot.subnets.get(name, math.nan) for snapshot in run.snapshots]
+        style: dict[str, Any] = {"color": GREY, "lw": 0.9, "alpha": 0.6, "label": "random subnets"}
+        if name in colours:
+            style = {"color": colours[name], "lw": 2.2, "label": name, "zorder": 3}
+        upper.plot(epochs, accuracies, **style, **single)
+    x, loss = log_column(run.log, "epoch"), log_column(run.log, "loss")
+    known = np.isfinite(x) & np.isfinite(loss)
+    lower.plot(x[known], loss[known], color=BLUE, lw=1.6)
+    dress(upper, y="accuracy of subnets (%)")
+    dress(lower, "epoch", "training loss")
+    legend_below(figure, [upper])
+    return figure
+
+
+# Results
+
+
+def bars(run: RunContents) -> Figure | None:
+    """Test accuracy of the winner and of the references, and their parameters."""
+    shown = [model for model in run.models if math.isfinite(model.get("test_accuracy"))]
     if not shown:
         return None
-    columns = ["test_accuracy"] + ["params"] * any(model.scores.get("params", 0) > 0 for model in shown)
+    columns = ["test_accuracy"] + ["params"] * any(model.get("params") > 0 for model in shown)
     figure = new_figure(5.4 + 3.6 * (len(columns) - 1), 1.1 + 0.5 * len(shown))
     grid = {"wspace": 0.08, "width_ratios": (3, 2)[: len(columns)]}
     panels = figure.subplots(1, len(columns), squeeze=False, sharey=True, gridspec_kw=grid)[0]
     for panel, name in zip(panels, columns, strict=True):
-        _bar_panel(panel, name, shown)
-    panels[0].set_yticks(range(len(shown)), [plain(model.name, 30) for model in shown])
-    panels[0].tick_params(axis="y", labelsize=10, labelcolor=INK)
+        bar_panel(panel, name, shown)
+    name_rows(panels[0], shown)
     panels[0].invert_yaxis()
     return figure
 
 
-def _bar_panel(axes: Any, name: str, models: Sequence[Model]) -> None:
-    values = [model.scores.get(name, math.nan) for model in models]
-    lengths = [0.0 if math.isnan(value) else on_axis(name, value) for value in values]
-    axes.barh(range(len(models)), lengths, height=0.62, color=[look_of(model.name)[1] for model in models], zorder=3)
+def bar_panel(axes: Any, name: str, models: Sequence[ModelResult]) -> None:
+    values = [model.get(name) for model in models]
+    lengths = [0.0 if math.isnan(value) else axis_value(name, value) for value in values]
+    axes.barh(range(len(models)), lengths, height=0.62, color=[marker_of(model.name)[1] for model in models], zorder=3)
     for row, (value, length) in enumerate(zip(values, lengths, strict=True)):
-        text = format_quantity(value) if name == "params" and value == value else figure_of(name, value)
+        text = format_quantity(value) if name == "params" and value == value else format_score(name, value)
         axes.annotate(text, (length, row), (5, 0), textcoords="offset points", va="center", fontsize=10, color=INK)
     dress(axes, axis_label(name))
     axes.grid(False, axis="y")
@@ -372,7 +346,72 @@ def _bar_panel(axes: Any, name: str, models: Sequence[Model]) -> None:
         axes.set_xticks(range(0, 101, 20))
 
 
-FIGURES: dict[str, Callable[[Run], Figure | None]] = {
+def name_rows(axes: Any, models: Sequence[ModelResult]) -> None:
+    axes.set_yticks(range(len(models)), [plain(model.name, 30) for model in models])
+    axes.tick_params(axis="y", labelsize=10, labelcolor=INK)
+
+
+def finalist_rows(run: RunContents) -> list[ModelResult]:
+    """The candidates that were measured, the best by score first; the winner goes by that name.
+
+    Each has the score of the search, and its latency as predicted and as measured; so its memory, where that has a limit.
+    """
+    rows = []
+    for number, finalist in enumerate(run.latency.finalists if run.latency else [], 1):
+        won = run.winner is not None and finalist.arch == run.winner.arch
+        model = ModelResult("winner" if won else f"number {number}", finalist.arch)
+        scores: dict[str, float | None] = {run.score: run.score_of(model)}
+        for cost in finalist_costs(run):
+            scores[f"predicted_{cost}"] = getattr(finalist, cost)
+            scores[f"measured_{cost}"] = getattr(finalist, f"measured_{cost}")
+        rows.append(model.with_scores({k: value for k, value in scores.items() if value is not None and value == value}))
+    return rows
+
+
+def finalist_costs(run: RunContents) -> list[str]:
+    return ["latency_ms", *(name for name in run.limits if name == "memory_bytes")]
+
+
+def finalists(run: RunContents) -> Figure | None:
+    """What was predicted of each finalist, what was measured, and the budget; a panel for each cost."""
+    rows = finalist_rows(run)
+    costs = [cost for cost in finalist_costs(run) if rows and all(f"measured_{cost}" in row.scores for row in rows)]
+    if not costs:
+        return None
+    figure = new_figure(2.4 + 5.6 * len(costs), 1.6 + 0.36 * len(rows))
+    panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
+    for panel, cost in zip(panels, costs, strict=True):
+        finalist_panel(panel, cost, rows, run.limits.get(cost, (None, None))[1])
+    name_rows(panels[0], rows)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    legend_below(figure, panels)
+    return figure
+
+
+def finalist_panel(axes: Any, cost: str, rows: Sequence[ModelResult], limit: float | None) -> None:
+    places = range(len(rows))
+    predicted, measured = ([row[f"{kind}_{cost}"] for row in rows] for kind in ("predicted", "measured"))
+    axes.hlines(places, predicted, measured, color=GREY, lw=1.4, alpha=0.6, zorder=2)
+    hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": GREY, "linewidths": 1.6}
+    axes.scatter(predicted, places, s=58, zorder=3, label="predicted", **hollow)
+    for place, row in enumerate(rows):
+        won = row.name == "winner"
+        shape, colour = marker_of(row.name) if won else ("o", BLUE)
+        label, size = ("winner, measured", 210) if won else ("measured", 58)
+        axes.scatter([measured[place]], [place], s=size, marker=shape, color=colour, lw=0, zorder=4, label=label)
+    shown = [*predicted, *measured]
+    if limit is not None:
+        far = limit > FAR * max(shown)
+        label = f"budget: {describe_limit(cost, None, limit)}{', off the plot' * far}"
+        axes.axvline(limit, color=GREEN, lw=1.6, ls=(0, (4, 3)), zorder=1, label=label)
+        shown += [] if far else [limit]
+    room = 0.08 * (max(shown) - min(shown)) or 0.05 * abs(max(shown)) or math.ulp(1.0)
+    axes.set_xlim(min(shown) - room, max(shown) + room)
+    dress(axes, axis_label(cost))
+    quantity_ticks(axes, 7)
+
+
+FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
     "bars": bars,
     "score_vs_cost": score_vs_cost,
     "search_progress": search_progress,

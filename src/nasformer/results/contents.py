@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -145,6 +145,10 @@ class RunContents:
         """The references of that kind: `random` stands for `random`, `random 2`, `random-3` ..."""
         return [model for model in self.models[1:] if model.name.lower().startswith(name)]
 
+    def judged(self) -> list[Candidate]:
+        """The candidates that have a score, in the order of the search."""
+        return [one for one in self.candidates if math.isfinite(one.scores.get(self.score, math.nan))]
+
     def score_of(self, model: ModelResult) -> float:
         """A model's score, comparable with that of the candidates; NaN where it is not known."""
         held_out = model.get("holdout_accuracy")
@@ -152,7 +156,8 @@ class RunContents:
             return held_out
         if self.score in model.scores:
             return model[self.score]
-        same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch.to_dict() == model.arch)
+        arch = Arch.from_dict(model.arch)
+        same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch == arch)
         return next(same, math.nan)
 
     def space(self) -> Space | None:
@@ -195,6 +200,13 @@ class RunContents:
         for number, candidate in zip(numbers, self.candidates, strict=True):
             groups.setdefault(number, []).append(candidate)
         return sorted(groups.items()), unit
+
+
+def thinned(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
+    """At most so many candidates in their order, drawn at random but always the same."""
+    if len(candidates) <= most:
+        return list(candidates)
+    return [candidates[place] for place in sorted(Random(0).sample(range(len(candidates)), most))]
 
 
 def read_run(path: str | Path) -> RunContents:

@@ -17,7 +17,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder, options_from
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as

@@ -17,7 +17,7 @@ from typing import Any
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.families.storage import fingerprint
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.runs.options import EvolveCommand, RunCommand
 from nasformer.runs.run import Run, open_run

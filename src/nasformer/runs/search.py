@@ -19,7 +19,7 @@ from nasformer.families.storage import fingerprint
 from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
 from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
-from nasformer.report import write_report
+from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, fitting_timm_models

@@ -1,1 +1,1 @@
-"""Searching the search space (S3): which values of each dimension are worth searching among."""
+"""Search of the search space (S3): the values of each dimension shift to where sampled architectures do better."""

@@ -1,6 +1,6 @@
-"""The evolution of a space (S3): judge samples, see where each dimension wants to go, shift them, and again.
+"""Evolution of a space (S3): evaluate samples, fit how the error depends on each dimension, shift, and repeat.
 
-It knows neither training nor data: whoever calls says how samples of a space are judged.
+It knows neither training nor data: the caller says how samples of a space are evaluated.
 """
 
 from __future__ import annotations
@@ -11,41 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from nasformer.cli.options import EvolveOptions
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.search.problem import Candidate
 from nasformer.space.choice import Scalar
 from nasformer.space.dimensions import dimensions
-from nasformer.space_search.quality import Quality, quality, tendency, use_shares
+from nasformer.space_search.options import EvolveOptions
+from nasformer.space_search.quality import Quality, fit_tendency, measure_quality, use_shares
 from nasformer.space_search.shift import (
     Limits,
-    as_far_as_legal,
+    apply_shifts,
+    clip_shift,
     is_numeric,
-    named,
-    recompose,
+    option_for,
     shifted,
-    step_of,
+    step_size,
     steps_against,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The record of one step of an evolution: a space, how good it is, and where each of its dimensions goes.
-# ----------------------------------------------------------------------------------------------------------------------
+DIGITS = 6  # of numbers in the record
+Evaluate = Callable[[Space, int], Sequence[Candidate]]
+"""Gives samples of a space with their accuracy; the number is that of the step."""
 
-DIGITS = 6  # of the numbers that are written down
+
+# The record of a step
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension in one step.
+    """A dimension in one step.
 
     Args:
         counts: How many archs use each value; one that uses several belongs to each in part.
         et: The E-T error of each value in %; None where no sample has it.
-        slope: Error-% for each step of the dimension, None where no line was fitted.
+        slope: Error in % for each step of the dimension; None where no line was fitted.
         shift: How many steps the values go, up or down.
         step: How long a step is; None where values are no numbers, or just one.
+        next: The values in the next space; by default the same.
         notice: Why it does not go as the slope says.
     """
 
@@ -60,27 +62,36 @@ class Dimension:
     next: tuple[Scalar, ...] = ()
     notice: str = ""
 
+    def __post_init__(self) -> None:
+        if not len(self.values) == len(self.counts) == len(self.et) > 0:
+            raise ValueError("a dimension must have as many counts and E-T errors as values")
+        if not self.next:
+            object.__setattr__(self, "next", self.values)
+
+    @property
+    def moves(self) -> bool:
+        return self.next != self.values
+
 
 @dataclass(frozen=True)
 class Step:
-    """One space of an evolution; `errors` are those of its samples in %, the best first."""
+    """A space of an evolution; `errors` are those of its samples in %, the best first."""
 
     space: str
     cardinality: int
-    quality: Quality
+    error: Quality
     errors: tuple[float, ...]
     dimensions: Mapping[str, Dimension]
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        error = {"expected": self.quality.expected, "top": self.quality.top, "et": self.quality.et}
         content = {
             "space": self.space,
             "cardinality": self.cardinality,
             "samples": len(self.errors),
-            "error": error,
+            "error": {"expected": self.error.expected, "top": self.error.top, "et": self.error.et},
             "errors": self.errors,
-            "dimensions": {name: asdict(one) for name, one in self.dimensions.items()},
+            "dimensions": {name: asdict(dimension) for name, dimension in self.dimensions.items()},
         }
         return rounded(content)
 
@@ -94,15 +105,14 @@ def rounded(content: Any) -> Any:
     return round(content, DIGITS) if isinstance(content, float) else content
 
 
-Judge = Callable[[Space, int], Sequence[Candidate]]
-"""Gives samples of a space with their accuracy; told which step of the evolution it is."""
+# The evolution
 
 
-def evolve(space: Space, judge: Judge, options: EvolveOptions) -> Iterator[Step]:
-    """The spaces of an evolution, one by one; it ends early where nothing moves any more."""
+def evolve(space: Space, evaluate: Evaluate, options: EvolveOptions) -> Iterator[Step]:
+    """The spaces of an evolution, one by one; it ends early where nothing shifts any more."""
     check_names(space, options)
     for number in range(options.steps + 1):
-        candidates = judge(space, number)
+        candidates = evaluate(space, number)
         step, following = next_space(space, candidates, options, last=number == options.steps)
         yield step
         if following.name == space.name:
@@ -111,15 +121,15 @@ def evolve(space: Space, judge: Judge, options: EvolveOptions) -> Iterator[Step]
 
 
 def check_names(space: Space, options: EvolveOptions) -> None:
-    """Every dimension that an option speaks of must exist, and its step must suit it."""
-    found = choices_of(space)
-    known = {*found, *(name.rpartition(".")[2] for name in found)}
+    """Every dimension that an option names must exist, and its step must suit it."""
+    choices = choices_of(space)
+    known = {*choices, *(name.rpartition(".")[2] for name in choices)}
     for name in (*options.tau_of, *options.step_of):
         if name not in known:
-            raise UserError(f"{space.name} has no dimension {name!r}; it has: {', '.join(found)}")
-    for name, values in found.items():
+            raise UserError(f"{space.name} has no dimension {name!r}; it has: {', '.join(choices)}")
+    for name, values in choices.items():
         if can_shift(values):
-            step_of(name, values, options.step_of)
+            step_size(name, values, options.step_of)
 
 
 def choices_of(space: Space) -> dict[str, tuple[Scalar, ...]]:
@@ -135,18 +145,18 @@ def next_space(
 ) -> tuple[Step, Space]:
     """What the samples say of a space, and the space that follows; after the last one it is the same."""
     ordered = sorted(candidates, key=error_of)
-    errors = np.array([error_of(one) for one in ordered])
-    choices = choices_of(space)
-    shares = use_shares(space.root, [one.arch for one in ordered], choices)
-    limits = space.limits()
-    found = {name: look(name, choices[name], shares[name], errors, options) for name in choices}
+    errors = np.array([error_of(candidate) for candidate in ordered])
+    choices, limits = choices_of(space), space.limits()
+    shares = use_shares(space.root, [candidate.arch for candidate in ordered], choices)
+    found = {name: fit_dimension(name, values, shares[name], errors, options) for name, values in choices.items()}
     following = space
     if not last:
-        found = {name: decide(name, one, limits.get(name, (None, None)), options) for name, one in found.items()}
-        following, reasons = recompose(space, wanted(found), options.max_cardinality)
-        found = {name: settled(one, reasons.get(name, ""), choices_of(following)[name]) for name, one in found.items()}
-    judged = quality(errors.tolist(), options.top / options.samples)
-    return Step(space.name, space.root.cardinality, judged, tuple(errors.tolist()), found), following
+        found = {name: decide_shift(name, one, limits.get(name, (None, None)), options) for name, one in found.items()}
+        following, reasons = apply_shifts(space, shifted_values(found), options.max_cardinality)
+        values = choices_of(following)
+        found = {name: confirm_shift(one, reasons.get(name, ""), values[name]) for name, one in found.items()}
+    error = measure_quality(errors.tolist(), options.top / options.samples)
+    return Step(space.name, space.root.cardinality, error, tuple(errors.tolist()), found), following
 
 
 def error_of(candidate: Candidate) -> float:
@@ -154,15 +164,15 @@ def error_of(candidate: Candidate) -> float:
     return 100.0 * (1.0 - candidate.scores["accuracy"])
 
 
-def look(
+def fit_dimension(
     name: str, values: tuple[Scalar, ...], shares: np.ndarray, errors: np.ndarray, options: EvolveOptions
 ) -> Dimension:
-    """The E-T errors of a dimension's values and, where there are enough, the line through them."""
+    """The E-T errors of a dimension's values and, where there are enough samples, the line through them."""
     numbers: tuple[float, ...] = values if can_shift(values) else tuple(range(len(values)))  # type: ignore[assignment]
-    step = step_of(name, numbers, options.step_of) if can_shift(values) else None
+    step = step_size(name, numbers, options.step_of) if can_shift(values) else None
     top = options.top / options.samples
-    found = tendency(numbers, shares, errors, top=top, step=step or 1, min_samples=options.min_samples)
-    plain = Dimension(values, found.counts, found.et, step=step, next=values)
+    found = fit_tendency(numbers, shares, errors, top=top, step=step or 1, min_samples=options.min_samples)
+    plain = Dimension(values, found.counts, found.et, step=step)
     if step is None:
         why = "a single value" if is_numeric(values) else "no numbers"
         return replace(plain, notice=f"left alone: {why}")
@@ -175,29 +185,31 @@ def look(
     return replace(plain, slope=line.slope, stderr=line.stderr, intercept=line.intercept, notice=notice)
 
 
-def decide(name: str, found: Dimension, limits: Limits, options: EvolveOptions) -> Dimension:
-    """The dimension with its shift, as far as it may go."""
-    if found.slope is None or found.stderr is None or found.step is None:
-        return found
-    tau = named(options.tau_of, name, options.tau)
-    steps = steps_against(found.slope, tau, options.rounding, options.max_shift)
-    if steps and abs(found.slope) < options.sigma * found.stderr:
-        return replace(found, notice=also(found.notice, "not shifted: may be chance"))
-    values: tuple[float, ...] = found.values  # type: ignore[assignment]
-    going, why = as_far_as_legal(values, steps, found.step, limits)
-    return replace(found, shift=going, next=shifted(values, going, found.step), notice=also(found.notice, why))
+def decide_shift(name: str, dimension: Dimension, limits: Limits, options: EvolveOptions) -> Dimension:
+    """The dimension with its shift, as far as the limits allow."""
+    if dimension.slope is None or dimension.stderr is None or dimension.step is None:
+        return dimension
+    tau = option_for(options.tau_of, name, options.tau)
+    steps = steps_against(dimension.slope, tau, options.rounding, options.max_shift)
+    if steps and abs(dimension.slope) < options.sigma * dimension.stderr:
+        return replace(dimension, notice=join_notices(dimension.notice, "not shifted: may be chance"))
+    values: tuple[float, ...] = dimension.values  # type: ignore[assignment]
+    shift, why = clip_shift(values, steps, dimension.step, limits)
+    moved = shifted(values, shift, dimension.step)
+    return replace(dimension, shift=shift, next=moved, notice=join_notices(dimension.notice, why))
 
 
-def wanted(found: Mapping[str, Dimension]) -> dict[str, Sequence[Scalar]]:
-    """The new values of the dimensions that move, the steepest first."""
+def shifted_values(found: Mapping[str, Dimension]) -> dict[str, Sequence[Scalar]]:
+    """The new values of the dimensions that shift, the steepest first."""
     moving = [(name, one) for name, one in found.items() if one.shift]
     return {name: one.next for name, one in sorted(moving, key=lambda item: -abs(item[1].slope or 0.0))}
 
 
-def settled(found: Dimension, obstacle: str, following: tuple[Scalar, ...]) -> Dimension:
+def confirm_shift(dimension: Dimension, obstacle: str, values: tuple[Scalar, ...]) -> Dimension:
     """The dimension with the values that it really gets."""
-    return replace(found, shift=0 if obstacle else found.shift, next=following, notice=also(found.notice, obstacle))
+    shift, notice = 0 if obstacle else dimension.shift, join_notices(dimension.notice, obstacle)
+    return replace(dimension, shift=shift, next=values, notice=notice)
 
 
-def also(*notices: str) -> str:
+def join_notices(*notices: str) -> str:
     return "; ".join(filter(None, notices))

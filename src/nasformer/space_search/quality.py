@@ -1,13 +1,21 @@
-"""How good a space is: its E-T error (S3), the mean of what one can Expect of its archs and of what the Top ones reach.
+"""Quality of a space (S3): the E-T error of its archs, and how that depends on the values of a dimension.
 
-S3 samples archs within a budget and takes the best 50 as the top. Groups of samples (those that use a value of a
-dimension) differ in size, so for them the top is the same share of the group: ours, as the paper is silent.
+The E-T error is the mean of the expected error of all samples and that of the top ones. S3 samples archs within a budget
+and takes the best 50 as the top. Groups of samples (those that use a value of a dimension) differ in size, so for them
+the top is the same share of the group: ours, as the paper is silent.
+
+An arch may use several values of a dimension, one in each block. It then belongs to each in proportion, so that every
+arch weighs 1 in every dimension. Counts are sums of these weights: in archs, not in blocks.
+
+The paper fits a line through the E-T errors of a dimension's values. Its standard error is ours, by resampling the
+archs: a dimension often has two values or three, so the residuals of a line say nothing. It covers the luck of the draw,
+not that of the training.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +25,8 @@ from nasformer.space.arch import Arch
 from nasformer.space.choice import Scalar
 from nasformer.space.dimensions import uses
 from nasformer.space.node import Node
+
+RESAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -35,10 +45,10 @@ class Quality:
         return (self.expected + self.top) / 2
 
 
-def quality(errors: Sequence[float], share: float) -> Quality:
+def measure_quality(errors: Sequence[float], share: float) -> Quality:
     """The E-T error of samples, of which the best `share` are the top: at least one of them.
 
-    >>> quality([40, 10, 30, 20], share=0.5)
+    >>> measure_quality([40, 10, 30, 20], share=0.5)
     Quality(expected=25.0, top=15.0)
     """
     sorted_errors = np.sort(np.asarray(errors, dtype=float))
@@ -49,8 +59,8 @@ def quality(errors: Sequence[float], share: float) -> Quality:
 def group_errors(errors: np.ndarray, weights: np.ndarray, share: float) -> tuple[Any, Any]:
     """The expected and the top error of groups of samples.
 
-    The top of a group are its best samples up to the share of the group's weight, the last of them in part. It weighs
-    as much as one arch at least, where the group does.
+    The top of a group are its best samples up to the share of the group's weight, the last of them in part. It has the
+    weight of one arch at least, where the group has.
 
     Args:
         errors: Of all samples, the smallest first.
@@ -64,19 +74,6 @@ def group_errors(errors: np.ndarray, weights: np.ndarray, share: float) -> tuple
         return (weights * errors).sum(-1) / total, (taken * errors).sum(-1) / mass
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Where a dimension wants to go: the E-T error of each of its values, and a line through them (S3).
-#
-# An arch may use several values of a dimension, one in each block. It then belongs to each in proportion, so that every
-# arch weighs 1 in every dimension. Counts are sums of these weights: in archs, not in blocks.
-#
-# The paper has the line alone. Its standard error is ours, by resampling the archs: a dimension often has two values or
-# three, so what a line leaves over says nothing. It knows the luck of the draw, not that of the training.
-# ----------------------------------------------------------------------------------------------------------------------
-
-RESAMPLES = 200
-
-
 @dataclass(frozen=True)
 class Line:
     """error = slope * (value / step) + intercept: the slope is in error-% for each step of the dimension."""
@@ -88,7 +85,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Tendency:
-    """Counts and E-T errors by value (None where no sample has it); no line where there are too few values for one."""
+    """Counts and E-T errors by value (None where no sample has it), and the line where there are two values or more."""
 
     counts: tuple[float, ...]
     et: tuple[float | None, ...]
@@ -116,7 +113,7 @@ def use_shares(root: Node, archs: Sequence[Arch], choices: Mapping[str, Sequence
     return shares
 
 
-def tendency(
+def fit_tendency(
     values: Sequence[float],
     shares: np.ndarray,
     errors: np.ndarray,
@@ -126,29 +123,30 @@ def tendency(
     min_samples: float,
     seed: int = 0,
 ) -> Tendency:
-    """What the samples say of a dimension.
+    """How the E-T error depends on the values of a dimension.
 
     Args:
         shares: Of the samples by values, see `use_shares`; sorted like the errors.
         errors: Of the samples in %, the smallest first.
         top: The share of a group that is its top.
         step: The unit of the slope.
-        min_samples: Values of a smaller count have no part in the line.
+        min_samples: Values of a smaller count are left out of the line.
     """
-    counts, et = _et_errors(shares, errors, top, np.ones((1, len(errors))))
+    counts, et = et_errors(shares, errors, top, np.ones((1, len(errors))))
     known = counts[0] >= max(min_samples, np.finfo(float).tiny)
     line = None
     if known.sum() >= 2:
         draws = np.random.default_rng(seed).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
         places = np.asarray(values, dtype=float)[known] / step
         slope, intercept = fit_line(places, et[:, known], counts[:, known])
-        others, _ = fit_line(places, *reversed(_et_errors(shares[:, known], errors, top, draws)))
+        others, _ = fit_line(places, *reversed(et_errors(shares[:, known], errors, top, draws)))
         line = Line(float(slope[0]), float(np.nanstd(others, ddof=1)), float(intercept[0]))
-    return Tendency(tuple(counts[0].tolist()), tuple(_known_or_none(et[0])), line)
+    known_et = tuple(None if np.isnan(error) else float(error) for error in et[0])
+    return Tendency(tuple(counts[0].tolist()), known_et, line)
 
 
-def _et_errors(shares: np.ndarray, errors: np.ndarray, top: float, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and E-T errors by draw and value, where a draw says how often each sample is in it."""
+def et_errors(shares: np.ndarray, errors: np.ndarray, top: float, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and E-T errors by draw and value; a draw has how often each sample is in it."""
     weights = draws[:, None, :] * shares.T[None]
     expected, best = group_errors(errors, weights, top)
     return weights.sum(-1), (expected + best) / 2
@@ -167,7 +165,3 @@ def fit_line(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndar
     with np.errstate(invalid="ignore"):  # a draw may have a single value, and so no slope
         slope = (weights * away * y).sum(-1) / (weights * away**2).sum(-1)
     return slope, mean_y - slope * mean_x
-
-
-def _known_or_none(numbers: Iterable[float]) -> list[float | None]:
-    return [None if np.isnan(number) else float(number) for number in numbers]

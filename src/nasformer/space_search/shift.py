@@ -1,8 +1,13 @@
-"""How far the values of a dimension move against the slope, and where they must stop.
+"""Shifts of a dimension's values against the slope of the error, and the limits that they keep.
 
 S3's rule reads v - floor(w / tau) * gamma, with tau and gamma not given. Its floor moves up on the slightest negative
 slope and down only on one of tau. We cut off towards zero instead, so that both ways need a slope of tau; `floor` is
 there as an option. Ours as well: at most `max_shift` steps at once, and none that the draw of the samples explains.
+
+All shifts are made at once, if that can be. Else one after the other, the steepest first, and again as long as another
+one becomes possible; the rest is taken back. That all archs of a space can be built cannot be tried: we try the smallest,
+the corners and some random ones, of the space and of its parts that have one of the new values alone, for no value may be
+one that no arch can have.
 """
 
 from __future__ import annotations
@@ -21,7 +26,9 @@ from nasformer.space.node import corners
 
 Limits = tuple[float | None, float | None]
 Values = tuple[float, ...]
+Choices = Mapping[str, Sequence[Scalar]]
 DIGITS = 9  # numbers this close are taken as equal, so that 0.3 / 0.1 is 3
+DRAWS, DRAWS_OF_PART = 50, 5  # random archs that must be possible, of the space and of each of its parts
 
 
 def is_numeric(values: Sequence[Scalar]) -> bool:
@@ -42,20 +49,20 @@ def smallest_gap(values: Sequence[float]) -> float:
     return min(gaps)
 
 
-def named(table: Mapping[str, float], name: str, default: float) -> float:
-    """What a table says of a dimension, by its name or else by the last part of it.
+def option_for(table: Mapping[str, float], name: str, default: float) -> float:
+    """The option for a dimension, by its name or else by the last part of it.
 
-    >>> named({"num_heads": 2, "stage1.blocks.num_heads": 4}, "stage1.blocks.num_heads", 1)
+    >>> option_for({"num_heads": 2, "stage1.blocks.num_heads": 4}, "stage1.blocks.num_heads", 1)
     4
-    >>> named({"num_heads": 2}, "stage3.blocks.num_heads", 1), named({"num_heads": 2}, "stage3.embed_dim", 32)
+    >>> option_for({"num_heads": 2}, "stage3.blocks.num_heads", 1), option_for({"num_heads": 2}, "stage3.embed_dim", 32)
     (2, 32)
     """
     return table.get(name, table.get(name.rpartition(".")[2], default))
 
 
-def step_of(name: str, values: Sequence[Scalar], steps: Mapping[str, float]) -> float:
+def step_size(name: str, values: Sequence[Scalar], steps: Mapping[str, float]) -> float:
     """The step of a dimension: the one that was asked for, or its smallest gap. Whole numbers stay whole."""
-    step = named(steps, name, smallest_gap(values))  # type: ignore[arg-type]
+    step = option_for(steps, name, smallest_gap(values))  # type: ignore[arg-type]
     if is_whole(values) and not float(step).is_integer():
         raise UserError(f"the step of {name} is {step:g}, but its values are whole numbers; give a whole step")
     return int(step) if is_whole(values) else step
@@ -82,25 +89,25 @@ def shifted(values: Sequence[float], steps: int, step: float) -> Values:
     return tuple(round(value + steps * step, DIGITS) for value in values)
 
 
-def as_far_as_legal(values: Sequence[float], steps: int, step: float, limits: Limits = (None, None)) -> tuple[int, str]:
-    """How many of the steps the whole list can go, and why not all of them.
+def clip_shift(values: Sequence[float], steps: int, step: float, limits: Limits = (None, None)) -> tuple[int, str]:
+    """How many of the steps all values can go together, and why not all of them.
 
-    Numbers stay positive and within the limits. A list that lies outside already may stay there, not go further.
+    Numbers stay positive and within the limits. Values that lie outside already may stay there, not go further.
 
-    >>> as_far_as_legal((1, 2), -2, 1), as_far_as_legal((3, 4), -1, 1)
+    >>> clip_shift((1, 2), -2, 1), clip_shift((3, 4), -1, 1)
     ((0, 'kept at 1 or more'), (-1, ''))
-    >>> as_far_as_legal((2, 4), 2, 2, limits=(None, 7))
+    >>> clip_shift((2, 4), 2, 2, limits=(None, 7))
     (1, 'kept at 7 or less')
     """
     low, high = limits
     low = max(low or 0, 1) if is_whole(values) else low
-    going, why = steps, ""
-    while going and (why_not := _illegal(shifted(values, going, step), values, low, high)):
-        going, why = going - (1 if going > 0 else -1), why_not
-    return going, why
+    shift, why = steps, ""
+    while shift and (why_not := why_illegal(shifted(values, shift, step), values, low, high)):
+        shift, why = shift - (1 if shift > 0 else -1), why_not
+    return shift, why
 
 
-def _illegal(new: Values, old: Sequence[float], low: float | None, high: float | None) -> str:
+def why_illegal(new: Values, old: Sequence[float], low: float | None, high: float | None) -> str:
     if low is not None and new[0] < min(low, old[0]):
         return f"kept at {low:g} or more"
     if high is not None and new[-1] > max(high, old[-1]):
@@ -108,29 +115,17 @@ def _illegal(new: Values, old: Sequence[float], low: float | None, high: float |
     return "kept above 0" if new[0] <= 0 else ""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The shifted dimensions put together: a space whose archs can be built, and which is not too large.
-#
-# All shifts at once, if that can be. Else one after the other, the steepest first, and again as long as another one
-# becomes possible; what then is left is taken back.
-#
-# Whether all archs can be built nobody can try. We try the smallest, the corners and some random ones, of the space and
-# of its parts that have one of the new values alone: no value may be one that no arch can have.
-# ----------------------------------------------------------------------------------------------------------------------
+# The shifted dimensions together: a space whose archs can be built, and which is not too large
 
-Choices = Mapping[str, Sequence[Scalar]]
-DRAWS, DRAWS_OF_PART = 50, 5
-
-
-def recompose(space: Space, wanted: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
-    """The space with as many of the wanted choices as can be, and why the others cannot.
+def apply_shifts(space: Space, wanted: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
+    """The space with as many of the wanted choices as are possible, and why the others are not.
 
     Args:
         wanted: New values by dimension, the most important first.
         max_cardinality: The most members that it may have; one that has more already may not grow.
     """
     most = None if max_cardinality is None else max(max_cardinality, space.root.cardinality)
-    if not obstacle(space, wanted, wanted, most):
+    if not why_impossible(space, wanted, wanted, most):
         return space.with_choices(wanted), {}
     taken: dict[str, Sequence[Scalar]] = {}
     reasons = dict.fromkeys(wanted, "")
@@ -138,31 +133,31 @@ def recompose(space: Space, wanted: Choices, max_cardinality: float | None = Non
     while progress:
         progress = False
         for name in list(reasons):
-            reasons[name] = obstacle(space, {**taken, name: wanted[name]}, [name], most)
+            reasons[name] = why_impossible(space, {**taken, name: wanted[name]}, [name], most)
             if not reasons[name]:
                 taken[name], progress = wanted[name], True
                 del reasons[name]
     return space.with_choices(taken), {name: f"taken back: {why}" for name, why in reasons.items()}
 
 
-def obstacle(space: Space, choices: Choices, new: Iterable[str], most: float | None) -> str:
-    """Why there is no such space; nothing where there is. The values of new dimensions are tried one by one."""
+def why_impossible(space: Space, choices: Choices, new: Iterable[str], most: float | None) -> str:
+    """Why there is no such space; empty where there is. The values of new dimensions are tried one by one."""
     try:
         changed = space.with_choices(choices)
         if most is not None and changed.root.cardinality > most:
             return f"the space would have {changed.root.cardinality:.3g} members, more than {most:.3g}"
-        for arch in witnesses(changed, DRAWS):
+        for arch in probe_archs(changed, DRAWS):
             changed.costs(arch)
         for name in new:
             for value in choices[name]:
-                for arch in witnesses(changed.with_choices({name: [value]}), DRAWS_OF_PART):
+                for arch in probe_archs(changed.with_choices({name: [value]}), DRAWS_OF_PART):
                     changed.costs(arch)
     except UserError as error:
         return str(error)
     return ""
 
 
-def witnesses(space: Space, draws: int) -> Iterator[Arch]:
+def probe_archs(space: Space, draws: int) -> Iterator[Arch]:
     yield space.root.smallest()
     yield from corners(space.root)
     yield from (space.sample(random.Random(f"witness {number}")) for number in range(draws))

@@ -32,13 +32,14 @@ def draft_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file in one step; a full disk leaves the old one as it was."""
+@contextlib.contextmanager
+def open_atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that replaces the old one in one step at the end; a full disk leaves that as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_path(path)
     try:
         with open(draft, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
@@ -46,6 +47,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file in one step."""
+    with open_atomic(path) as file:
+        file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,24 +7,31 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+from nasformer.utils.files import open_atomic
 
 
-def html_row(cells: Iterable[str], kind: str = "") -> str:
-    """A row of a table; `kind` is its CSS class.
+def html_row(cells: Iterable[str], kind: str = "", head: Sequence[str] = ()) -> str:
+    """A row of a table; `kind` is its CSS class, and cells carry the names in `head` as labels for narrow screens.
 
     >>> html_row(["winner", "<b>"], kind="winner")
     '<tr class="winner"><td>winner</td><td>&lt;b&gt;</td></tr>'
+    >>> html_row(["3"], head=["depth"])
+    '<tr><td data-label="depth">3</td></tr>'
     """
-    shown = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    labels = [f' data-label="{escape(name)}"' if name else "" for name in head]
+    shown = "".join(f"<td{label}>{escape(cell)}</td>" for cell, label in zip_longest(cells, labels, fillvalue=""))
     return f'<tr class="{kind}">{shown}</tr>' if kind else f"<tr>{shown}</tr>"
 
 
-def html_table(head: Iterable[str], rows: Iterable[str]) -> str:
-    """A table of rows as `html_row` makes them."""
+def html_table(head: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
+    """A table of rows as `html_row` makes them; `kind` is its CSS class."""
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "\n".join(rows)
-    return f'<div class="card"><table>\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+    table, body = f'<table class="{kind}">' if kind else "<table>", "\n".join(rows)
+    return f'<div class="card">{table}\n<thead><tr>{cells}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
 def escape_markdown(text: str) -> str:
@@ -50,10 +57,22 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     'name,value\n"a, b",1\n\'=1+1,-2.5\nc,\n'
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    _write_rows(text, head, rows)
+    return text.getvalue()
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Writes a CSV file row by row, so that it may be larger than the memory."""
+    with open_atomic(path) as file:
+        text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="")
+        _write_rows(text, head, rows)
+        text.detach()  # flushed, and still open
+
+
+def _write_rows(file: IO[str], head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(map(_safe_cell, head))
     writer.writerows(map(_safe_cell, row) for row in rows)
-    return text.getvalue()
 
 
 def _safe_cell(cell: Any) -> Any:

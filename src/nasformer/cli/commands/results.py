@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar
 
 from nasformer.cli.tables import print_json, print_table
@@ -14,6 +14,8 @@ from nasformer.utils.units import format_quantity
 if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
     from nasformer.results.diagnosis import Diagnosis
+
+NAME_ROOM = 12  # letters for the names of runs in a table, at least
 
 
 @dataclass
@@ -106,20 +108,36 @@ def compare(options: CompareCommand, as_json: bool) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    from nasformer.report.labels import figure_of, is_share, label
-    from nasformer.report.page import in_words
+    """The winners in a table: accuracies first, then as many columns as the terminal has room for."""
+    from nasformer.report.labels import format_score, format_setting, is_share, label
 
-    winners, efforts = comparison.winners(), comparison.efforts()
+    winners, efforts = comparison.winners(), comparison.efforts().values()
     scores = dict.fromkeys(name for model in winners for name in model.scores if not name.startswith("position_"))
-    names = sorted(scores, key=is_share)
-    rows = []
-    for model in winners:
-        effort = efforts[model.name]
-        values = (figure_of(name, model.scores.get(name, math.nan)) for name in names)
-        rows.append([model.name, in_words(effort["seed"]), f"{effort['candidates']:,}", *values])
-    print_table("winners", ("", "seed", "candidates", *map(label, names)), rows)
+    cells = {name: [format_score(name, model.get(name)) for model in winners] for name in scores}
+    columns = {label(name): cells[name] for name in scores if is_share(name)}
+    columns["candidates"] = [f"{effort['candidates']:,}" for effort in efforts]
+    columns["seed"] = [format_setting(effort["seed"]) for effort in efforts]
+    columns |= {label(name): cells[name] for name in scores if not is_share(name)}
+    columns, dropped, room = fit_columns(columns)
+    names = ["\n".join(wrap(model.name, room)) for model in winners]
+    headings = [heading.replace(" ", "\n") for heading in columns]
+    print_table("winners", ("", *headings), zip(names, *columns.values(), strict=True))
+    if dropped:
+        print(f"no room for {', '.join(dropped)}: widen the terminal, or see them with --json or --out")
     for name, settings in comparison.differences().items():
-        print(f"{name}: {' | '.join(map(in_words, settings))}")
+        print(f"{name}: {' | '.join(map(format_setting, settings))}")
+
+
+def fit_columns(columns: dict[str, list[str]]) -> tuple[dict[str, list[str]], list[str], int]:
+    """The columns that fit into the terminal, the names of the others, and the room for the names of the rows."""
+    from rich.console import Console
+
+    room, shown = Console().width - 4, dict[str, list[str]]()
+    for heading, cells in columns.items():
+        width = 3 + max(map(len, [*cells, *heading.split()]))
+        if room - width >= NAME_ROOM:
+            shown[heading], room = cells, room - width
+    return shown, [heading for heading in columns if heading not in shown], max(room, 1)
 
 
 def patterns(options: PatternsCommand, as_json: bool) -> None:

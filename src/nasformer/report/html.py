@@ -1,0 +1,236 @@
+"""HTML pages: one file with its style, script and figures inside, every text escaped, nothing loaded from elsewhere.
+
+The policy of a page names its one script by digest: should a text ever slip through unescaped, it cannot run. The
+script shows the tooltips of figures that stand in the page as SVG. Each dot in them is a link to itself with its tooltip
+as title, so that plain SVG viewers show it as well; `report.html#candidate-12` opens with the tooltip of that candidate.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from nasformer.report.labels import format_setting
+from nasformer.utils.figures import png, svg
+from nasformer.utils.files import write_bytes
+from nasformer.utils.tables import html_row
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --line: #dde3ea; --paper: #f5f7f9;
+  --card: #ffffff; --mark: #b34a00; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #9aa7b5; --line: #323c49;
+  --paper: #11161c; --card: #1a212a; --mark: #ff9c5a; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 68rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
+h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; overflow-wrap: anywhere; }
+p, figcaption { color: var(--soft); margin: .3rem 0; overflow-wrap: anywhere; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.tile, .card { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; padding: .8rem 1rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.3; }
+.tile span { color: var(--soft); font-size: .9rem; }
+.card { overflow-x: auto; }
+.note { border-left: 4px solid var(--mark); }
+figure { margin: 0; }
+img { display: block; max-width: 100%; height: auto; margin: 0 auto .6rem; background: #fff; border-radius: .4rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .4rem .6rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
+td { white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+th:first-child, td:first-child { text-align: left; }
+td:first-child, .text td { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
+.text th, .text td { text-align: left; overflow-wrap: anywhere; }
+tr:last-child td { border-bottom: 0; }
+.winner td { font-weight: 700; color: var(--mark); }
+.pairs td:first-child { color: var(--soft); width: 14rem; }
+td.words { text-align: left; font-size: .9rem; }
+details { margin-top: 1rem; }
+summary { cursor: pointer; color: var(--soft); }
+details .card { border: 0; padding: .6rem 0 0; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin: .6rem 0 0; }
+@media (max-width: 40rem) {
+  thead { display: none; }
+  tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line); }
+  tr:last-child { border-bottom: 0; }
+  td, .pairs td:first-child { display: flex; justify-content: space-between; gap: 1rem; width: auto; padding: .1rem 0;
+    border: 0; text-align: right; white-space: normal; overflow-wrap: anywhere; }
+  td:first-child { font-weight: 600; }
+  td:empty { display: none; }
+  td[data-label]::before { content: attr(data-label); color: var(--soft); font-weight: 400; text-align: left; flex: none;
+    max-width: 60%; }
+  td.words, .pairs td, .pairs td:first-child { display: block; text-align: left; }
+}
+.hover { position: relative; overflow: visible; }
+.hover svg { display: block; width: 100%; height: auto; background: #fff; border-radius: .4rem; margin: 0 0 .6rem; }
+.dot { cursor: pointer; outline: none; scroll-margin-top: 45vh; }
+.dot.active use, .dot.active path { stroke: #1f2933 !important; stroke-width: 2 !important;
+  stroke-opacity: 1 !important; }
+.tooltip { position: absolute; z-index: 1; background: var(--card); color: var(--ink); border: 1px solid var(--soft);
+  border-radius: .5rem; padding: .5rem .8rem; font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere;
+  pointer-events: none; box-shadow: 0 .2rem .8rem rgb(0 0 0 / 25%); }
+.tooltip[hidden] { display: none; }
+"""
+
+SCRIPT = """
+for (const figure of document.querySelectorAll(".hover")) {
+  const tooltip = figure.querySelector(".tooltip");
+  const show = dot => {
+    figure.querySelectorAll(".active").forEach(other => other.classList.remove("active"));
+    tooltip.hidden = !dot;
+    if (!dot) return;
+    const title = dot.querySelector("title");
+    if (title) { dot.dataset.text = title.textContent; title.remove(); }
+    dot.classList.add("active");
+    tooltip.textContent = dot.dataset.text;
+    const at = dot.getBoundingClientRect(), frame = figure.getBoundingClientRect();
+    const left = at.left + at.width / 2 - frame.left, right = left > frame.width / 2;
+    tooltip.style.left = right ? "" : left + 14 + "px";
+    tooltip.style.right = right ? frame.width - left + 14 + "px" : "";
+    tooltip.style.maxWidth = (right ? left : frame.width - left) - 20 + "px";
+    tooltip.style.top = Math.max(0, at.bottom - frame.top + 8) + "px";
+  };
+  const dotOf = event => event.target.closest && event.target.closest(".dot");
+  const linked = () => location.hash && figure.querySelector("[id='" + CSS.escape(location.hash.slice(1)) + "']");
+  figure.addEventListener("pointerover", event => { if (dotOf(event)) show(dotOf(event)); });
+  figure.addEventListener("pointerleave", () => show(linked()));
+  figure.addEventListener("focusin", event => show(dotOf(event)));
+  figure.addEventListener("click", event => {
+    if (!dotOf(event)) return;
+    event.preventDefault();  // a jump would move the plot away from the pointer
+    history.replaceState(null, "", dotOf(event).getAttribute("href"));
+  });
+  addEventListener("hashchange", () => show(linked()));
+  if (linked()) show(linked());
+}
+"""
+
+DIGEST = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
+POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{DIGEST}'"
+DOT = '<a class="dot"'
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """The whole page; empty parts are left out."""
+    body = "\n".join(filter(None, parts))
+    text = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
+    return text.encode("utf-8", "replace").decode()  # JSON may hold half a character, a file may not
+
+
+def page_title(config: Mapping[str, Any], before: str = "") -> str:
+    """What was searched on which data, as far as the config says it."""
+    words = " on ".join(str(config[name]) for name in ("space", "data") if config.get(name))
+    return f"nasformer: {before}{words}" if words else ""
+
+
+def heading(title: str, **facts: Any) -> str:
+    """The title of a page above facts on one line; those that are None or empty are left out."""
+    words = " · ".join(f"{name}: {value}" for name, value in facts.items() if value not in (None, ""))
+    return f"<h1>{escape(title)}</h1>\n<p>{escape(words)}</p>"
+
+
+def tiles(numbers: Sequence[tuple[str, str]]) -> str:
+    """Numbers in large letters, each with its name."""
+    cells = [f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in numbers]
+    return f'<div class="tiles">{"".join(cells)}</div>' if cells else ""
+
+
+def note(text: str) -> str:
+    return f'<p class="card note">{escape(text)}</p>' if text else ""
+
+
+def folded(title: str, content: str) -> str:
+    return f'<details class="card"><summary>{escape(title)}</summary>{content}</details>'
+
+
+def settings_tables(config: Mapping[str, Any]) -> list[str]:
+    """The config: single values in one table, each group of values in one of its own."""
+    single = {name: value for name, value in config.items() if not isinstance(value, dict)}
+    groups = {name: value for name, value in config.items() if isinstance(value, dict) and value}
+    tables = {"config": single, **groups} if single else groups
+    return [f"<h2>{escape(name.capitalize())}</h2>\n{pairs(values)}" for name, values in tables.items()]
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    rows = [html_row([str(name), format_setting(value)]) for name, value in values.items()]
+    return f'<div class="card"><table class="text pairs"><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+# Figures: PNG for the page and for slides, SVG for print and for pages whose dots have tooltips
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in both formats."""
+
+    png: bytes
+    svg: bytes
+
+
+def save_picture(figure: Figure | None, path: Path, tooltips: Mapping[str, str] | None = None) -> Picture | None:
+    """Writes PATH.png and PATH.svg; without a figure, those of an earlier report are removed.
+
+    Args:
+        tooltips: By name; the figure's dots have `#NAME` as url.
+    """
+    targets = [path.with_name(f"{path.name}.{suffix}") for suffix in ("png", "svg")]
+    if figure is None:
+        for target in targets:
+            target.unlink(missing_ok=True)
+        return None
+    pixels = png(figure)
+    figure.set_layout_engine("none")  # it is laid out now, which takes as long as drawing it
+    picture = Picture(pixels, with_tooltips(svg(figure), tooltips or {}))
+    write_bytes(targets[0], picture.png)
+    write_bytes(targets[1], picture.svg)
+    return picture
+
+
+def with_tooltips(image: bytes, tooltips: Mapping[str, str]) -> bytes:
+    """An SVG of matplotlib's in which links to `#NAME` have the tooltip of that name as title."""
+    seen: set[str] = set()
+
+    def dot(link: re.Match[str]) -> str:
+        name = link[1]
+        anchor = "" if name in seen else f' id="{name}"'  # only once, though each cost has a panel
+        seen.add(name)
+        return f'{DOT}{anchor} xlink:href="#{name}"><title>{escape(printable(tooltips.get(name, "")))}</title>'
+
+    return re.sub(r'<a xlink:href="#([\w-]+)"[^>]*>', dot, image.decode()).encode() if tooltips else image
+
+
+def printable(text: str) -> str:
+    """Without what XML cannot hold, such as a NUL."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
+def figure(title: str, caption: str, picture: Picture) -> str:
+    """A figure with its words; one with tooltips as SVG, others as images."""
+    title, caption, vector = escape(title), escape(caption), picture.svg.decode()
+    if DOT in vector:
+        shown, kind = f'{inline(vector)}<div class="tooltip" role="status" hidden></div>', " hover"
+    else:
+        source = f"data:image/png;base64,{b64encode(picture.png).decode()}"
+        shown, kind = f'<img src="{source}" alt="{title}. {caption}">', ""
+    return f'<h2>{title}</h2>\n<figure class="card{kind}">{shown}<figcaption>{caption}</figcaption></figure>'
+
+
+def inline(image: str) -> str:
+    """An SVG for the inside of a page: without its preamble, metadata and names of other places."""
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", image[image.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r">\s+<", "><", text)  # a third of the size, where there are thousands of dots
+    return re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).replace("xlink:href=", "href=")
