@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from nasformer.families.registry import get_space
-from nasformer.proxies.autoprox import autoprox
-from nasformer.proxies.core import Inapplicable, noise_probe
+from nasformer.proxies.proxy import Inapplicable, noise_probe
+from nasformer.proxies.saliency import autoprox
 
 
 def test_autoprox_is_its_formula() -> None:

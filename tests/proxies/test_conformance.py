@@ -14,7 +14,7 @@ from torch import nn
 
 from families.small import SPACES, image_size, randomise
 from nasformer.families.space import Space
-from nasformer.proxies.core import Probe, Proxy, list_proxies, noise_probe
+from nasformer.proxies.proxy import Probe, Proxy, list_proxies, noise_probe
 from nasformer.proxies.scoring import Score, score_model
 
 BATCH = 8

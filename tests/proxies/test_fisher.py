@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.core import Inapplicable, Probe, noise_probe
-from nasformer.proxies.gradient import CHUNK, fisher
+from nasformer.proxies.gradients import CHUNK
+from nasformer.proxies.proxy import Inapplicable, Probe, noise_probe
+from nasformer.proxies.saliency import fisher
 
 BATCH, ROWS, COLUMNS, INPUTS, CHANNELS = CHUNK["cpu"] + 3, 2, 4, 3, 5
 

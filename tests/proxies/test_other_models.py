@@ -12,7 +12,7 @@ import torch
 import torchvision
 from torch import nn
 
-from nasformer.proxies.core import Inapplicable, get_proxies, noise_probe
+from nasformer.proxies.proxy import Inapplicable, get_proxies, noise_probe
 
 PROBE = noise_probe((3, 64, 64), num_classes=10, batch_size=3, seed=7)
 MODELS: dict[str, Callable[[], nn.Module]] = {

@@ -17,10 +17,10 @@ import tiny
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.proxies import core as registry
-from nasformer.proxies.core import Inapplicable, Probe, list_proxies, noise_probe, proxy
-from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.scoring import Score, Scorer, data_probes, image_shape, joined, score_model
+from nasformer.proxies import proxy as registry
+from nasformer.proxies.proxy import Inapplicable, Probe, list_proxies, noise_probe, register_proxy
+from nasformer.proxies.scoring import Score, Scorer, data_probes, image_shape, merge, score_model
+from nasformer.proxies.untrained import UntrainedLayers
 from nasformer.space.arch import Arch
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
@@ -42,7 +42,7 @@ def fussy(monkeypatch: pytest.MonkeyPatch) -> str:
     list_proxies()
     monkeypatch.setattr(registry, "_PROXIES", dict(registry._PROXIES))
 
-    @proxy("fussy", formula="1", sees="nothing", higher="nothing", paper="none")
+    @register_proxy("fussy", formula="1", sees="nothing", higher="nothing", paper="none")
     def score(model: nn.Module, probe: Probe) -> float:
         if sum(weight.numel() for weight in model.parameters()) < 100_000:
             raise Inapplicable("the net is too narrow")
@@ -96,15 +96,15 @@ def test_an_arch_is_made_of_fresh_layers() -> None:
     """So a score is that of the model made of them, and scoring leaves them as they are."""
     judge = scorer()
     (trial,) = judge.trials
-    before = [trial.fresh.model(arch) for arch in ARCHS[:3]]
-    fresh = FreshLayers(SPACE, trial.probe.seed)
+    before = [trial.layers.model(arch) for arch in ARCHS[:3]]
+    fresh = UntrainedLayers(SPACE, trial.probe.seed)
     for arch in ARCHS[:3]:
         expected = score_model(fresh.model(arch), SOME, trial.probe)
         found = judge.score(arch)
         for name in expected:
             assert found[name].mean == pytest.approx(expected[name].mean, rel=1e-9)
     for arch, model in zip(ARCHS, before, strict=False):
-        tiny.assert_same(trial.fresh.model(arch), model)
+        tiny.assert_same(trial.layers.model(arch), model)
 
 
 def test_no_global_chance() -> None:
@@ -169,9 +169,9 @@ def test_a_kernel_without_a_score_does_not_end_a_search_with_repeats(monkeypatch
 
 def test_repeats_of_which_some_do_not_apply() -> None:
     """What some say counts; the reason stands only where none has anything to say."""
-    some = joined([Score((), 1.0, "why not"), Score((3.0,), 2.0)])
+    some = merge([Score((), 1.0, "why not"), Score((3.0,), 2.0)])
     assert (some.values, some.seconds, some.reason) == ((3.0,), 1.5, "")
-    assert joined([Score((), 1.0, "why not"), Score((), 1.0, "why not")]).reason == "why not"
+    assert merge([Score((), 1.0, "why not"), Score((), 1.0, "why not")]).reason == "why not"
 
 
 def test_a_scorer_is_the_evaluation_of_a_search() -> None:
@@ -207,7 +207,7 @@ def test_a_net_larger_than_the_space_is_scored_too() -> None:
     for arch, found in zip(archs, judge.score_many(archs), strict=True):
         assert not SPACE.root.contains(arch)
         assert found["params"].mean == SPACE.cost(arch).params
-        expected = score_model(trial.fresh.model(arch), SOME, trial.probe)
+        expected = score_model(trial.layers.model(arch), SOME, trial.probe)
         for name in expected:
             assert found[name].mean == pytest.approx(expected[name].mean, rel=1e-6)
             assert found[name].mean != judge.score(ARCHS[1])[name].mean

@@ -13,8 +13,8 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.proxies import core as registry
-from nasformer.proxies.core import list_proxies
+from nasformer.proxies import proxy as registry
+from nasformer.proxies.proxy import list_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search_training_free import search_training_free
 from nasformer.search.budget import Budget

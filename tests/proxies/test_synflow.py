@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.families.registry import get_space
-from nasformer.proxies.core import Inapplicable, noise_probe
-from nasformer.proxies.gradient import logit_gradients
+from nasformer.proxies.gradients import logit_gradients
+from nasformer.proxies.proxy import Inapplicable, noise_probe
 from nasformer.proxies.synflow import linearise, logsynflow, synflow
 
 PROBE = noise_probe((1, 2, 2), num_classes=3, batch_size=2)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nasformer.cli.options import BudgetConfig, DataConfig, EvolveOptions, ProbeConfig, SearchOptions, SpaceConfig
+from nasformer.cli.options import BudgetConfig, DataConfig, EvolveOptions, SearchOptions, SpaceConfig
 from nasformer.errors import UserError
+from nasformer.proxies.options import ProbeOptions
 from nasformer.train.recipe import Recipe
 
 
@@ -48,7 +49,7 @@ class TrainCommand(DataConfig, SpaceConfig):
 
 
 @dataclass
-class SearchCommand(ProbeConfig, BudgetConfig, DataConfig, SpaceConfig):
+class SearchCommand(ProbeOptions, BudgetConfig, DataConfig, SpaceConfig):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     data: str = ""
@@ -167,7 +168,7 @@ class ProxiesCommand:
 
 
 @dataclass
-class ScoreCommand(ProbeConfig, SpaceConfig):
+class ScoreCommand(ProbeOptions, SpaceConfig):
     """Score an untrained architecture by training-free proxies."""
 
     arch: str = ""
@@ -180,7 +181,7 @@ class ScoreCommand(ProbeConfig, SpaceConfig):
 
 
 @dataclass
-class RankCommand(ProbeConfig):
+class RankCommand(ProbeOptions):
     """How well do proxies rank trained nets, and do they know more than the parameter count?"""
 
     table: str = ""

@@ -1,4 +1,4 @@
-"""Groups of options: which space, which data, which limits, how to search and evolve, what proxies see.
+"""Groups of options: which space, which data, which limits, how to search and evolve.
 
 No torch here, so that help comes at once.
 """
@@ -183,20 +183,3 @@ class EvolveOptions:
         for name, size in {"tau": self.tau, **self.tau_of, **self.step_of}.items():
             if not size > 0:
                 raise UserError(f"evolve has {size:g} for {name}; give more than 0")
-
-
-@dataclass
-class ProbeConfig:
-    """What proxies are shown, and how often."""
-
-    proxy: str = ""
-    """training-free scores, such as dss or dss,naswot; see `nasformer proxies`"""
-    repeats: int = 1
-    """seeds to average over, each with other weights and another batch"""
-    probe_size: int = 64
-    """images of the batch that is shown"""
-    probe_img_size: int | None = None
-    """side of these images, where smaller ones will do; costs stay those of the model's own size"""
-
-    def probing(self) -> dict[str, int | None]:
-        return {"repeats": self.repeats, "batch_size": self.probe_size, "img_size": self.probe_img_size}

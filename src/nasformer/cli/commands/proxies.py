@@ -11,7 +11,8 @@ from pathlib import Path
 from nasformer.cli.commands.common import chosen_space, print_finalists, print_json
 from nasformer.cli.config import ProxiesCommand, RankCommand, ScoreCommand, SearchCommand
 from nasformer.errors import UserError
-from nasformer.proxies.core import get_proxies, list_proxies
+from nasformer.proxies.catalogue import catalogue, parse_names
+from nasformer.proxies.proxy import get_proxies
 from nasformer.proxies.scoring import Score
 from nasformer.ranking.bench import rank as rank_scores
 from nasformer.ranking.plot import plot_ranking
@@ -28,9 +29,9 @@ CHUNK = 16  # nets scored between two signs of progress
 
 
 def proxies(command: ProxiesCommand, as_json: bool) -> None:
-    found = get_proxies(command.name) if command.name else list(list_proxies().values())
-    fields = ("formula", "sees", "loss", "init", "higher", "paper")
-    facts = {proxy.name: {name: getattr(proxy, name) for name in fields} for proxy in found}
+    facts = catalogue()
+    if command.name:
+        facts = {name: facts[name] for name in parse_names(command.name, facts)}
     if as_json:
         return print_json(facts)
     for name, known in facts.items():

@@ -16,8 +16,8 @@ from nasformer.families.pit import declare as declare_pit
 from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
-from nasformer.proxies import fresh as module
-from nasformer.proxies.fresh import FreshLayers
+from nasformer.proxies import untrained as module
+from nasformer.proxies.untrained import UntrainedLayers
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 
@@ -48,7 +48,7 @@ def spread(weight: Tensor) -> float:
 
 def test_the_same_seed_the_same_weights() -> None:
     arch, larger = SPACE.sample(0), SPACE.root.largest()
-    first, again, other = (FreshLayers(SPACE, seed) for seed in (1, 1, 2))
+    first, again, other = (UntrainedLayers(SPACE, seed) for seed in (1, 1, 2))
     again.model(larger)  # what was made before does not matter
     tiny.assert_same(again.model(arch), first.model(arch))
     assert not torch.equal(other.model(arch).get_parameter(HEAD), first.model(arch).get_parameter(HEAD))
@@ -56,7 +56,7 @@ def test_the_same_seed_the_same_weights() -> None:
 
 @pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
 def test_archs_share_the_layers_that_they_have_in_common(space: Space) -> None:
-    fresh = FreshLayers(space)
+    fresh = UntrainedLayers(space)
     archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(8))]
     seen: dict[Segment, dict[str, Tensor]] = {}
     shared = 0
@@ -71,7 +71,7 @@ def test_archs_share_the_layers_that_they_have_in_common(space: Space) -> None:
 
 def test_each_place_has_weights_of_its_own() -> None:
     """Also where the kind of layer is the same."""
-    model = FreshLayers(SPACE).model(net(2, 2, 2))
+    model = UntrainedLayers(SPACE).model(net(2, 2, 2))
     for name in ("attn.qkv.weight", "mlp.fc1.weight", "attn.rel_pos_k.vertical"):
         found = [block for key, block in model.state_dict().items() if key.startswith("blocks") and key.endswith(name)]
         assert not any(torch.equal(a, b) for a, b in pairwise(found))
@@ -89,7 +89,7 @@ def sliced(name: str, largest: Tensor, shape: torch.Size) -> Tensor:
 
 @pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
 def test_a_small_layer_is_a_slice_of_a_large_one_up_to_a_factor(space: Space) -> None:
-    fresh = FreshLayers(space, seed=3)
+    fresh = UntrainedLayers(space, seed=3)
     small, large = fresh.model(space.root.smallest()), dict(fresh.model(space.root.largest()).named_parameters())
     smaller = 0
     for name, weight in small.named_parameters():
@@ -118,7 +118,9 @@ def test_weights_have_the_spread_of_a_layer_of_their_size(extreme: str) -> None:
     torch.manual_seed(7)
     built = dict(PIT.build(arch).named_parameters())
     plain = plain_slices(PIT, arch)
-    found = {name: weight for name, weight in FreshLayers(PIT).model(arch).named_parameters() if weight.numel() > MANY}
+    found = {
+        name: weight for name, weight in UntrainedLayers(PIT).model(arch).named_parameters() if weight.numel() > MANY
+    }
     assert len(found) > 10
     for name, weight in found.items():
         assert spread(weight) == pytest.approx(spread(built[name]), rel=0.06), name
@@ -130,7 +132,7 @@ def test_weights_have_the_spread_of_a_layer_of_their_size(extreme: str) -> None:
 @pytest.mark.parametrize("extreme", ["smallest", "largest"])
 def test_constants_stay(space: Space, extreme: str) -> None:
     arch = getattr(space.root, extreme)()
-    model, built = FreshLayers(space).model(arch), dict(space.build(arch).named_parameters())
+    model, built = UntrainedLayers(space).model(arch), dict(space.build(arch).named_parameters())
     constants = {name for name, weight in built.items() if spread(weight) == 0}
     zero = {name for name in constants if name.endswith("bias")}
     assert "head.fc.bias" in zero
@@ -148,7 +150,7 @@ def test_constants_stay(space: Space, extreme: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(family: str) -> None:
     space = FAMILIES[family]
-    fresh, arch = FreshLayers(space), space.root.smallest()
+    fresh, arch = UntrainedLayers(space), space.root.smallest()
     model, built = fresh.model(arch), space.build(arch)
     assert {name: value.shape for name, value in model.state_dict().items()} == {
         name: value.shape for name, value in built.state_dict().items()
@@ -168,7 +170,7 @@ def test_every_family(family: str) -> None:
 
 def test_a_larger_net_has_layers_of_its_own() -> None:
     preset = SPACE.presets["autoformer-t"]
-    first, again, other = (FreshLayers(SPACE, seed).model(preset) for seed in (0, 0, 1))
+    first, again, other = (UntrainedLayers(SPACE, seed).model(preset) for seed in (0, 0, 1))
     assert sum(weight.numel() for weight in first.parameters()) == SPACE.cost(preset).params
     tiny.assert_same(again, first)
     assert not torch.equal(other.get_parameter(HEAD), first.get_parameter(HEAD))
@@ -180,7 +182,7 @@ def test_a_larger_net_has_layers_of_its_own() -> None:
 
 
 def test_only_the_layers_that_do_not_fit_are_its_own() -> None:
-    fresh, largest = FreshLayers(SPACE), SPACE.root.largest()
+    fresh, largest = UntrainedLayers(SPACE), SPACE.root.largest()
     blocks = largest.to_dict()["blocks"]
     deeper = Arch.from_dict({**largest.to_dict(), "blocks": [*blocks, blocks[0]]})
     model, inside = fresh.model(deeper), fresh.model(largest)
@@ -194,17 +196,17 @@ def test_only_the_layers_that_do_not_fit_are_its_own() -> None:
 
 
 def test_no_more_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIMIT", 30_000)
-    fresh = FreshLayers(SPACE)
+    monkeypatch.setattr(module, "CACHED_PARAMETERS", 30_000)
+    fresh = UntrainedLayers(SPACE)
     segments = list(dict.fromkeys(segment for seed in range(6) for segment in SPACE.plan(SPACE.sample(seed))))
     first: dict[Segment, dict[str, Tensor]] = {}
     for segment in segments:
         first[segment] = weights(fresh.layer(segment))
-        kept = sum(weight.numel() for layer in fresh.layers.values() for weight in layer.parameters())
-        assert fresh.kept == kept
-        assert kept <= 30_000 or list(fresh.layers) == [segment]
-        assert segment in fresh.layers
-    assert len(fresh.layers) < len(segments) / 2
+        kept = sum(weight.numel() for layer in fresh.cache.values() for weight in layer.parameters())
+        assert fresh.cached_parameters == kept
+        assert kept <= 30_000 or list(fresh.cache) == [segment]
+        assert segment in fresh.cache
+    assert len(fresh.cache) < len(segments) / 2
     for segment in segments:  # those that were dropped are made again, the same
         tiny.assert_same(fresh.layer(segment), first[segment])
 
@@ -212,23 +214,23 @@ def test_no_more_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_was_used_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = SPACE.plan(net(2, 2, 2))
     a, b, c = (segment for segment in plan if segment.name.startswith("blocks"))
-    monkeypatch.setattr(module, "LIMIT", 2 * a.cost().params)
-    fresh = FreshLayers(SPACE)
+    monkeypatch.setattr(module, "CACHED_PARAMETERS", 2 * a.cost().params)
+    fresh = UntrainedLayers(SPACE)
     for segment in (a, b, a, c):
         fresh.layer(segment)
-    assert list(fresh.layers) == [a, c]
+    assert list(fresh.cache) == [a, c]
 
 
 def test_a_layer_larger_than_the_limit_is_used_and_dropped_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = FreshLayers(SPACE).model(SPACE.sample(0))
-    monkeypatch.setattr(module, "LIMIT", 1)
-    fresh = FreshLayers(SPACE)
+    expected = UntrainedLayers(SPACE).model(SPACE.sample(0))
+    monkeypatch.setattr(module, "CACHED_PARAMETERS", 1)
+    fresh = UntrainedLayers(SPACE)
     tiny.assert_same(fresh.model(SPACE.sample(0)), expected)
-    assert len(fresh.layers) == 1
+    assert len(fresh.cache) == 1
 
 
 def test_a_model_is_a_private_copy() -> None:
-    fresh, arch = FreshLayers(SPACE), SPACE.sample(0)
+    fresh, arch = UntrainedLayers(SPACE), SPACE.sample(0)
     model = fresh.model(arch)
     before = weights(model)
     assert all(weight.requires_grad for weight in model.parameters())
@@ -241,7 +243,7 @@ def test_a_model_is_a_private_copy() -> None:
     tiny.assert_same(after, before)
     assert not any(part.training for part in after.modules())
     assert all(weight.grad is None for weight in after.parameters())
-    for layer in fresh.layers.values():
+    for layer in fresh.cache.values():
         assert not any(weight.requires_grad or weight.grad is not None for weight in layer.parameters())
         assert not any(part.training for part in layer.modules())
 
@@ -249,7 +251,7 @@ def test_a_model_is_a_private_copy() -> None:
 def test_no_global_chance() -> None:
     torch.manual_seed(4)
     dice = torch.get_rng_state()
-    fresh = FreshLayers(SPACE)
+    fresh = UntrainedLayers(SPACE)
     for arch in (SPACE.sample(0), SPACE.presets["autoformer-t"]):
         fresh.model(arch)
     assert torch.equal(torch.get_rng_state(), dice)
