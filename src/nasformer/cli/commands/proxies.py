@@ -14,8 +14,8 @@ from nasformer.errors import UserError
 from nasformer.proxies.catalogue import catalogue, parse_names
 from nasformer.proxies.proxy import get_proxies
 from nasformer.proxies.scoring import Score
-from nasformer.ranking.bench import rank as rank_scores
 from nasformer.ranking.plot import plot_ranking
+from nasformer.ranking.rank import rank as rank_scores
 from nasformer.ranking.table import Table, read_table
 from nasformer.ranking.view import print_ranking
 from nasformer.runs import training_free
