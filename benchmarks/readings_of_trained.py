@@ -19,7 +19,7 @@ import torch
 import nasformer
 from entropic_readings import INITS, share_of_ibn
 from nasformer.proxies.entropic import entropies
-from nasformer.proxies.proxy import noise_probe
+from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.utils.rank_correlation import kendall
 from record import save_record

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from families.small import golden_path, randomise
+from nasformer.families.autoformer import declare as declare_autoformer
 from nasformer.families.pit import declare as declare_pit
 from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.proxies import dss as module
 from nasformer.proxies.dss import dss, dss_many, is_projection
-from nasformer.proxies.proxy import Inapplicable, Probe, get_proxies, noise_probe
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import read_table
@@ -33,8 +35,13 @@ WIDE = {"head_dim": None, "relative_position": False}
 SPACES: dict[str, Space] = {
     "autoformer": get_space("autoformer-micro", **MICRO),
     "autoformer without relative positions": get_space("autoformer-micro", **MICRO, relative_position=False),
-    "autoformer as a plain vit": get_space("autoformer-tiny", img_size=16, patch_size=8, num_classes=10, **WIDE),
-    "pit": get_space("pit-tiny", img_size=17, patch_size=3, stride=2, num_classes=10),
+    "autoformer as a plain vit": replace(
+        get_space("autoformer-micro", **MICRO, **WIDE), root=declare_autoformer((24, 48), (2, 3), (2, 3), (2, 3))
+    ),
+    "pit": replace(
+        get_space("pit-tiny", img_size=17, patch_size=3, stride=2, num_classes=10),
+        root=declare_pit((8, 12), (2, 4), depth=((1, 2), (1,), (1, 2)), mlp_ratio=(2, 4)),
+    ),
 }
 each_space = pytest.mark.parametrize("space", [pytest.param(space, id=name) for name, space in SPACES.items()])
 
@@ -149,10 +156,7 @@ def test_a_net_without_attention_has_no_score() -> None:
 
 
 def mixed(space: Space, count: int = 5) -> list[Arch]:
-    """Small, large and random ones, one of them twice; of a PiT space the smaller ones, for the sake of time."""
-    if space.model.family == "pit":
-        root = declare_pit((16, 24), (2, 4), depth=((1, 2), (4,), (2, 4)), mlp_ratio=(2, 4))
-        space = replace(space, root=root)
+    """Small, large and random ones, one of them twice."""
     archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(count - 3))]
     assert len({len(space.plan(arch)) for arch in archs}) > 1, "they should be of different depth"
     return [*archs, archs[0]]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.proxies.gradients import CHUNK, cross_entropy_gradients
-from nasformer.proxies.proxy import Inapplicable, Probe, noise_probe
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.saliency import grad_norm, grasp, plain, snip, zico
 
 Array = np.ndarray

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.proxies.naswot import naswot
-from nasformer.proxies.proxy import Inapplicable, noise_probe
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable
 
 PROBE = noise_probe((1, 3, 4), num_classes=2, batch_size=5, seed=3)
 

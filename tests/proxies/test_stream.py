@@ -10,14 +10,17 @@ import timm
 import torchvision
 from torch import nn
 
-from families.small import SPACES, golden_path, some_archs
+from families.small import golden_path, some_archs
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.proxies.counts import BlockShape, block_shapes
-from nasformer.proxies.proxy import Inapplicable, get_proxies, noise_probe
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import Table, read_table, trivial_counts
 from nasformer.utils.rank_correlation import kendall
+
+from .spaces import SPACES
 
 STREAM, FIT = get_proxies("stream,stream-fit")
 PROBE = noise_probe((3, 32, 32), num_classes=10, batch_size=2)
@@ -90,25 +93,25 @@ def test_blocks_without_attention() -> None:
 @pytest.mark.parametrize("proxy", [STREAM, FIT], ids=lambda proxy: proxy.name)
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Conv2d(3, 4, 3)), torchvision.models.resnet18()], ids=["cnn", "rn"])
 def test_a_net_without_blocks_has_no_score(proxy: Any, model: nn.Module) -> None:
-    with pytest.raises(Inapplicable, match=r"no blocks with layers named attn\.proj or mlp\.fc1"):
+    with pytest.raises(Inapplicable, match="the model has 0 modules named blocks"):
         proxy.score(model, PROBE)
 
 
 # Many at once
 
 
-@pytest.mark.parametrize("name", ["autoformer-micro", "autoformer-tiny", "pit-tiny", "esformer-s0", "s3-micro"])
-def test_many_are_scored_as_one_by_one_and_none_is_built(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    space = SPACES[name]
+@pytest.mark.parametrize("family", SPACES)
+def test_many_are_scored_as_one_by_one_and_none_is_built(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = SPACES[family]
     archs = [*some_archs(space, count=3).values(), space.root.smallest()]
     alone = [[proxy.score(space.build(arch), PROBE) for arch in archs] for proxy in (STREAM, FIT)]
-    assert len(set(alone[1])) > 2
-    lockstep = SideBySide(UntrainedLayers(space))
+    assert len(set(alone[1])) > (1 if family == "trionet" else 2)  # only its depth varies here
+    nets = SideBySide(UntrainedLayers(space))
     monkeypatch.setattr(UntrainedLayers, "layer", lambda *_: pytest.fail("no layer is needed"))
     assert STREAM.many is not None
     assert FIT.many is not None
-    assert [many(lockstep, archs, PROBE) for many in (STREAM.many, FIT.many)] == alone
-    assert STREAM.many(lockstep, [], PROBE) == []
+    assert [many(nets, archs, PROBE) for many in (STREAM.many, FIT.many)] == alone
+    assert STREAM.many(nets, [], PROBE) == []
 
 
 # Published accuracies
@@ -116,15 +119,17 @@ def test_many_are_scored_as_one_by_one_and_none_is_built(name: str, monkeypatch:
 
 def taus(table: Table, target: str) -> dict[str, float]:
     """Kendall's tau of both scores and of everything that can be counted."""
-    lockstep = SideBySide(UntrainedLayers(table.space))
+    nets = SideBySide(UntrainedLayers(table.space))
     assert STREAM.many is not None
     assert FIT.many is not None
-    scores = {one.name: one.many(lockstep, table.archs, PROBE) for one in (STREAM, FIT) if one.many}
+    scores = {proxy.name: proxy.many(nets, table.archs, PROBE) for proxy in (STREAM, FIT) if proxy.many}
     columns = trivial_counts(table.space, table.archs) | scores
     return {name: kendall(values, table.accuracy[target]) or 0.0 for name, values in columns.items()}
 
 
-@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+@pytest.mark.parametrize(
+    "size", [pytest.param("tiny", marks=pytest.mark.slow), pytest.param("small", marks=pytest.mark.slow), "base"]
+)
 def test_the_fit_beats_every_count_on_inherited_weights(size: str) -> None:
     found = taus(read_table(golden_path(f"inherited_autoformer_{size}.json")), "imagenet_inherited")
     fitted, _ = found.pop("stream-fit"), found.pop("stream")

@@ -26,7 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears, require_blocks, weight_layers
-from nasformer.proxies.proxy import Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import register_proxy
 from nasformer.proxies.untrained import SideBySide
 from nasformer.space.arch import Arch
 

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from nasformer.proxies.nuclear import nuclear_norms, weight_norm
 from nasformer.proxies.parts import Condition, is_attention, is_mlp
-from nasformer.proxies.proxy import Inapplicable, Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 from nasformer.proxies.untrained import SharedCall, SideBySide
 from nasformer.space.arch import Arch
 

@@ -35,7 +35,8 @@ from nasformer.proxies.parts import (
     reinitialise,
     weight_layers,
 )
-from nasformer.proxies.proxy import Inapplicable, Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
 # The readings: each turns the output of one layer into one number. It gets activations [batch, ...] and which dimension
 # holds the channels, counted from the end. All are means (over images, positions or units), so that a larger tensor

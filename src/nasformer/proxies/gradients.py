@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.proxies.parts import weight_layers
-from nasformer.proxies.proxy import Inapplicable
+from nasformer.proxies.registry import Inapplicable
 
 # Images at a time. 8 are about 1.5 GiB of activations at 224 pixels in a transformer of 75 million weights; a GPU has
 # more memory, and starting many small kernels is what takes its time.

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.proxies.parts import activation_layers, hooks
-from nasformer.proxies.proxy import Inapplicable, Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
 
 @register_proxy(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from nasformer.proxies.proxy import Inapplicable
+from nasformer.proxies.registry import Inapplicable
 
 Condition = Callable[[str, nn.Module], bool]
 """Selects modules by name and module."""

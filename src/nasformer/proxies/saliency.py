@@ -33,7 +33,8 @@ from nasformer.proxies.parts import (
     record_calls,
     weight_layers,
 )
-from nasformer.proxies.proxy import Inapplicable, Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
 
 @register_proxy(

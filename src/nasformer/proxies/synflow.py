@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from nasformer.proxies.gradients import finite_or_nan, inner, logit_gradients
 from nasformer.proxies.parts import batch_norms, kaiming_fan_out, reinitialise, weight_layers
-from nasformer.proxies.proxy import Inapplicable, Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
 
 @register_proxy(

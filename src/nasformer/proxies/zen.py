@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from nasformer.proxies.gradients import finite_or_nan
 from nasformer.proxies.parts import batch_norms, gaussian, record_calls, reinitialise
-from nasformer.proxies.proxy import Inapplicable, Probe, register_proxy
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
 BATCH = 8
 STEP = 0.01

@@ -11,8 +11,8 @@ from pathlib import Path
 from nasformer.cli.commands.common import chosen_space, print_finalists, print_json
 from nasformer.cli.config import ProxiesCommand, RankCommand, ScoreCommand, SearchCommand
 from nasformer.errors import UserError
-from nasformer.proxies.catalogue import catalogue, parse_names
-from nasformer.proxies.proxy import get_proxies
+from nasformer.proxies.catalogue import catalogue
+from nasformer.proxies.registry import get_proxies, parse_names
 from nasformer.proxies.scoring import Score
 from nasformer.ranking.plot import plot_ranking
 from nasformer.ranking.rank import rank as rank_scores
