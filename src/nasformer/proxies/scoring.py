@@ -169,9 +169,9 @@ class Scorer:
     def _for_images_of(self, img_size: int, batches: BatchSource | None) -> Space:
         """The space for images of another size, which is what proxies see; costs stay those of the whole size."""
         if batches is not None:
-            raise UserError("the images of the data have a size; leave the proxies' own out")
+            raise UserError("probe_img_size does not go with data, whose images have a size; leave one of them out")
         if any(proxy.name == "macs" for proxy in self.proxies):
-            raise UserError("macs go by the size of the images; leave the proxies' own size out, or macs")
+            raise UserError("macs go by the size of the images, which probe_img_size changes; leave one of them out")
         return self.space.with_options(img_size=img_size)
 
     def score(self, arch: Arch) -> dict[str, Score]:

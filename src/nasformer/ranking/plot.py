@@ -113,8 +113,8 @@ def _tick(value: float, _: int) -> str:
 
 def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndarray) -> Any:
     """One dot for each row with a score; all panels share the range of colours."""
-    known = np.isfinite(score) & np.isfinite(accuracy)
-    values = score[known]
+    finite = np.isfinite(score) & np.isfinite(accuracy)
+    values = score[finite]
     if len(values) and values.min() > 0 and values.max() > WIDE * values.min():
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -122,5 +122,5 @@ def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndar
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=NICE))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
     axes.tick_params(which="minor", length=0)
-    colours = {"c": params[known], "cmap": "viridis_r", "vmin": params.min(), "vmax": params.max()}
-    return axes.scatter(values, accuracy[known], s=16, alpha=0.8, edgecolors="white", linewidths=0.25, **colours)
+    colours = {"c": params[finite], "cmap": "viridis_r", "vmin": params.min(), "vmax": params.max()}
+    return axes.scatter(values, accuracy[finite], s=16, alpha=0.8, edgecolors="white", linewidths=0.25, **colours)

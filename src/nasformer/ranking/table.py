@@ -139,11 +139,12 @@ def _try_model(space: Space, arch: Arch) -> None:
         raise UserError(f"model {dict(space.options)} does not suit {space.name}: {error}") from None
 
 
-def _expect(value: Any, kind: type, what: str) -> Any:
+def _expect(value: Any, expected: type, what: str) -> Any:
+    """The value; UserError where it is not of the expected type."""
     names: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
-    if not isinstance(value, kind):
-        found = "missing" if value is None else json.dumps(value)[:40]
-        raise UserError(f"{what} is {found}, expected {names[kind]}")
+    if not isinstance(value, expected):
+        shown = "missing" if value is None else json.dumps(value)[:40]
+        raise UserError(f"{what} is {shown}, expected {names[expected]}")
     return value
 
 
