@@ -147,21 +147,31 @@ def spoil(monkeypatch: pytest.MonkeyPatch, bad: float, limit: float) -> None:
     monkeypatch.setattr(registry, "_PROXIES", proxies | {"spoilt": replace(real, name="spoilt", score=score)})
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("objectives", [(), ("spoilt", "-params")])
+@pytest.mark.parametrize(
+    ("proxies", "repeats", "objectives", "bad"),
+    [
+        ("spoilt", 1, (), math.nan),
+        ("spoilt,depth", 2, (), math.inf),
+        ("spoilt", 2, ("spoilt", "-params"), math.inf),
+        ("spoilt,depth", 1, ("spoilt", "-params"), math.nan),
+    ],
+)
 def test_what_is_not_finite_never_wins(
-    bad: float, objectives: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    proxies: str,
+    repeats: int,
+    objectives: tuple[str, ...],
+    bad: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spoil(monkeypatch, bad, limit=2_500)
     path = tmp_path / "journal.jsonl"
-    for proxies in ("spoilt", "spoilt,dss"):
-        path.unlink(missing_ok=True)
-        result = find(scorer(proxies, repeats=2), path, evaluations=12, objectives=objectives)
-        records = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()[1:]]
-        spoilt = {record["id"] for record in records if record["spoilt"] is None}
-        assert spoilt == {one.id for one in result.candidates if one.scores["params"] >= 2_500}
-        assert 0 < len(spoilt) < 12
-        assert not spoilt & {result.best.id, *(one.id for one in result.front)}
+    result = find(scorer(proxies, repeats=repeats), path, evaluations=12, objectives=objectives)
+    records = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()[1:]]
+    spoilt = {record["id"] for record in records if record["spoilt"] is None}
+    assert spoilt == {one.id for one in result.candidates if one.scores["params"] >= 2_500}
+    assert 0 < len(spoilt) < 12
+    assert not spoilt & {result.best.id, *(one.id for one in result.front)}
 
 
 def test_nothing_finite_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
