@@ -20,7 +20,7 @@ from nasformer.cli.main import parse
 from nasformer.families.space import Space
 from nasformer.runs.run import open_run
 from nasformer.space.arch import Arch
-from nasformer.train.evaluate import Heirs
+from nasformer.train.evaluate import SubnetEvaluator
 
 TRIES = 200_000
 
@@ -68,12 +68,12 @@ def main() -> None:
     models: dict[str, Any] = {}
     with open_run(command) as run:
         supernet = run.load_supernet(command.supernet)
-        heirs, space = Heirs(supernet, run.batches), supernet.space
+        evaluator, space = SubnetEvaluator(supernet, run.batches), supernet.space
         shape = ("img_size", "in_chans", "num_classes")
         options = {name: value for name, value in space.options.items() if name not in (*shape, "drop_path_rate")}
         for name, arch in rivals(space, space.arch(winner), args):
             models[name] = {"space": space.name, "arch": arch.to_dict(), "options": options, **space.costs(arch)}
-            models[name]["inherited"] = heirs.accuracy(arch, "test")
+            models[name]["inherited"] = evaluator.accuracy(arch, "test")
             print(
                 f"{name:12} {models[name][args.by]:,} {args.by}, inherits {models[name]['inherited']:.4f}", flush=True
             )

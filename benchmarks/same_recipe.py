@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nasformer.cli.config import RetrainCommand
+from nasformer.runs.folder import load_batches
 from torch import nn
 
 import nasformer
-from nasformer.cli.config import RetrainCommand
 from nasformer.cli.main import parse
 from nasformer.runs.baselines import build_timm
-from nasformer.runs.folder import load_batches
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model

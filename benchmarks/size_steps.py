@@ -21,7 +21,7 @@ import nasformer
 from nasformer import Arch, Space
 from nasformer.proxies.scoring import Scorer
 from nasformer.space.genes import genes
-from nasformer.space.node import Mutation
+from nasformer.space.mutation import Mutation
 from record import save_record
 
 GENES = ("depth", "embed_dim", "expansion", "qkv_dim")

@@ -13,7 +13,10 @@ from pathlib import Path
 # One thread each, so that results do not depend on the number of cores, and the copy of the package under test.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 PATIENCE = 300.0
-HOLD = "import sys, pathlib, nasformer.utils.files as f\nwith f.locked(pathlib.Path(sys.argv[1])): print('held'); input()"
+HOLD = """
+import sys, pathlib, nasformer.utils.files as f
+with f.locked(pathlib.Path(sys.argv[1])): print('held'); input()
+"""
 
 
 def nasformer(*words: str | Path) -> list[str]:

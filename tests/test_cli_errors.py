@@ -136,7 +136,7 @@ DAMAGES: dict[str, tuple[str, bytes | None, str, str]] = {
     "config of nothing": ("config.json", b"[]", "search", "config.json is damaged"),
     "journal of another kind": ("search/journal.jsonl", b"what?\n", "search", "is not a search journal"),
     "log": ("train/log.jsonl", b"what?\n", "train", "log.jsonl is damaged"),
-    "checkpoint": ("train/checkpoints/*/optimizer.safetensors", b"\x00", "train", "cannot be read as weights"),
+    "checkpoint": ("train/checkpoints/*/optimizer.safetensors", b"\x00", "train", "optimizer.safetensors is damaged"),
     "checkpoint without settings": ("train/checkpoints/*/settings.json", None, "train", "settings.json is missing"),
     "no winner": ("result.json", b"{}", "extract", "result.json is damaged (no winner); search again"),
     "no result": ("result.json", None, "extract", "has no search result yet; search it first"),

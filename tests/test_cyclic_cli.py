@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nasformer.cli.options import SearchOptions
+from nasformer.runs.search_training_free import search_training_free
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.cli.options import SearchOptions
 from nasformer.families import registry
 from nasformer.families.registry import get_space
 from nasformer.proxies.scoring import Scorer
-from nasformer.runs.search_training_free import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.strategies.cyclic import Cyclic
@@ -40,7 +40,7 @@ LIMITS = ["--max-params", "150K", "--max-macs", "2M"]
 @pytest.fixture(autouse=True)
 def with_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.list_spaces()  # or the families would register themselves into the copy
-    monkeypatch.setitem(registry._SPACES, SPACE.name, SPACE)
+    monkeypatch.setitem(registry._spaces, SPACE.name, SPACE)
 
 
 def argv(out: Path, *more: str) -> list[str]:

@@ -14,9 +14,8 @@ from PIL import Image
 import runs
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.cli.options import DataConfig
 from nasformer.data.loaders import Split
-from nasformer.data.options import AugmentConfig
+from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.runs import folder as folders
 from nasformer.runs.folder import load_batches
 from nasformer.train.distributed import World
@@ -66,8 +65,8 @@ def test_every_process_lists_what_it_meets(photos: Path, tmp_path: Path, capsys:
     """The headers of truncated files are fine: a process meets them in its own batches, but only the first speaks."""
     for path in (photos / "cat" / "00.jpg", photos / "dog" / "01.jpg"):
         path.write_bytes(path.read_bytes()[:-100])
-    config = DataConfig(data=str(photos), stream=True, workers=0, holdout=0, max_bad=0.1)
-    recipe, listed = Recipe(batch_size=4, augment=AugmentConfig(crop="resized")), tmp_path / "bad_images.txt"
+    config = DataOptions(data=str(photos), stream=True, workers=0, holdout=0, max_bad=0.1)
+    recipe, listed = Recipe(batch_size=4, augment=AugmentOptions(crop="resized")), tmp_path / "bad_images.txt"
     batches = load_batches(config, recipe, World(1, 2), torch.device("cpu"), 16, folder=tmp_path)
     assert not listed.exists()
     splits: list[Split] = ["train", "test"]

@@ -14,7 +14,7 @@ import tiny
 from nasformer.cli.main import main
 from nasformer.report.contents import read_run
 from nasformer.runs.doctor import Patient
-from nasformer.supernet.health import subnets
+from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog
@@ -46,13 +46,13 @@ def looks(run: Path, accuracies: list[dict[str, float]]) -> None:
 def graded(run: Path, sign: float) -> dict[str, float]:
     """Accuracies that rise or fall with the size of a subnet."""
     space = load_supernet(run / "supernet").space
-    return {name: 0.5 + sign * space.cost(arch).params / 1e6 for name, arch in subnets(space).items()}
+    return {name: 0.5 + sign * space.cost(arch).params / 1e6 for name, arch in fixed_subnets(space).items()}
 
 
 def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> None:
     _, found = doctor(capsys, run)
     supernet, batches = load_supernet(run / "supernet"), tiny.Watched(tiny.recipe())
-    for row, (name, arch) in zip(found["subnets"], subnets(supernet.space).items(), strict=True):
+    for row, (name, arch) in zip(found["subnets"], fixed_subnets(supernet.space).items(), strict=True):
         assert (row["name"], row["arch"], row["params"]) == (name, arch.to_dict(), supernet.space.cost(arch).params)
         assert row["accuracy"] == evaluate(supernet, batches, "holdout", arch=arch)["accuracy"]
     assert found["images"] == "held-out images"

@@ -21,7 +21,7 @@ from nasformer.runs import folder as folders
 from nasformer.runs import run as pipeline
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.run import references
+from nasformer.search.references import references
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.loop import Trainer
@@ -105,7 +105,7 @@ def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finish
         raise AssertionError("done before")
 
     monkeypatch.setattr(Trainer, "step", forbidden)
-    monkeypatch.setattr("nasformer.train.loop.inherited_accuracy", lambda *_: forbidden)
+    monkeypatch.setattr("nasformer.train.evaluate.SubnetEvaluator.__call__", forbidden)
     assert main(words("run", finished)) == 0
     assert contents(finished) == before
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.loaders import Batch, Batches
-from nasformer.data.options import AugmentConfig
+from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
 from nasformer.families.registry import get_space
 from nasformer.supernet.supernet import Supernet
@@ -21,7 +21,7 @@ torch.set_num_threads(1)  # for tensors this small, threads that wait for each o
 
 SPACE = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10, drop_path_rate=0.0)
 DATA = load_data("digits", holdout=0.2)
-PLAIN = AugmentConfig(crop="none", hflip=0.0, smoothing=0.0)
+PLAIN = AugmentOptions(crop="none", hflip=0.0, smoothing=0.0)
 SMALLEST, LARGEST = SPACE.root.smallest(), SPACE.root.largest()
 
 
@@ -44,7 +44,7 @@ class Watched(Batches):
 
 
 def recipe(**changes: Any) -> Recipe:
-    """Eight steps an epoch, and a checkpoint after every second one."""
+    """Eight steps an epoch, a line of the log after every second one, and a checkpoint after each."""
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 128, "warmup_epochs": 0.5, "augment": PLAIN}
     return Recipe(**(settings | {"log_epochs": 0.25, "checkpoint_seconds": 0.0} | changes))
 

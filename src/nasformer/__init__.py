@@ -1,49 +1,138 @@
-"""nasformer finds, trains and ships the best vision backbone for your data and your budget."""
+"""nasformer finds, trains and ships the best vision backbone for your data and your budget.
+
+Everything below is imported on first use, so that `import nasformer` does not wait for torch.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nasformer.families.timm_registry import install
+from nasformer.families.registry import BUILTIN_FAMILIES
+from nasformer.families.timm_registry import register_with_timm
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from nasformer.attention.maps import AttentionMaps, attention_maps
+    from nasformer.data.datasets import from_dataset
+    from nasformer.data.images import Data
+    from nasformer.data.options import AugmentOptions, DataOptions
+    from nasformer.data.sources import load_data
+    from nasformer.errors import UserError
+    from nasformer.export.bundle import export_model
+    from nasformer.families.base import Backbone, MapBackbone, TokenBackbone
+    from nasformer.families.registry import (
+        get_family,
+        get_space,
+        list_families,
+        list_spaces,
+        register_family,
+        register_space,
+    )
+    from nasformer.families.segment import Segment
+    from nasformer.families.space import Space
+    from nasformer.families.storage import load_model, save_model
+    from nasformer.latency.profile import Profile
+    from nasformer.latency.survey import make_profile
+    from nasformer.layers.cost import Cost
+    from nasformer.proxies.probe import Probe, noise_probe
+    from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
+    from nasformer.proxies.scoring import Score, Scorer, score_model
+    from nasformer.results.contents import RunContents, read_run
+    from nasformer.results.folder import RunFolder
+    from nasformer.results.result import RunResult
+    from nasformer.runs.options import RunCommand
+    from nasformer.runs.run import run_supernet
+    from nasformer.runs.search import search_supernet, search_training_free
+    from nasformer.search.budget import Budget
+    from nasformer.search.model_result import ModelResult
+    from nasformer.search.options import SearchOptions
+    from nasformer.search.problem import Candidate, Problem, Proposal
+    from nasformer.search.run import SearchResult
+    from nasformer.search.strategies.base import Strategy
+    from nasformer.search.strategies.cyclic import Cyclic
+    from nasformer.search.strategies.evolution import Evolution
+    from nasformer.search.strategies.random import RandomSearch
+    from nasformer.search.strategies.registry import list_strategies, register_strategy
+    from nasformer.space.arch import Arch
+    from nasformer.space.choice import Choice
+    from nasformer.space.node import Mutation, Node
+    from nasformer.space.oneof import OneOf
+    from nasformer.space.repeat import Repeat
+    from nasformer.space.struct import Rule, Struct
+    from nasformer.supernet.storage import load_supernet, save_supernet
+    from nasformer.supernet.supernet import Supernet
+    from nasformer.train.evaluate import evaluate
+    from nasformer.train.loop import train_model, train_supernet
+    from nasformer.train.recipe import Recipe
+    from nasformer.utils.plugins import load_plugins
 
-# Loaded on first use, so that `nasformer --help` does not wait for torch.
-_HOMES = {
-    "Arch": "space.arch",
-    "AttentionMaps": "attention.maps",
-    "Budget": "search.budget",
-    "AugmentConfig": "data.options",
-    "Profile": "latency.profile",
-    "Recipe": "train.recipe",
-    "Scorer": "proxies.scoring",
-    "Space": "families.space",
-    "Supernet": "supernet.supernet",
-    "attention_maps": "attention.maps",
-    "evaluate": "train.evaluate",
-    "export_model": "export.bundle",
-    "get_space": "families.registry",
-    "list_spaces": "families.registry",
-    "load_data": "data.sources",
-    "load_model": "families.storage",
-    "load_supernet": "supernet.storage",
-    "make_profile": "latency.survey",
-    "save_model": "families.storage",
-    "save_supernet": "supernet.storage",
-    "score_model": "proxies.scoring",
-    "search_supernet": "train.loop",
-    "search_training_free": "runs.search_training_free",
-    "train_model": "train.loop",
-    "train_supernet": "train.loop",
+    __version__: str
+
+_MODULES = {
+    "attention.maps": ("AttentionMaps", "attention_maps"),
+    "data.datasets": ("from_dataset",),
+    "data.images": ("Data",),
+    "data.options": ("AugmentOptions", "DataOptions"),
+    "data.sources": ("load_data",),
+    "errors": ("UserError",),
+    "export.bundle": ("export_model",),
+    "families.base": ("Backbone", "MapBackbone", "TokenBackbone"),
+    "families.registry": (
+        *("get_family", "get_space", "list_families", "list_spaces", "register_family", "register_space"),
+    ),
+    "families.segment": ("Segment",),
+    "families.space": ("Space",),
+    "families.storage": ("load_model", "save_model"),
+    "latency.profile": ("Profile",),
+    "latency.survey": ("make_profile",),
+    "layers.cost": ("Cost",),
+    "proxies.probe": ("Probe", "noise_probe"),
+    "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
+    "proxies.scoring": ("Score", "Scorer", "score_model"),
+    "results.contents": ("RunContents", "read_run"),
+    "results.folder": ("RunFolder",),
+    "results.result": ("RunResult",),
+    "search.model_result": ("ModelResult",),
+    "runs.options": ("RunCommand",),
+    "runs.run": ("run_supernet",),
+    "runs.search": ("search_supernet", "search_training_free"),
+    "search.budget": ("Budget",),
+    "search.options": ("SearchOptions",),
+    "search.problem": ("Candidate", "Problem", "Proposal"),
+    "search.run": ("SearchResult",),
+    "search.strategies.base": ("Strategy",),
+    "search.strategies.cyclic": ("Cyclic",),
+    "search.strategies.evolution": ("Evolution",),
+    "search.strategies.random": ("RandomSearch",),
+    "search.strategies.registry": ("list_strategies", "register_strategy"),
+    "space.arch": ("Arch",),
+    "space.choice": ("Choice",),
+    "space.node": ("Mutation", "Node"),
+    "space.oneof": ("OneOf",),
+    "space.repeat": ("Repeat",),
+    "space.struct": ("Rule", "Struct"),
+    "supernet.storage": ("load_supernet", "save_supernet"),
+    "supernet.supernet": ("Supernet",),
+    "train.evaluate": ("evaluate",),
+    "train.loop": ("train_model", "train_supernet"),
+    "train.recipe": ("Recipe",),
+    "utils.plugins": ("load_plugins",),
+    "utils.version": ("__version__",),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = list(_HOMES)
+__all__ = [*_HOMES]
 
-install()
+register_with_timm(*BUILTIN_FAMILIES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"nasformer has no attribute {name!r}")
-    return getattr(import_module(f"nasformer.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"nasformer.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from nasformer.data import files as image_files
-from nasformer.data import files as survey
 from nasformer.data.sources import list_folder, load_data
 from nasformer.errors import UserError
 
@@ -100,7 +99,24 @@ def test_empty_and_hidden_folders_are_no_classes(image_folder: Maker, capsys: py
     (root / "train" / ".cache" / "x.png").touch()
     (root / "train" / "wasp" / "notes.txt").touch()
     assert load_data(str(root)).classes == ["ant", "bee"]
-    assert "left out 1 of 3 class folders, which hold no images: wasp" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "left out 1 of 3 class folders, which hold no images: wasp" in said
+    assert "1 file of types that are not read: .txt (1)" in said
+
+
+def test_types_that_are_not_read_are_named(image_folder: Maker, capsys: pytest.CaptureFixture[str]) -> None:
+    root = image_folder({"train": {"ant": 5, "bee": 5}, "test": {"ant": 1, "bee": 1}})
+    for number in range(4):
+        (root / "train" / "ant" / f"{number}.HEIC").touch()
+    for path in ("train/bee/notes.txt", "test/bee/x.heic", "train/bee/README", "train/bee/.DS_Store"):
+        (root / path).touch()
+    load_data(str(root))
+    note = "7 files of types that are not read: .heic (5), .txt (1), without ending (1)"
+    assert note in capsys.readouterr().err
+    for path in root.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"has no class folders in train/ with images \(6 files of types that are not"):
+        load_data(str(root))
 
 
 def test_folder_errors(image_folder: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +182,11 @@ def test_a_folder_that_may_not_be_read(image_folder: Maker, monkeypatch: pytest.
         load_data(str(root))
 
 
-def test_a_look_at_large_sets_is_a_sample(image_folder: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "LOOKS", 10)
+def test_of_large_sets_a_sample_is_surveyed(image_folder: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_files, "SURVEYED", 10)
     seen: list[str] = []
-    original = survey.read_header
-    monkeypatch.setattr(survey, "read_header", lambda path: (seen.append(path), original(path))[1])
+    original = image_files.read_header
+    monkeypatch.setattr(image_files, "read_header", lambda path: (seen.append(path), original(path))[1])
     data = load_data(str(image_folder({"train": {"ant": 40, "bee": 20}, "test": {"ant": 1, "bee": 1}})))
     assert (len(data.train) + len(data.holdout), len(data.test)) == (60, 2)
     assert len(seen) == len(set(seen)) in (10, 11, 12)

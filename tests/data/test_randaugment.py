@@ -8,12 +8,12 @@ from timm.data import auto_augment as timm_ra
 from torch import Tensor
 
 from nasformer.data.geometry import draw_move
+from nasformer.data.options import RandAugment
 from nasformer.data.randaugment import (
     AMOUNTS,
     COLOURS,
     NAMES,
     Layer,
-    RandAugment,
     add_geometry,
     apply_colours,
     draw_layer,

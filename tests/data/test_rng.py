@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from nasformer.utils.rng import Draws, Stream, generator, mix
+from nasformer.utils.rng import Draws, Purpose, generator, mix
 
 
 def test_mix_is_stable_for_ever() -> None:
@@ -14,7 +14,7 @@ def test_mix_tells_words_apart() -> None:
     seen = {mix(a, b, c) for a in range(12) for b in range(12) for c in range(12)}
     assert len(seen) == 12**3
     assert mix(1, 12) != mix(11, 2)
-    assert len(set(Stream)) == len({stream.value for stream in Stream})
+    assert len(set(Purpose)) == len({purpose.value for purpose in Purpose})
 
 
 def test_generator_has_no_hidden_state() -> None:

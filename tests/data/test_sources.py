@@ -65,6 +65,7 @@ def test_seed_moves_the_hold_out_and_never_the_test() -> None:
 def test_npz(npz: Callable[..., str]) -> None:
     data = load_data(npz(classes=np.array(["ant", "bee", "cat", "dog"])), holdout=2)
     assert data.classes == ["ant", "bee", "cat", "dog"]
+    assert load_data(npz(classes=np.array([b"ant", b"bee", b"cat", b"\xff"]))).classes[2:] == ["cat", r"\xff"]
     assert torch.bincount(data.holdout.labels).tolist() == [2, 2, 2, 2]
     assert (data.name, data.in_chans, data.img_size) == ("set", 3, 6)
     images = arrays()["train_images"].transpose(0, 3, 1, 2)
@@ -101,6 +102,14 @@ def test_no_hold_out(npz: Callable[..., str]) -> None:
         ({"train_images": np.zeros((40, 6, 6, 3))}, "train_images is float64 of shape"),
         ({"train_images": np.zeros((40, 6), np.uint8)}, r"train_images is uint8 of shape \(40, 6\)"),
         ({"test_images": np.zeros((8, 3, 6, 6), np.uint8)}, "put channels last"),
+        ({"train_images": np.zeros((40, 6, 6, 0), np.uint8)}, r"shape \(40, 6, 6, 0\) has no pixels; give"),
+        ({"test_images": np.zeros((8, 0, 6), np.uint8)}, r"test_images of shape \(8, 0, 6\) has no pixels"),
+        ({"train_images": np.array(3, np.uint8)}, r"train_images is uint8 of shape \(\); give uint8"),
+        ({"classes": np.array("ant")}, r"classes is <U3 of shape \(\); give one name for each class"),
+        ({"classes": np.array([["a", "b"]])}, r"classes is <U1 of shape \(1, 2\)"),
+        ({"classes": np.array([0.5, 1.5, 2.5, 3.5])}, "classes is float64"),
+        ({"classes": np.array(["a", "b", "c", None], dtype=object)}, "cannot read .*allow_pickle"),
+        ({"train_labels": np.full(40, 10**12)}, "class '0' has no training image; number classes without gaps"),
         ({"test_labels": np.zeros(8)}, "test_labels is float64"),
         ({"train_labels": np.zeros((40, 2), int)}, r"train_labels is int64 of shape \(40, 2\)"),
         ({"train_labels": np.zeros(39, int)}, "40 train_images but 39 train_labels"),

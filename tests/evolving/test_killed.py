@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import kill
+import processes
 from evolving.test_runs import ended
 from nasformer.utils.files import read_json
-from train.test_distributed import in_two_processes
 
 CONFIG = """
 space: autoformer-micro[embed_dim=16,24,32;blocks.depth=2,3;blocks.num_heads=1,2,3]
@@ -64,6 +64,7 @@ def test_an_evolution_killed_in_each_phase_ends_as_if_undisturbed(tmp_path: Path
 def test_two_processes_evolve_together(tmp_path: Path) -> None:
     """One judges, the other waits and goes on from the same space."""
     (tmp_path / "config.yaml").write_text(CONFIG.replace("epochs: 6", "epochs: 1"))
-    found = in_two_processes(["evolve", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")])
+    command = ["evolve", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")]
+    found = processes.in_two_processes(command, tmp_path)
     assert found == read_json(tmp_path / "run" / "evolution.json")
     assert len({step["space"] for step in found["steps"]}) == 3

@@ -15,8 +15,8 @@ from export.small import FAMILIES, small_model, small_of, telling_arch
 from families.small import images
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
-from nasformer.families.names import FAMILIES as OUR_FAMILIES
 from nasformer.families.pit import PiT
+from nasformer.families.registry import BUILTIN_FAMILIES as OUR_FAMILIES
 from nasformer.families.storage import load_model
 
 OTHER_SIZES = {"autoformer": (40, 24), "pit": (21, 19), "esformer": (48, 16), "trionet": (24, 17), "s3": (40, 24)}

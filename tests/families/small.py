@@ -11,18 +11,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.families.base import model_options
+from nasformer.families.esformer import declare as declare_esformer
 from nasformer.families.pit import declare as declare_pit
-from nasformer.families.registry import list_spaces
+from nasformer.families.registry import list_families, list_spaces
 from nasformer.families.s3 import declare as declare_s3
 from nasformer.families.space import Space
 from nasformer.families.trionet import declare as declare_trionet
+from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct
 
 M = TypeVar("M", bound=nn.Module)
 
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
+SHARED_GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
 # What is small depends on how a family cuts the image; a family that 64 pixels do not suit has its line here.
 SMALL: dict[str, dict[str, Any]] = {
@@ -49,22 +51,42 @@ NARROW: dict[str, Struct] = {
 }
 
 
+# Of a family without a space for small machines: all kinds of its choices, in small numbers.
+FAMILY_ROOTS: dict[str, Struct] = {
+    "pit": declare_pit((4, 6), (1, 2, 4), depth=((1, 2),) * 3, mlp_ratio=(2, 3)),
+    "esformer": declare_esformer(
+        embed_dim=((8, 16),) * 4,
+        depth=((1, 2),) * 4,
+        qkv_dim=((), (), (16, 32), (16, 32)),
+        kernel=(3, 5),
+        expansion=(2, 3),
+    ),
+}
+
+
 def small_space(space: Space, **changes: Any) -> Space:
     """The same archs, or narrower ones, on few pixels and 10 classes."""
     options = {"num_classes": 10, **SMALL.get(space.model.family, {"img_size": 64}), **changes}
-    known = model_options(space.model)
+    known = space.model.default_options()
     space = replace(space, root=NARROW.get(space.name, space.root))
     return space.with_options(**{name: value for name, value in options.items() if name in known})
 
 
+def family_space(family: str) -> Space:
+    """A small space for all that builds or runs nets: the family's other spaces differ in their numbers alone."""
+    spaces = [space for space in SPACES.values() if space.model.family == family]
+    space = next((space for space in spaces if space.name.endswith("-micro")), spaces[0])
+    return replace(space, root=FAMILY_ROOTS.get(family, space.root))
+
+
 def image_size(space: Space) -> tuple[int, int]:
-    size = (model_options(space.model) | dict(space.options))["img_size"]
-    return (size, size) if isinstance(size, int) else tuple(size)
+    return space.image_shape[1:]
 
 
 def images(space: Space, batch: int = 2, seed: int = 0) -> Tensor:
-    channels = (model_options(space.model) | dict(space.options)).get("in_chans", 3)
-    return torch.randn(batch, channels, *image_size(space), generator=torch.Generator().manual_seed(seed))
+    channels = space.full_options.get("in_chans", 3)
+    size = to_2tuple(space.full_options["img_size"])
+    return torch.randn(batch, channels, *size, generator=torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
@@ -91,19 +113,22 @@ def golden(name: str) -> Any:
 
 
 def golden_path(name: str) -> Path:
-    path = GOLDEN / name
-    if not path.is_file():
-        pytest.skip(f"needs ../shared/golden/{name}, which is not part of the repository")
-    return path
+    """A golden file of the repository, or of ../shared, which not everybody has."""
+    for folder in (GOLDEN, SHARED_GOLDEN):
+        if (folder / name).is_file():
+            return folder / name
+    pytest.skip(f"needs ../shared/golden/{name}, which is not part of the repository")
 
 
 SPACES = {name: small_space(space) for name, space in list_spaces().items()}
+FAMILIES = {family: family_space(family) for family in list_families()}
 each_space = pytest.mark.parametrize("space", [pytest.param(space, id=name) for name, space in SPACES.items()])
+each_family = pytest.mark.parametrize("space", [pytest.param(space, id=name) for name, space in FAMILIES.items()])
 each_arch = pytest.mark.parametrize(
     ("space", "arch"),
     [
-        pytest.param(space, arch, id=f"{name}-{label}")
-        for name, space in SPACES.items()
+        pytest.param(space, arch, id=f"{family}-{label}")
+        for family, space in FAMILIES.items()
         for label, arch in some_archs(space).items()
     ],
 )

@@ -47,7 +47,7 @@ def test_every_space_can_be_named_with_other_choices(name: str) -> None:
 
 
 @each_space
-def test_the_values_that_it_has_change_nothing(space: Space) -> None:
+def test_choices_of_the_base_change_nothing(space: Space) -> None:
     same = space.with_choices({name: choice.values for name, choice in dimensions(space.root).items()})
     assert (same.name, same.base, same.about, same.options) == (space.name, None, space.about, space.options)
     changed = space.with_choices(fewer(space))
@@ -112,13 +112,13 @@ def test_values_have_the_type_of_the_base() -> None:
         ("esformer-s0[stage3.blocks.encoder.qkv_dim=50]", "qkv_dim 50 is not a multiple of head_dim 16"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, message: str) -> None:
+def test_wrong_expressions_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as caught:
         get_space(text)
     assert "\n" not in str(caught.value)
 
 
-def test_texts_that_a_name_cannot_hold_are_refused() -> None:
+def test_values_with_reserved_characters_are_refused() -> None:
     from nasformer.families.space import expression
 
     with pytest.raises(UserError, match="act has the value 'a;b'; names of spaces can have no values with"):
@@ -137,7 +137,7 @@ def test_windows_of_s3_end_at_the_map() -> None:
 
 
 @pytest.mark.parametrize("name", list_spaces())
-def test_limits_are_of_dimensions_that_there_are(name: str) -> None:
+def test_limits_name_dimensions(name: str) -> None:
     space = get_space(name)
     assert set(space.limits()) <= set(dimensions(space.root))
 
@@ -150,7 +150,7 @@ def test_a_window_beyond_the_limit_is_the_same_net() -> None:
     assert space.cost(space.arch(narrow)) == space.cost(space.arch(wide))
 
 
-def test_a_supernet_comes_back_by_its_name(tmp_path: Path) -> None:
+def test_supernet_is_loaded_by_its_expression(tmp_path: Path) -> None:
     supernet = Supernet(get_space(MINE, img_size=8), seed=3).eval()
     save_supernet(supernet, tmp_path)
     again = load_supernet(tmp_path, get_space(MINE)).eval()
@@ -176,7 +176,7 @@ def test_a_profile_has_a_short_file_name() -> None:
     assert re.fullmatch(r"s3-micro-[0-9a-f]{8}-32px-cpu-eager-b1\.json", name)
 
 
-def test_commands_look_at_an_expression(capsys: Any) -> None:
+def test_commands_take_an_expression(capsys: Any) -> None:
     assert main(["spaces", MINE]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{MINE}: ")

@@ -143,7 +143,9 @@ def test_small_net_equals_timms(img_size: tuple[int, int]) -> None:
     compare(ours, theirs, img_size)
 
 
-@pytest.mark.parametrize("level", ["ti", "xs", "s"])
+@pytest.mark.parametrize(
+    "level", ["ti", pytest.param("xs", marks=pytest.mark.slow), pytest.param("s", marks=pytest.mark.slow)]
+)
 def test_published_net_equals_timms(level: str) -> None:
     ours = PiT(PRESETS[f"pit-{level}"])
     compare(ours, timm.create_model(f"pit_{level}_224"), (224, 224))
@@ -340,7 +342,7 @@ def test_input_size_of_a_pruned_model() -> None:
     assert found.shape == (1, 6, 23, 23)
 
 
-def test_arch_without_order() -> None:
+def test_stages_go_by_name_in_any_order() -> None:
     """Stages go by name, whatever the order in which a file has them."""
     arch = toy_space().arch(NET).to_dict()
     mixed = {**arch, "depth": dict(reversed(arch["depth"].items()))}

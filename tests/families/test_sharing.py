@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Size, Tensor
 
-from nasformer.families.sharing import MultiHead, centred, grouped_prefix, prefix, rule_for
+from nasformer.families.sharing import MultiHeadSharing, centre_crop, grouped_prefix, prefix, rule_for
 
 shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4)
 
@@ -55,32 +55,32 @@ def listing(w: Tensor, s_c_out: int, n: int) -> Tensor:
 @pytest.mark.parametrize("rows", [8, 16, 32])
 def test_multi_head_sharing_is_the_listing(heads: int, rows: int) -> None:
     shared = numbered(32, 6)
-    taken = MultiHead().bound({"num_heads": heads})(shared, Size([rows, 6]))
+    taken = MultiHeadSharing().bind({"num_heads": heads})(shared, Size([rows, 6]))
     assert torch.equal(taken, listing(shared, rows, heads))
     for row in range(rows):
         head, channel = divmod(row, rows // heads)
         assert torch.equal(taken[row], shared[head * (32 // heads) + channel])
     # What reads these channels takes its columns by the same index, and what is not in the order of heads its first.
-    columns = MultiHead(dims=(1,)).bound({"num_heads": heads})(shared.T, Size([5, rows]))
+    columns = MultiHeadSharing(dims=(1,)).bind({"num_heads": heads})(shared.T, Size([5, rows]))
     assert torch.equal(columns, taken.T[:5])
-    both = MultiHead(dims=(0, 1)).bound({"num_heads": heads})(numbered(32, 32), Size([rows, 8]))
+    both = MultiHeadSharing(dims=(0, 1)).bind({"num_heads": heads})(numbered(32, 32), Size([rows, 8]))
     assert torch.equal(both, listing(listing(numbered(32, 32), rows, heads).T, 8, heads).T)
 
 
 def test_multi_head_sharing_of_a_window() -> None:
     shared = numbered(8, 5, 5)
-    taken = MultiHead(centred=True).bound({"num_heads": 2})(shared, Size([4, 3, 3]))
+    taken = MultiHeadSharing(crop=True).bind({"num_heads": 2})(shared, Size([4, 3, 3]))
     assert torch.equal(taken, shared[[0, 1, 4, 5]][:, 1:4, 1:4])
-    assert torch.equal(centred(shared, Size([4, 3, 3])), shared[:4, 1:4, 1:4])
+    assert torch.equal(centre_crop(shared, Size([4, 3, 3])), shared[:4, 1:4, 1:4])
 
 
 def test_without_heads_multi_head_sharing_is_a_prefix() -> None:
-    rule = rule_for("expand.weight", {"expand.weight": MultiHead(dims=(1,))}, {"kernel": 3})
+    rule = rule_for("expand.weight", {"expand.weight": MultiHeadSharing(dims=(1,))}, {"kernel": 3})
     assert torch.equal(rule(numbered(4, 8), Size([3, 5])), numbered(4, 8)[:3, :5])
 
 
 def test_the_heads_are_those_of_the_layer() -> None:
-    rules = {"query.weight": MultiHead()}
+    rules = {"query.weight": MultiHeadSharing()}
     for heads, expected in ((2, [0, 1, 4, 5]), (4, [0, 2, 4, 6])):
         rule = rule_for("local.query.weight", rules, {"num_heads": heads})
         assert rule(numbered(8), Size([4])).tolist() == expected

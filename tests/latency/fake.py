@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nasformer.families.base import Backbone, model_options
+from nasformer.families.base import Backbone
 from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
@@ -34,7 +34,7 @@ def fake_profile(space: Space = MICRO, **changes: Any) -> Profile:
     setup = {"device": "cpu", "backend": "eager", "batch_size": 1, "threads": 1, "pace_ms": [1.0, 1.0, 1.0]}
     facts: dict[str, Any] = {
         "space": space.name,
-        "options": model_options(space.model) | dict(space.options),
+        "options": space.model.default_options() | dict(space.options),
         "setup": setup,
         "machine": HERE,
         "table": table,

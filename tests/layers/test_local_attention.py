@@ -46,9 +46,10 @@ def gradients(y: Tensor, inputs: Inputs) -> list[Tensor]:
     return list(torch.autograd.grad((y * weights).sum(), inputs))
 
 
-@pytest.mark.parametrize("size", [(9, 9), (6, 11), (4, 4), (3, 2), (1, 7), (1, 1)])
-@pytest.mark.parametrize("window", [1, 3, 7])
-@pytest.mark.parametrize("tile", [None, 2, 4, 5], ids=lambda tile: f"tile{tile}")
+@pytest.mark.parametrize("tile", [None, 2, 5], ids=lambda tile: f"tile{tile}")
+@pytest.mark.parametrize(
+    ("size", "window"), [((9, 9), 3), ((6, 11), 7), ((6, 5), 1), ((4, 4), 3), ((3, 2), 7), ((1, 7), 3), ((1, 1), 3)]
+)
 def test_equals_formula_forward_and_backward(size: tuple[int, int], window: int, tile: int | None) -> None:
     inputs = tensors(size, window)
     ours, literal = local_attention(*inputs, window, tile=tile), formula(*inputs, window)
@@ -86,7 +87,7 @@ def test_channels_that_only_fill_up_change_nothing(tile: int, monkeypatch: pytes
 
 @pytest.mark.parametrize("tile", [2, 8])
 def test_first_and_second_derivatives(tile: int) -> None:
-    inputs = tensors((3, 4), 3, batch=1, heads=1)
+    inputs = tensors((2, 3), 3, batch=1, heads=1)
 
     def work(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
         return local_attention(q, k, v, positions, 3, tile=tile)

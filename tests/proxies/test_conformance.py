@@ -21,7 +21,7 @@ from torch import nn
 from families.small import randomise
 from nasformer.errors import UserError
 from nasformer.proxies import registry
-from nasformer.proxies.catalogue import FIELDS, catalogue
+from nasformer.proxies.catalogue import ProxyEntry, catalogue
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.registry import CATALOGUE, Proxy, get_proxies, list_proxies, register_proxy
 from nasformer.proxies.scoring import Score, Scorer, score_model
@@ -171,8 +171,7 @@ def test_they_are_listed_in_alphabetical_order() -> None:
 
 @each_proxy
 def test_everything_is_documented(proxy: Proxy) -> None:
-    for field in FIELDS:
-        text = getattr(proxy, field)
+    for text in ProxyEntry.of(proxy).to_dict().values():
         assert text.strip() == text
         assert text
         assert "\n" not in text
@@ -182,8 +181,10 @@ def test_everything_is_documented(proxy: Proxy) -> None:
 
 def test_the_catalogue_is_the_registry() -> None:
     """After a change, `python -m nasformer.proxies.catalogue` writes it anew."""
-    documented = {name: {field: getattr(proxy, field) for field in FIELDS} for name, proxy in PROXIES.items()}
-    assert json.loads(CATALOGUE.read_text()) == documented == catalogue()
+    entries = {name: ProxyEntry.of(proxy) for name, proxy in PROXIES.items()}
+    assert catalogue() == entries
+    assert json.loads(CATALOGUE.read_text()) == {name: entry.to_dict() for name, entry in entries.items()}
+    assert catalogue("snip,dss") == {name: entries[name] for name in ("snip", "dss")}
 
 
 def test_the_catalogue_and_the_registry_need_no_torch() -> None:
@@ -210,7 +211,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_plugin_registers_a_proxy(plugin: Any) -> None:
     (proxy,) = get_proxies("mine")
     assert proxy.score is plugin
-    assert catalogue()["mine"]["formula"] == "1"
+    assert catalogue("mine")["mine"].formula == "1"
     register_proxy("mine", **DOCUMENTED)(plugin)  # as when its module is imported again
 
 

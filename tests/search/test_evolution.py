@@ -16,7 +16,7 @@ from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
-from nasformer.space.node import MUTATIONS, Mutation
+from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
 
@@ -41,15 +41,15 @@ def test_finds_the_optimum(published: SearchResult) -> None:
 
 def test_beats_random_search_at_equal_evaluations() -> None:
     options = {"population": 30, "generations": 10}
-    evolved = [evolve(seed, options=options) for seed in range(8)]
-    drawn = [run("random", options={"evaluations": 300}, seed=seed) for seed in range(8)]
+    evolved = [evolve(seed, options=options) for seed in range(4)]
+    drawn = [run("random", options={"evaluations": 300}, seed=seed) for seed in range(4)]
     assert {len(result.candidates) for result in evolved + drawn} == {300}
     gain = mean(result.best.scores["accuracy"] for result in evolved)
     gain -= mean(result.best.scores["accuracy"] for result in drawn)
     assert gain > 2  # of a spread of about 20
 
 
-def test_random_search_judges_as_many_by_default(published: SearchResult) -> None:
+def test_random_search_evaluates_as_many_by_default(published: SearchResult) -> None:
     assert len(published.candidates) == len(run("random", options={}).candidates) == 1000
 
 
@@ -60,7 +60,7 @@ def test_a_generation_is_25_mutations_and_25_crossovers() -> None:
     assert origins(result, 0) == {"random": 50}
     for generation in range(1, 20):
         assert origins(result, generation) == {"mutation": 25, "crossover": 25}
-    assert {one.generation for one in result.candidates} == set(range(20))
+    assert {candidate.generation for candidate in result.candidates} == set(range(20))
 
 
 def test_random_candidates_fill_up_the_population() -> None:
@@ -76,16 +76,18 @@ def test_an_operator_that_finds_nothing_gives_way_to_random() -> None:
 
 
 def origins(result: SearchResult, generation: int) -> dict[str, int]:
-    return dict(Counter(one.origin for one in result.candidates if one.generation == generation))
+    return dict(Counter(candidate.origin for candidate in result.candidates if candidate.generation == generation))
 
 
 def test_parents_are_the_ten_best_ever_seen(published: SearchResult) -> None:
     for generation in range(1, 20):
-        older = [one for one in published.candidates if one.generation < generation]
-        best = sorted(older, key=lambda one: (-one.scores["accuracy"], one.scores["params"], one.id))[:10]
-        children = [one for one in published.candidates if one.generation == generation]
+        older = [candidate for candidate in published.candidates if candidate.generation < generation]
+        best = sorted(
+            older, key=lambda candidate: (-candidate.scores["accuracy"], candidate.scores["params"], candidate.id)
+        )[:10]
+        children = [candidate for candidate in published.candidates if candidate.generation == generation]
         bred = {parent for child in children for parent in child.parents}
-        assert bred <= {one.id for one in best}
+        assert bred <= {candidate.id for candidate in best}
         assert len(bred) > 5
         for child in children:
             assert len(set(child.parents)) == {"random": 0, "mutation": 1, "crossover": 2}[child.origin]
@@ -109,8 +111,8 @@ def test_ties_go_to_the_cheaper_then_to_the_older() -> None:
     big, little = SPACE.largest(), SPACE.smallest()
     order = [(big, 1.0), (little, 0.5), (little, 1.0), (big, 2.0), (little, 1.0)]
     told = [Candidate(id, 0, "random", (), arch, {"accuracy": score}) for id, (arch, score) in enumerate(order)]
-    assert [one.id for one in problem.best_first(told)] == [3, 2, 4, 0, 1]
-    assert [one.id for one in problem.best_first(told[::-1])] == [3, 2, 4, 0, 1]
+    assert [candidate.id for candidate in problem.best_first(told)] == [3, 2, 4, 0, 1]
+    assert [candidate.id for candidate in problem.best_first(told[::-1])] == [3, 2, 4, 0, 1]
     assert problem.winner(told).id == 3
 
 
@@ -122,7 +124,7 @@ def test_several_objectives_order_by_front_then_by_room() -> None:
         Candidate(id, 0, "random", (), SPACE.smallest(), {"accuracy": a, "speed": b})
         for id, (a, b) in enumerate(points)
     ]
-    order = [points[one.id] for one in problem.best_first(told)]
+    order = [points[candidate.id] for candidate in problem.best_first(told)]
     assert order[:2] == extremes
     # rooms, in tenths of each range: (5.5, 4.5) has 5 + 5, (2, 8) has 5 + 5 as well, (5, 5) has 3.5 + 3.5
     assert order[2:] == [(5.5, 4.5), (2, 8), (5, 5), (1, 1)]
@@ -161,7 +163,7 @@ def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
         evolve(options=options)
 
 
-def test_seeds_are_judged_first() -> None:
+def test_seeds_are_evaluated_first() -> None:
     result = evolve(options={"population": 10, "generations": 2, "seeds": [BEST.to_dict(), BEST]})
     assert origins(result, 0) == {"seed": 1, "random": 9}
     assert result.candidates[0].arch == BEST == result.best.arch
@@ -169,7 +171,7 @@ def test_seeds_are_judged_first() -> None:
 
 def test_a_population_of_one_goes_on() -> None:
     result = evolve(options={"population": 1, "generations": 5, "mutations": 1})
-    assert [one.origin for one in result.candidates] == ["random", *["mutation"] * 4]
+    assert [candidate.origin for candidate in result.candidates] == ["random", *["mutation"] * 4]
 
 
 def test_two_objectives_keep_the_whole_front_alive() -> None:
@@ -183,14 +185,14 @@ def test_two_objectives_keep_the_whole_front_alive() -> None:
     def score(arch: Arch) -> dict[str, float]:
         return {"accuracy": arch.gain - 3 * arch.noise}
 
-    def found(strategy: str, seed: int, objectives: tuple[str, ...], **options: Any) -> int:
+    def front_size(strategy: str, seed: int, objectives: tuple[str, ...], **options: Any) -> int:
         result = search(space, score, price, strategy=strategy, seed=seed, objectives=objectives, options=options)
-        return len([one for one in result.front if one.arch.waste == one.arch.noise == 0])
+        return len([candidate for candidate in result.front if candidate.arch.waste == candidate.arch.noise == 0])
 
     both = ("accuracy", "-params")
     shape = {"population": 30, "generations": 12}
-    pareto = mean(found("evolution", seed, both, **shape) for seed in range(4))
-    single = mean(found("evolution", seed, ("accuracy",), **shape) for seed in range(4))
-    drawn = mean(found("random", seed, both, evaluations=360) for seed in range(4))
+    pareto = mean(front_size("evolution", seed, both, **shape) for seed in range(4))
+    single = mean(front_size("evolution", seed, ("accuracy",), **shape) for seed in range(4))
+    drawn = mean(front_size("random", seed, both, evaluations=360) for seed in range(4))
     assert pareto > 10
     assert pareto > 2 * max(single, drawn)

@@ -74,8 +74,8 @@ def test_the_order_of_distinct_points_does_not_matter(points: Points, random: Ra
     points = list(dict.fromkeys(points))
     order = random.sample(range(len(points)), len(points))
     shuffled = [points[index] for index in order]
-    for judge in (non_dominated_rank, crowding_distance):
-        before, after = judge(points), judge(shuffled)
+    for measure in (non_dominated_rank, crowding_distance):
+        before, after = measure(points), measure(shuffled)
         assert [before[index] for index in order] == after
 
 

@@ -20,17 +20,17 @@ import nasformer
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.random import RandomSearch
-from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.search.strategies.registry import list_strategies
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.struct import Struct
 
 from .toy import BUDGET, SPACE, accuracy, costs, run, small
 
-every_strategy = pytest.mark.parametrize("name", STRATEGIES)
+every_strategy = pytest.mark.parametrize("name", list_strategies())
 
 
 def uninterrupted(name: str, folder: Path) -> tuple[SearchResult, bytes]:
@@ -51,48 +51,48 @@ def test_the_journal_holds_one_line_per_candidate(name: str, tmp_path: Path) -> 
 
 
 @every_strategy
-def test_interrupted_at_every_call(name: str, tmp_path: Path) -> None:
-    """Ctrl-C in every single evaluation; no candidate is ever judged twice."""
+def test_interrupted_in_evaluations(name: str, tmp_path: Path) -> None:
+    """Ctrl-C in evaluations everywhere; no candidate is ever evaluated twice."""
     result, whole = uninterrupted(name, tmp_path)
     path = tmp_path / "journal.jsonl"
-    judged: list[Arch] = []
+    evaluated: list[Arch] = []
 
     def up_to(limit: int) -> SearchResult:
         def evaluate(arch: Arch) -> dict[str, float]:
-            if len(judged) == limit:
+            if len(evaluated) == limit:
                 raise KeyboardInterrupt
-            judged.append(arch)
+            evaluated.append(arch)
             return accuracy(arch)
 
         return run(name, path, evaluate=evaluate)
 
-    for limit in range(len(result.candidates)):
+    for limit in range(0, len(result.candidates), 5):
         with pytest.raises(KeyboardInterrupt):
             up_to(limit)
         assert whole.startswith(path.read_bytes())
     assert up_to(len(result.candidates)) == result
     assert path.read_bytes() == whole
-    assert judged == [candidate.arch for candidate in result.candidates]
+    assert evaluated == [candidate.arch for candidate in result.candidates]
 
 
 @every_strategy
 def test_cut_at_any_byte(name: str, tmp_path: Path) -> None:
     result, whole = uninterrupted(name, tmp_path)
     path = tmp_path / "journal.jsonl"
-    for size in random.Random(0).sample(range(len(whole)), 40):
+    for size in random.Random(0).sample(range(len(whole)), 10):
         path.write_bytes(whole[:size])
         assert run(name, path) == result
         assert path.read_bytes() == whole
 
 
 def start(name: str, path: Path, seconds: float = 0, **env: str) -> subprocess.Popen[bytes]:
-    """A search in a process of its own, that takes so long for each candidate."""
+    """A search in a separate process, that takes so long for each candidate."""
     folders = [Path(nasformer.search.__file__).parents[2], Path(__file__).parents[1]]
     env = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     return subprocess.Popen([sys.executable, "-m", "search.toy", name, str(path), str(seconds)], env=env)
 
 
-@every_strategy
+@pytest.mark.parametrize("name", ["evolution"])  # how a strategy is resumed is tested without processes
 def test_killed_without_warning(name: str, tmp_path: Path) -> None:
     """SIGKILL once the journal has grown to some random size, wherever the process may be just then."""
     result, whole = uninterrupted(name, tmp_path)
@@ -116,10 +116,9 @@ def test_killed_without_warning(name: str, tmp_path: Path) -> None:
 def test_the_same_in_every_process(name: str, tmp_path: Path) -> None:
     """Hashes of strings differ from process to process; the search must not."""
     _, whole = uninterrupted(name, tmp_path)
-    for hash_seed in ("1", "2"):
-        path = tmp_path / f"{hash_seed}.jsonl"
-        assert start(name, path, PYTHONHASHSEED=hash_seed).wait() == 0
-        assert path.read_bytes() == whole
+    path = tmp_path / "other.jsonl"
+    assert start(name, path, PYTHONHASHSEED="1").wait() == 0
+    assert path.read_bytes() == whole
 
 
 def test_scores_that_are_not_finite_survive_the_journal(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_a_journal_that_does_not_replay_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     other = Struct(embed_dim=Choice(192, 216, 256), blocks=SPACE.fields["blocks"])
     search(other, accuracy, costs, strategy="random", options={"evaluations": 48}, budget=BUDGET, journal=path)
-    with pytest.raises(UserError, match=r"line \d+ is not what this search would have judged there"):
+    with pytest.raises(UserError, match=r"line \d+ is not what this search would have evaluated there"):
         run("random", path)
 
 
@@ -203,9 +202,9 @@ def test_a_journal_with_too_many_lines_is_refused(tmp_path: Path) -> None:
 )
 def test_a_budget_that_nothing_meets_is_refused_at_once(budget: Budget, said: str, tmp_path: Path) -> None:
     def never(arch: Arch) -> dict[str, float]:
-        raise AssertionError("judged a candidate")
+        raise AssertionError("evaluated a candidate")
 
-    for name in STRATEGIES:
+    for name in list_strategies():
         with pytest.raises(UserError, match=said):
             run(name, evaluate=never, budget=budget)
 
@@ -216,6 +215,30 @@ def test_progress_is_reported_for_old_and_new_candidates_alike(tmp_path: Path) -
     assert seen == result.candidates
     run("evolution", tmp_path / "journal.jsonl", on_candidate=seen.append)
     assert seen == result.candidates * 2
+
+
+def test_the_journal_is_open_and_checked_before_the_first_evaluation(tmp_path: Path) -> None:
+    path, events = tmp_path / "journal.jsonl", []
+
+    def evaluate(arch: Arch) -> dict[str, float]:
+        events.append("evaluate")
+        return accuracy(arch)
+
+    run("random", path, evaluate=evaluate, on_open=lambda: events.append("open"))
+    assert events[0] == "open"
+    assert events.count("open") == 1
+    with pytest.raises(UserError, match="seed was 0, now 1"):
+        run("random", path, seed=1, on_open=lambda: events.append("open"))
+    assert events.count("open") == 1
+
+
+def test_costs_are_taken_from_the_scores_and_not_computed_again() -> None:
+    result = run("evolution", objectives=("accuracy", "-macs"))
+    calls: list[Arch] = []
+    problem = Problem(SPACE, lambda arch: calls.append(arch) or costs(arch), objectives=("accuracy", "-macs"))  # type: ignore[func-returns-value]
+    assert problem.front(result.candidates) == result.front
+    assert problem.ranked(result.candidates) == result.ranking
+    assert set(calls) == {SPACE.smallest()}  # which says what costs there are
 
 
 def test_takes_a_space_with_a_root_and_a_strategy_class() -> None:

@@ -1,4 +1,4 @@
-"""A small space whose best member is known, so that searches can be judged; no model, no data."""
+"""A small space whose best member is known, so that searches can be checked; no model, no data."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from nasformer.search.budget import Budget
 from nasformer.search.problem import Problem
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.registry import STRATEGIES
+from nasformer.search.strategies.registry import find_strategy, list_strategies
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Struct
 
-# Those that take any objectives, and judge as many as they say unless the space runs dry.
-STEADY = [name for name, kind in STRATEGIES.items() if kind.takes_ranks]
-OBJECTIVES = {name: ("accuracy",) if name in STEADY else ("accuracy", "params") for name in STRATEGIES}
+# Those that take any objectives, and evaluate as many as they say unless the space is exhausted.
+GENERAL = [name for name, kind in list_strategies().items() if kind.takes_ranks]
+OBJECTIVES = {name: ("accuracy",) if name in GENERAL else ("accuracy", "params") for name in list_strategies()}
 
 BLOCK = Struct(num_heads=Choice(3, 4, role="topology"), mlp_ratio=Choice(3.5, 4.0))
 SPACE = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(6, 7, 8)))
@@ -45,9 +45,9 @@ def accuracy(arch: Arch) -> dict[str, float]:
 
 
 def small(name: str) -> dict[str, Any]:
-    """Options that keep the strategy short: 48 evaluations if it is steady, for whatever options it has."""
+    """Options that keep the strategy short: 48 evaluations if it is general, for whatever options it has."""
     options = {"population": 12, "generations": 4, "parents": 4, "evaluations": 48, "steps": 4, "cycles": 2}
-    known = inspect.signature(STRATEGIES[name]).parameters
+    known = inspect.signature(find_strategy(name)).parameters
     return {option: value for option, value in options.items() if option in known}
 
 
@@ -57,13 +57,14 @@ def problem(name: str, seed: int = 0) -> Problem:
 
 def run(name: str, journal: Path | str | None = None, **changes: Any) -> SearchResult:
     arguments: dict[str, Any] = {
+        "strategy": name,
         "evaluate": accuracy,
         "costs": costs,
         "options": small(name),
         "budget": BUDGET,
         "objectives": OBJECTIVES[name],
     }
-    return search(SPACE, strategy=name, journal=journal, **{**arguments, **changes})
+    return search(SPACE, journal=journal, **{**arguments, **changes})
 
 
 if __name__ == "__main__":  # what the crash tests kill: python -m search.toy STRATEGY JOURNAL SECONDS

@@ -129,9 +129,9 @@ def test_depth_counts_once_and_items_once_for_each_place() -> None:
     ],
 )
 def test_values_become_those_of_the_base(name: str, values: list[Any], expected: tuple[Any, ...]) -> None:
-    found = dimensions(with_choices(NET, {name: values}))[name]
-    assert [(type(value), value) for value in found.values] == [(type(value), value) for value in expected]
-    assert found.role == dimensions(NET)[name].role
+    changed = dimensions(with_choices(NET, {name: values}))[name]
+    assert [(type(value), value) for value in changed.values] == [(type(value), value) for value in expected]
+    assert changed.role == dimensions(NET)[name].role
 
 
 def test_other_dimensions_and_roles_stay() -> None:
@@ -178,9 +178,9 @@ def test_rules_stay_and_may_leave_nothing() -> None:
 
 
 def test_a_subclass_of_one_of_stays_one() -> None:
-    class Own(OneOf):
+    class Special(OneOf):
         pass
 
-    found = with_choices(Struct(op=Own(a=Choice(1)).with_role("size")), {"op.a": [2]}).fields["op"]
-    assert isinstance(found, Own)
-    assert found.role == "size"
+    operator = with_choices(Struct(op=Special(a=Choice(1)).with_role("size")), {"op.a": [2]}).fields["op"]
+    assert isinstance(operator, Special)
+    assert operator.role == "size"

@@ -12,6 +12,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
+from nasformer.space.mutation import MUTATIONS
 from nasformer.space.node import corners
 from nasformer.space.oneof import ByCardinality, OneOf
 from nasformer.space.repeat import Repeat
@@ -138,7 +139,7 @@ def test_decode_refuses_a_wrong_length() -> None:
         TINY.decode([0, 0, 0])
 
 
-def test_encode_refuses_a_stranger() -> None:
+def test_encode_refuses_what_is_no_member() -> None:
     with pytest.raises(UserError, match="allowed: 3, 5"):
         Choice(3, 5).encode(4)
 
@@ -152,6 +153,15 @@ def test_enumerating_a_huge_space_is_lazy() -> None:
     first, second = islice(TINY.enumerate(), 2)
     assert first == TINY.smallest()
     assert second.blocks[-1] == Arch(num_heads=3, mlp_ratio=4.0)
+
+
+def test_equal_blocks_of_many_archs_are_stored_once() -> None:
+    """Else a search of 100,000 candidates would keep more than a million of them."""
+    operators, rng = Repeat(OPERATOR, depth=Choice(4)), Random(0)
+    blocks = [block for _ in range(50) for block in TINY.sample(rng).blocks]
+    blocks += [block for _ in range(50) for block in TINY.mutate(TINY.smallest(), rng, MUTATIONS["code"]).blocks]
+    assert len({id(block) for block in blocks}) == BLOCK.cardinality
+    assert len({id(block) for _ in range(50) for block in operators.sample(rng)}) == OPERATOR.cardinality
 
 
 def test_options_are_drawn_uniformly_whatever_their_size() -> None:
@@ -226,14 +236,14 @@ def test_the_deepest_space_lets_stacks_be_that_a_rule_ties() -> None:
     assert {(len(arch.a), len(arch.b), len(arch.c)) for arch in space.enumerate()} == {(1, 1, 2), (1, 2, 2), (2, 1, 2)}
 
 
-def test_dice_by_cardinality_make_all_members_equal() -> None:
+def test_by_cardinality_make_all_members_equal() -> None:
     """Each OneOf, the nested one as well, picks an option as often as it has members."""
     inner = OneOf(few=Choice(1, 2), many=Choice(*range(6)))
     space, rng, draws = OneOf(one=Choice(0), nested=inner), ByCardinality(3), 9000
-    found = Counter(space.sample(rng) for _ in range(draws))
-    assert len(found) == space.cardinality == 9
-    assert all(abs(count - draws / 9) < 5 * (draws * 8 / 81) ** 0.5 for count in found.values())
+    counts = Counter(space.sample(rng) for _ in range(draws))
+    assert len(counts) == space.cardinality == 9
+    assert all(abs(count - draws / 9) < 5 * (draws * 8 / 81) ** 0.5 for count in counts.values())
 
 
-def test_dice_by_cardinality_are_ordinary_where_there_is_no_alternative() -> None:
+def test_by_cardinality_are_ordinary_where_there_is_no_alternative() -> None:
     assert [TINY.sample(ByCardinality(seed)) for seed in range(9)] == [TINY.sample(Random(seed)) for seed in range(9)]

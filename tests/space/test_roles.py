@@ -14,7 +14,8 @@ from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.genes import Gene, Role, genes, same_role
-from nasformer.space.node import MUTATIONS, Mutation, Node
+from nasformer.space.mutation import MUTATIONS, Mutation
+from nasformer.space.node import Node
 from nasformer.space.oneof import OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Rule, Struct
@@ -62,13 +63,13 @@ def test_children_of_two_that_agree_in_a_role_agree_too(space: Node, seed: int, 
 
 
 @given(spaces, spaces, seeds)
-def test_carrying_gives_a_member_whatever_is_carried(space: Node, foreign: Node, seed: int) -> None:
+def test_adapting_any_value_gives_a_member(space: Node, foreign: Node, seed: int) -> None:
     rng = Random(seed)
-    own, strange = space.sample(rng), foreign.sample(rng)
-    assert space.carry(own, rng) == own
-    for value in (strange, None):
-        carried = space.carry(value, rng)
-        assert space.validate(carried) == carried
+    member, other_value = space.sample(rng), foreign.sample(rng)
+    assert space.adapt(member, rng) == member
+    for value in (other_value, None):
+        adapted = space.adapt(value, rng)
+        assert space.validate(adapted) == adapted
 
 
 @given(spaces, seeds)
@@ -166,8 +167,8 @@ def mutants(value: dict[str, Any], role: Role, times: int = 300) -> set[Arch]:
 
 def test_another_option_takes_over_what_it_has_by_the_same_name() -> None:
     blocks = [{"conv": {"kernel": 3, "width": 64}}]
-    found = {arch.blocks[0] for arch in mutants({"stem": 8, "blocks": blocks}, "topology")}
-    assert found == {
+    results = {arch.blocks[0] for arch in mutants({"stem": 8, "blocks": blocks}, "topology")}
+    assert results == {
         *(Arch(conv=Arch(kernel=kernel, width=64)) for kernel in (3, 5, 7)),
         *(Arch(attention=Arch(width=64, heads=heads)) for heads in (2, 4, 8)),
         Arch(pool=Arch()),
@@ -176,11 +177,11 @@ def test_another_option_takes_over_what_it_has_by_the_same_name() -> None:
 
 def test_what_another_option_does_not_allow_is_drawn() -> None:
     blocks = [{"conv": {"kernel": 3, "width": 16}}]
-    found = {arch.blocks[0] for arch in mutants({"stem": 8, "blocks": blocks}, "topology")}
-    assert {block.attention.width for block in found if "attention" in block} == {32, 64}
+    results = {arch.blocks[0] for arch in mutants({"stem": 8, "blocks": blocks}, "topology")}
+    assert {block.attention.width for block in results if "attention" in block} == {32, 64}
 
 
-def test_carrying_goes_into_structs_lists_and_options() -> None:
+def test_adapting_goes_into_structs_lists_and_options() -> None:
     inner = OneOf(thin=Struct(ratio=Choice(1, 2)), wide=Struct(ratio=Choice(2, 3)))
     old = Struct(mlp=Struct(ratio=Choice(1, 2, 3), bias=Choice(True, False)), stack=Repeat(inner, depth=Choice(2)))
     new = Struct(
@@ -189,53 +190,53 @@ def test_carrying_goes_into_structs_lists_and_options() -> None:
         long=Repeat(Choice(1), depth=Choice(3)),
     )
     value = old.validate({"mlp": {"ratio": 3, "bias": True}, "stack": [{"thin": {"ratio": 1}}, {"wide": {"ratio": 3}}]})
-    carried = new.carry(value, Random(0))
-    assert carried == Arch(mlp=Arch(ratio=3, drop=0.1), stack=value.stack, long=(1, 1, 1))
-    longer = Repeat(Choice(1, 2, 3), depth=Choice(4)).carry((3, 2), Random(0))
+    adapted = new.adapt(value, Random(0))
+    assert adapted == Arch(mlp=Arch(ratio=3, drop=0.1), stack=value.stack, long=(1, 1, 1))
+    longer = Repeat(Choice(1, 2, 3), depth=Choice(4)).adapt((3, 2), Random(0))
     assert longer == (3, 2, 2, 2)
 
 
-def test_rules_hold_in_what_is_carried_and_what_is_drawn_gives_way() -> None:
+def test_rules_hold_in_what_is_adapted_and_drawn_values_give_way() -> None:
     rule = Rule(("width", "heads"), lambda width, heads: width % heads == 0, "heads must divide width")
     new = Struct(rule, width=Choice(30, 32), heads=Choice(3, 4, 8))
-    found = {new.carry(Arch(width=32), Random(seed)) for seed in range(40)}
-    assert found == {Arch(width=32, heads=4), Arch(width=32, heads=8)}
-    clash = {new.carry(Arch(width=32, heads=3), Random(seed)) for seed in range(40)}
-    assert clash == {*found, Arch(width=30, heads=3)}
+    results = {new.adapt(Arch(width=32), Random(seed)) for seed in range(40)}
+    assert results == {Arch(width=32, heads=4), Arch(width=32, heads=8)}
+    clash = {new.adapt(Arch(width=32, heads=3), Random(seed)) for seed in range(40)}
+    assert clash == {*results, Arch(width=30, heads=3)}
 
 
 def test_deeper_copies_the_topology_of_the_last_item() -> None:
     blocks = [{"conv": {"kernel": 3, "width": 16}}, {"conv": {"kernel": 7, "width": 16}}]
-    found = mutants({"stem": 8, "blocks": blocks}, "size")
-    assert {len(arch.blocks) for arch in found} == {1, 2, 3, 4}
-    for arch in found:
+    results = mutants({"stem": 8, "blocks": blocks}, "size")
+    assert {len(arch.blocks) for arch in results} == {1, 2, 3, 4}
+    for arch in results:
         assert [block.conv.kernel for block in arch.blocks] == [3, 7, 7, 7][: len(arch.blocks)]
-    assert {arch.blocks[-1].conv.width for arch in found if len(arch.blocks) == 4} == {16, 32, 64}
-    assert {arch.stem for arch in found} == {8, 16}
+    assert {arch.blocks[-1].conv.width for arch in results if len(arch.blocks) == 4} == {16, 32, 64}
+    assert {arch.stem for arch in results} == {8, 16}
 
 
 def test_deeper_in_topology_copies_the_sizes() -> None:
     tower = Repeat(Struct(kernel=KERNEL, width=Choice(16, 32)), depth=Choice(0, 1, 3, role="topology"))
     rng, parent = Random(0), (Arch(kernel=3, width=32),)
-    found = {tower.mutate(parent, rng, limited(CERTAIN, "topology")) for _ in range(200)}
-    assert {len(value) for value in found} == {0, 1, 3}
-    assert {item.width for value in found for item in value} == {32}
-    assert {value[2].kernel for value in found if len(value) == 3} == {3, 5, 7}
+    results = {tower.mutate(parent, rng, limited(CERTAIN, "topology")) for _ in range(200)}
+    assert {len(value) for value in results} == {0, 1, 3}
+    assert {item.width for value in results for item in value} == {32}
+    assert {value[2].kernel for value in results if len(value) == 3} == {3, 5, 7}
 
 
 def test_an_empty_list_has_nothing_to_copy() -> None:
     tower = Repeat(KERNEL, depth=Choice(0, 2))
-    found = {tower.mutate((), Random(seed), limited(CERTAIN, "size")) for seed in range(60)}
-    assert {kernel for value in found for kernel in value} == {3, 5, 7}
+    results = {tower.mutate((), Random(seed), limited(CERTAIN, "size")) for seed in range(60)}
+    assert {kernel for value in results for kernel in value} == {3, 5, 7}
 
 
 def test_a_block_is_redrawn_in_its_role_alone() -> None:
     tower = Repeat(Struct(kernel=KERNEL, width=Choice(16, 32)), depth=Choice(1))
     rng, parent = Random(0), (Arch(kernel=3, width=32),)
     whole = Mutation(0, 0, 0.5, "block", "topology")
-    found = [tower.mutate(parent, rng, whole) for _ in range(3000)]
-    assert {value[0].width for value in found} == {32}
-    assert sum(value != parent for value in found) / 3000 == pytest.approx(0.5 * 2 / 3, abs=0.04)
+    results = [tower.mutate(parent, rng, whole) for _ in range(3000)]
+    assert {value[0].width for value in results} == {32}
+    assert sum(value != parent for value in results) / 3000 == pytest.approx(0.5 * 2 / 3, abs=0.04)
 
 
 def test_agreeing_counts_only_what_both_have() -> None:

@@ -11,7 +11,8 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
-from nasformer.space.node import Mutation, corners
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import corners
 from nasformer.space.oneof import OneOf
 from nasformer.space.struct import Rule, Struct
 
@@ -108,8 +109,8 @@ def test_separate_rules_make_separate_groups() -> None:
 def test_corners_under_a_rule_between_operators() -> None:
     operator = OneOf(conv=Choice(3, 5), attention=Choice(4, 8))
     mixed = Rule(("a", "b"), lambda a, b: set(a) != set(b), "neighbours must use different operators")
-    found = corners(Struct(mixed, a=operator, b=operator))
-    assert set(found) == {
+    members = corners(Struct(mixed, a=operator, b=operator))
+    assert set(members) == {
         Arch(a=Arch(conv=5), b=Arch(attention=8)),
         Arch(a=Arch(attention=8), b=Arch(conv=5)),
     }

@@ -80,7 +80,7 @@ def test_file_needs_a_space(tmp_path: Path) -> None:
         load_supernet(saved(tmp_path / "weights.pth", weights_of(toy_supernet())))
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(str(tmp_path / "none.pth"))):
         load_supernet(tmp_path / "none.pth", toy_space())
     with pytest.raises(UserError, match=r"supernet\.json is missing"):

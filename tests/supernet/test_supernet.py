@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from families.small import SPACES, each_arch, each_space, images, randomise, some_archs
+from families.small import FAMILIES, each_arch, each_family, images, randomise, some_archs
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.sharing import Rule
+from nasformer.families.sharing import SharingRule
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.node import corners
@@ -22,15 +23,9 @@ from supernet.toy import alternatives_space, toy_space, toy_supernet
 
 
 @cache
-def shared_supernet(name: str) -> Supernet:
-    """Large spaces take a second to fill with random numbers: the tests that leave them alone share one."""
-    return randomise(Supernet(SPACES[name]))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def forget() -> Iterator[None]:
-    yield
-    shared_supernet.cache_clear()
+def shared_supernet(family: str) -> Supernet:
+    """For tests that leave its weights alone."""
+    return randomise(Supernet(FAMILIES[family]))
 
 
 def run(model: Callable[..., Tensor], x: Tensor, *arch: Arch) -> Tensor:
@@ -48,7 +43,7 @@ def gradients(module: nn.Module, prefix: str = "") -> dict[str, Tensor | None]:
 
 @each_arch
 def test_sliced_equals_extracted(space: Space, arch: Arch) -> None:
-    supernet, x = shared_supernet(space.name), images(space)
+    supernet, x = shared_supernet(space.model.family), images(space)
     model = supernet.extract(arch)
     with torch.no_grad():
         for training in (False, True):
@@ -57,10 +52,10 @@ def test_sliced_equals_extracted(space: Space, arch: Arch) -> None:
             assert output.isfinite().all()
 
 
-@each_space
+@each_family
 def test_gradients_flow_into_the_slices_and_nowhere_else(space: Space) -> None:
     arch, x = space.root.smallest(), images(space, batch=4)
-    supernet = shared_supernet(space.name).train()
+    supernet = shared_supernet(space.model.family).train()
     supernet.zero_grad()
     model = supernet.extract(arch)
     run(supernet, x, arch).square().mean().backward()
@@ -76,7 +71,7 @@ def test_gradients_flow_into_the_slices_and_nowhere_else(space: Space) -> None:
     supernet.zero_grad()
 
 
-def check_gradient(name: str, found: Tensor | None, expected: Tensor | None, rule: Rule) -> None:
+def check_gradient(name: str, found: Tensor | None, expected: Tensor | None, rule: SharingRule) -> None:
     assert found is not None
     assert expected is not None
     torch.testing.assert_close(rule(found, expected.shape), expected, msg=name)
@@ -115,7 +110,7 @@ def test_extracted_model_owns_its_weights() -> None:
 
 
 @pytest.mark.parametrize(("sharing", "expected"), [("by_head", [0, 1, 4, 5, 8, 9]), ("contiguous", [0, 1, 2, 3, 4, 5])])
-def test_bias_of_q_k_and_v(sharing: str, expected: list[int]) -> None:
+def test_bias_of_qkv_is_sliced_by_head_or_contiguously(sharing: str, expected: list[int]) -> None:
     """2 heads of 2: entries 0-3 are q, 4-7 k, 8-11 v. What does the net with 1 head use?"""
     options = {"img_size": 8, "patch_size": 8, "head_dim": 2, "qkv_bias_sharing": sharing}
     space = Space("one", AutoFormer, declare((8,), (1, 2), (1.0,), (1,)), options)
@@ -133,9 +128,9 @@ def test_bias_of_q_k_and_v(sharing: str, expected: list[int]) -> None:
 # The shared weights
 
 
-@pytest.mark.parametrize("space", [*SPACES.values(), alternatives_space()], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [*FAMILIES.values(), alternatives_space()], ids=lambda space: space.name)
 def test_weights_are_those_of_the_largest_members(space: Space) -> None:
-    supernet = Supernet(space) if space.name not in SPACES else shared_supernet(space.name)
+    supernet = Supernet(space)
     shared = {name: weight.shape for name, weight in supernet.weights.named_parameters()}
     needed: dict[str, torch.Size] = {}
     with torch.device("meta"):
@@ -167,12 +162,22 @@ def test_seed_decides_the_weights_and_leaves_other_random_numbers_alone() -> Non
     assert not torch.equal(states[0]["weights.head.fc.weight"], states[2]["weights.head.fc.weight"])
 
 
-def test_first_run_of_a_layer_draws_no_random_numbers() -> None:
+def test_building_a_skeleton_draws_no_random_numbers() -> None:
     """Otherwise a training that was killed and went on would see other stochastic depth than one that ran through."""
     supernet = toy_supernet(drop_path_rate=0.5).train()
     x, arch = images(supernet.space, batch=8), supernet.space.root.largest()
     assert not supernet.skeletons
     assert torch.equal(run(supernet, x, arch), run(supernet, x, arch))
+
+
+def test_repr_is_short_and_html_is_escaped() -> None:
+    supernet = toy_supernet()
+    params = sum(weight.numel() for weight in supernet.parameters())
+    assert repr(supernet) == f"Supernet('toy', {params:,} shared parameters, cpu)"
+    hostile = Supernet(replace(toy_space(), name="<script>", about="a & b"))
+    assert "<script>" not in hostile._repr_html_()
+    assert "&lt;script&gt;" in hostile._repr_html_()
+    assert f"{params:,} shared parameters, cpu" in hostile._repr_html_()
 
 
 def test_no_weight_decay_names_shared_weights() -> None:
@@ -232,7 +237,7 @@ def test_other_device() -> None:
     assert {tensor.device.type for tensor in supernet.extract(arch).state_dict().values()} == {"meta"}
 
 
-def test_one_skeleton_and_one_graph_for_each_kind_of_layer() -> None:
+def test_one_skeleton_and_one_compiled_graph_for_each_kind_of_segment() -> None:
     supernet, graphs = toy_supernet(drop_path_rate=0.3).train(), list[Any]()
     x = images(supernet.space)
     block, other = {"num_heads": 2, "mlp_ratio": 3.0}, {"num_heads": 1, "mlp_ratio": 2.0}

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import kill
+import processes
+import tiny  # noqa: F401 - one thread, as for all small tensors
+from nasformer.cli.main import main
 
 CONFIG = """
 space: autoformer-micro
@@ -17,7 +19,7 @@ holdout: 0.2
 max_params: 150K
 export: false
 model: {drop_path_rate: 0.2}
-train: {epochs: EPOCHS, batch_size: 64, ema: 0.9, log_epochs: 0.2, checkpoint_seconds: 0, augment: {mixup: 0.5}}
+train: {epochs: EPOCHS, batch_size: 64, ema: 0.9, log_epochs: 0.2, checkpoint_seconds: 0.1, augment: {mixup: 0.5}}
 search: {population: 10, generations: GENERATIONS, parents: 4}
 """
 
@@ -54,16 +56,16 @@ def disturb(folder: Path, stages: list[str], seed: int, epochs: int, generations
     """Kills a run once for each stage named, lets it finish, and compares it with an undisturbed one."""
     config = folder / "config.yaml"
     config.write_text(CONFIG.replace("EPOCHS", str(epochs)).replace("GENERATIONS", str(generations)))
-    command = kill.nasformer("run", "--config", config, "--out")
+    command = ["run", "--config", str(config), "--out"]
     whole, run = folder / "whole" / "run", folder / "parts" / "run"  # of one name, which the report shows
-    typical, rng = kill.finish([*command, str(whole)]), random.Random(seed)
+    assert main([*command, str(whole)]) == 0
+    rng = random.Random(seed)
     for stage in stages:
-        # Anywhere in a run; or while a stage is under way, which lasts a fraction of the run.
-        delay = typical * (rng.random() if stage == "anywhere" else rng.uniform(0, 0.03))
-        landed = kill.kill([*command, str(run)], moving(run, stage), delay)
+        delay = rng.uniform(0, 5 if stage == "anywhere" else 0.05)
+        landed = processes.kill_command([*command, str(run)], moving(run, stage), delay)
         print(f"killed {landed}, meant for {stage}: at step {trained(run)}, journal of {judged(run)} lines")
         assert landed or stage == "anywhere"
-    kill.finish([*command, str(run)])
+    assert main([*command, str(run)]) == 0
     expected, found = ended(whole), ended(run)
     assert {"train/log.jsonl", "search/journal.jsonl", "result.json", "supernet/supernet.safetensors"} <= set(expected)
     assert found.keys() == expected.keys()
@@ -71,7 +73,7 @@ def disturb(folder: Path, stages: list[str], seed: int, epochs: int, generations
 
 
 def test_a_run_killed_twice_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    disturb(tmp_path, ["train", "search"], seed=0, epochs=3, generations=3)
+    disturb(tmp_path, ["train", "search"], seed=0, epochs=2, generations=2)
 
 
 @pytest.mark.slow

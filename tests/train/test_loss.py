@@ -65,9 +65,9 @@ def test_a_model_folder_can_teach(tmp_path: Path) -> None:
     model = tiny.SPACE.build(tiny.SMALLEST)
     save_model(model, tmp_path)
     tiny.assert_same(load_teacher(str(tmp_path), 10, 1, CPU), model)
-    recipe = tiny.recipe(epochs=1, teacher=str(tmp_path), teacher_weight=1.0)
+    recipe = tiny.recipe(iterations=2, teacher=str(tmp_path), teacher_weight=1.0)
     taught, _ = tiny.train(None, recipe)
-    alone, _ = tiny.train(None, tiny.recipe(epochs=1))
+    alone, _ = tiny.train(None, tiny.recipe(iterations=2))
     assert not torch.equal(taught.weights.head.fc.weight, alone.weights.head.fc.weight)
 
 

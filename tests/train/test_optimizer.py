@@ -1,3 +1,5 @@
+"""Which weights decay, which move, and their moving average."""
+
 from __future__ import annotations
 
 import copy
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 import tiny
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.optim import FrozenSlices, make_optimizer
+from nasformer.train.optim import FrozenSlices, MovingAverage, make_optimizer
 
 BARE = ("bias", "norm", "cls_token", "pos_embed")
 
@@ -107,3 +109,44 @@ def test_frozen_slices_of_several_archs_are_their_union() -> None:
     for name in expected_a:
         union = expected_a[name] | expected_b[name]
         assert torch.equal(found.get(name, torch.zeros_like(union)), union), name
+
+
+# The moving average
+
+
+def constant_layer(value: float) -> nn.Linear:
+    layer = nn.Linear(2, 1)
+    for weight in layer.parameters():
+        nn.init.constant_(weight, value)
+    return layer
+
+
+def test_the_average_follows_the_formula() -> None:
+    layer = constant_layer(1.0)
+    average, expected = MovingAverage(layer, decay=0.9), 1.0
+    for step, value in enumerate([2.0, -1.0, 5.0, 0.5] * 30):
+        for weight in layer.parameters():
+            nn.init.constant_(weight, value)
+        average.update(layer, step)
+        decay = min(0.9, (1 + step) / (10 + step))  # lower early on
+        expected = decay * expected + (1 - decay) * value
+        for tensor in average.tensors.values():
+            assert tensor.flatten().tolist() == pytest.approx([expected] * tensor.numel(), rel=1e-5)
+
+
+def test_the_average_is_of_its_own_until_it_is_copied() -> None:
+    layer = constant_layer(1.0)
+    average = MovingAverage(layer, decay=0.5)
+    average.update(constant_layer(3.0), step=100)
+    assert torch.equal(layer.weight, torch.ones(1, 2))
+    average.copy_to(layer)
+    assert torch.equal(layer.weight, torch.full((1, 2), 2.0))
+    assert torch.equal(layer.bias, torch.full((1,), 2.0))
+
+
+def test_restore_goes_back() -> None:
+    average = MovingAverage(constant_layer(1.0), decay=0.5)
+    kept = {name: tensor.clone() for name, tensor in average.tensors.items()}
+    average.update(constant_layer(3.0), step=100)
+    average.restore(kept)
+    assert all(torch.equal(average.tensors[name], kept[name]) for name in kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ import tiny
 from nasformer.data.loaders import Batch
 from nasformer.errors import UserError
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.checkpoint import Checkpoints
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import Trainer, train_supernet
 from nasformer.train.loss import soft_cross_entropy
 from nasformer.train.recipe import Recipe
 from train.test_resume import ended
 
-TOTAL = 16  # steps; an interval is two, and there is a checkpoint after each
+TOTAL = 12  # steps, of which an epoch has eight and an interval two; there is a checkpoint after each
+SHIFT = 16  # to the first whole epoch behind the end
+
+
+def recipe_of(**changes: Any) -> Recipe:
+    return tiny.recipe(iterations=TOTAL, **changes)
 
 
 class Poisoned(tiny.Watched):
@@ -45,14 +50,14 @@ def train(
 
 
 def test_it_goes_back_once_and_on_with_other_draws_and_half_the_rate(tmp_path: Path, capsys: Any) -> None:
-    recipe = tiny.recipe(ema=0.9)
+    recipe = recipe_of(ema=0.9)
     model, batches = train(tmp_path / "bad", recipe, quiet=False)
     plain, _ = train(tmp_path / "good", recipe, bad=-1)
-    assert batches.taken == [*range(6), *range(TOTAL + 4, 2 * TOTAL)]
+    assert batches.taken == [*range(6), *range(SHIFT + 4, SHIFT + TOTAL)]
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
     with pytest.raises(AssertionError):
         tiny.assert_same(model, plain)
-    told = {"back_to": 4, "failed": 6, "what": "loss", "shift": TOTAL}
+    told = {"back_to": 4, "failed": 6, "what": "loss", "shift": SHIFT}
     log, good = TrainLog.read(tmp_path / "bad" / "log.jsonl"), TrainLog.read(tmp_path / "good" / "log.jsonl")
     assert log[:2] == good[:2]
     assert log[2] == {"step": 4, "epoch": 0.5, "rollback": told}
@@ -62,11 +67,10 @@ def test_it_goes_back_once_and_on_with_other_draws_and_half_the_rate(tmp_path: P
     assert capsys.readouterr().err.count(message) == 1
 
 
-@pytest.mark.parametrize("moments", [[TOTAL + 5], [3, TOTAL + 4, 2 * TOTAL - 1]])
-def test_killed_in_the_second_attempt_it_ends_the_same(tmp_path: Path, moments: list[int]) -> None:
-    recipe = tiny.recipe(ema=0.9, optimizer="sgd", lr=0.05)
+def test_killed_in_the_second_attempt_it_ends_the_same(tmp_path: Path) -> None:
+    recipe = recipe_of(ema=0.9, optimizer="sgd", lr=0.05)
     expected, _ = train(tmp_path / "whole", recipe)
-    for moment in moments:
+    for moment in (3, SHIFT + 4, SHIFT + 5, SHIFT + TOTAL - 1):  # before, just after, within an interval, at the end
         with pytest.raises(tiny.Interrupted):
             train(tmp_path / "parts", recipe, fail_at=moment)
     found, _ = train(tmp_path / "parts", recipe)
@@ -77,23 +81,49 @@ def test_killed_in_the_second_attempt_it_ends_the_same(tmp_path: Path, moments: 
     assert ended(tmp_path / "parts") == before
 
 
+def test_a_checkpoint_of_the_failed_attempt_does_not_count(tmp_path: Path) -> None:
+    """There is one after step 5, with weights that are still finite, when the next step fails."""
+    recipe = recipe_of(log_epochs=0.5)
+    expected, _ = train(None, recipe, bad=6)
+    with pytest.raises(tiny.Interrupted):
+        train(tmp_path, recipe, bad=6, fail_at=6)
+    assert (tmp_path / "checkpoints" / "step-6").exists()
+    with pytest.raises(tiny.Interrupted):
+        train(tmp_path, recipe, bad=6, fail_at=SHIFT + 4)
+    assert not (tmp_path / "checkpoints" / "step-6").exists()
+    found, batches = train(tmp_path, recipe, bad=6)
+    assert batches.taken == list(range(SHIFT + 4, SHIFT + TOTAL))
+    tiny.assert_same(found, expected)
+
+
+def test_where_the_start_of_the_interval_is_lost_it_cannot_go_back(tmp_path: Path) -> None:
+    recipe = recipe_of(log_epochs=0.5)
+    with pytest.raises(tiny.Interrupted):
+        train(tmp_path, recipe, bad=6, fail_at=6)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-4")
+    with pytest.raises(UserError, match="the loss is not finite at step 8; the last checkpoint is kept"):
+        train(tmp_path, recipe, bad=6)
+
+
 def test_where_it_goes_back_to_does_not_depend_on_the_moments_of_checkpoints(tmp_path: Path) -> None:
-    """Here there is no checkpoint before the end: it goes back to weights in memory; killed, it begins anew."""
-    often, rare = tiny.recipe(), tiny.recipe(checkpoint_seconds=1e9)
+    """Here there is no checkpoint before the failure: it goes back to weights in memory, and saves these."""
+    often, rare = recipe_of(), recipe_of(checkpoint_seconds=1e9)
     expected, _ = train(tmp_path / "often", often)
     with pytest.raises(tiny.Interrupted):
-        train(tmp_path / "rare", rare, fail_at=TOTAL + 9)
+        train(tmp_path / "rare", rare, fail_at=SHIFT + 9)
     found, batches = train(tmp_path / "rare", rare)
-    assert batches.taken == [*range(4), *range(TOTAL + 4, 2 * TOTAL)]  # it knows, and does not fail a second time
+    assert batches.taken == list(range(SHIFT + 4, SHIFT + TOTAL))  # it knows, and does not fail a second time
     tiny.assert_same(found, expected)
     assert ended(tmp_path / "rare") == ended(tmp_path / "often")
     tiny.assert_same(train(None, often)[0], expected)  # the same without a folder
 
 
 def test_it_goes_back_to_the_beginning_where_nothing_was_good_before(tmp_path: Path) -> None:
-    model, batches = train(tmp_path, tiny.recipe(), bad=1)
-    assert batches.taken == [0, 1, *range(TOTAL, 2 * TOTAL)]
-    again, _ = train(None, tiny.recipe(), bad=0)
+    with pytest.raises(tiny.Interrupted):
+        train(tmp_path, recipe_of(), bad=1, fail_at=SHIFT)  # its first attempt left a checkpoint at step 1
+    model, batches = train(tmp_path, recipe_of(), bad=1)
+    assert batches.taken == list(range(SHIFT, SHIFT + TOTAL))
+    again, _ = train(None, recipe_of(), bad=0)
     tiny.assert_same(again, model)  # from the same initial weights, with the momenta of none
 
 
@@ -105,7 +135,7 @@ def test_a_lower_rate_can_save_a_training() -> None:
         return soft_cross_entropy(logits, images, targets) * (math.nan if rate > 6e-4 else 1.0)
 
     def make(lr: float) -> Trainer:
-        recipe = tiny.recipe(lr=lr)
+        recipe = recipe_of(lr=lr)
         return Trainer(
             tiny.supernet(),
             tiny.Watched(recipe),
@@ -130,7 +160,7 @@ def test_weights_that_are_no_numbers_are_gone_back_from(tmp_path: Path) -> None:
         bad = trainer.rollback is None
         return soft_cross_entropy(logits, images, targets) + ((logits * 0).sqrt().sum() if bad else 0)
 
-    recipe = tiny.recipe(log_epochs=0.001)
+    recipe = recipe_of(log_epochs=0.001)
     trainer = Trainer(
         tiny.supernet(), tiny.Watched(recipe), recipe, sampler=lambda step: [tiny.LARGEST], loss=sly, quiet=True
     )
@@ -138,11 +168,3 @@ def test_weights_that_are_no_numbers_are_gone_back_from(tmp_path: Path) -> None:
     assert trainer.rollback is not None
     assert (trainer.rollback.what, trainer.rollback.back_to, trainer.rollback.failed) == ("weights' norm", 0, 1)
     assert all(torch.isfinite(weight).all() for weight in trainer.model.parameters())
-
-
-def test_a_rollback_of_other_settings_is_none_of_ours(tmp_path: Path) -> None:
-    facts = {"back_to": 0, "failed": 2, "what": "loss", "shift": 16}
-    Checkpoints(tmp_path, {"lr": 0.1, "shape": (1, 2)}).note_rollback(facts)
-    assert Checkpoints(tmp_path, {"lr": 0.1, "shape": (1, 2)}).noted_rollback() == facts
-    assert Checkpoints(tmp_path, {"lr": 0.2, "shape": (1, 2)}).noted_rollback() is None
-    assert Checkpoints(tmp_path / "none", {"lr": 0.1}).noted_rollback() is None

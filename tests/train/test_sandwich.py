@@ -88,13 +88,12 @@ def test_only_the_largest_learns_by_the_loss_that_was_asked_for() -> None:
     assert loss == pytest.approx((3 * losses[0] + sum(losses[1:])) / 4, rel=1e-5)
 
 
-@pytest.mark.parametrize("distil", [False, True])
-def test_a_sandwich_learns_the_digits(distil: bool) -> None:
+def test_a_sandwich_learns_the_digits() -> None:
     """Taught by the largest, it is slower at first: chance is 0.1."""
-    changes: dict[str, Any] = {"sandwich": 2, "inplace_distillation": distil, "decay": "largest", "weight_decay": 1e-3}
-    model, batches = tiny.train(None, tiny.recipe(epochs=2, batch_size=64, lr=3e-3, **changes))
+    changes: dict[str, Any] = {"inplace_distillation": True, "decay": "largest", "weight_decay": 1e-3}
+    model, batches = tiny.train(None, tiny.recipe(epochs=2, batch_size=64, lr=3e-3, sandwich=2, **changes))
     for arch in (tiny.SMALLEST, tiny.LARGEST):
-        assert evaluate(model, batches, "test", arch=arch)["accuracy"] > (0.3 if distil else 0.5)
+        assert evaluate(model, batches, "test", arch=arch)["accuracy"] > 0.3
 
 
 # Weight decay through the largest
@@ -154,7 +153,7 @@ def test_a_single_model_is_trained_as_if_the_options_of_supernets_were_not_there
     for changes in ({}, options):
         torch.manual_seed(0)
         models.append(tiny.SPACE.build(tiny.SMALLEST))
-        train_model(models[-1], tiny.DATA, tiny.recipe(epochs=1, **changes), quiet=True)
+        train_model(models[-1], tiny.DATA, tiny.recipe(iterations=2, **changes), quiet=True)
     tiny.assert_same(*models)
 
 
@@ -162,9 +161,3 @@ def test_a_single_model_is_trained_as_if_the_options_of_supernets_were_not_there
 def test_without_a_sandwich_there_is_no_largest(changes: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="needs the largest arch in every step; set sandwich to 2"):
         tiny.recipe(**changes)
-
-
-@pytest.mark.parametrize("name", ["sandwich", "watch_epochs"])
-def test_no_less_than_nothing(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} is -1; give 0 or more"):
-        tiny.recipe(**{name: -1})

@@ -1,10 +1,16 @@
+"""Steps, epochs and the learning rate of a training."""
+
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
-from nasformer.train.optim import learning_rate
+import tiny
+from nasformer.errors import UserError
+from nasformer.train.log import TrainLog
+from nasformer.train.loop import learning_rate
 from nasformer.train.recipe import Recipe
 
 RECIPE = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.1, min_lr=0.2)
@@ -38,3 +44,38 @@ def test_the_rate_is_scaled_to_the_batch() -> None:
     assert Recipe(lr=5e-4, lr_batch=512, batch_size=1024).peak_lr() == pytest.approx(1e-3)
     assert Recipe(lr=5e-4, batch_size=1024).peak_lr() == 5e-4
     assert learning_rate(0, 5, Recipe(warmup_epochs=0, lr=1.0, lr_batch=64, batch_size=32)) == 0.5
+
+
+# Steps in place of epochs
+
+
+def test_it_ends_after_so_many_steps(tmp_path: Path) -> None:
+    """In the middle of an epoch, of which there are eight steps."""
+    _, batches = tiny.train(tmp_path, tiny.recipe(epochs=99, iterations=9))
+    assert batches.taken == list(range(9))
+    lines = TrainLog.read(tmp_path / "log.jsonl")
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 9]
+    assert lines[-1]["epoch"] == pytest.approx(9 / 8, abs=1e-4)
+    _, again = tiny.train(tmp_path, tiny.recipe(epochs=7, iterations=9))
+    assert again.taken == []  # what epochs would have been has no meaning
+
+
+def test_whole_epochs_are_the_same_either_way() -> None:
+    by_epochs, _ = tiny.train(None, tiny.recipe(epochs=1))
+    by_steps, _ = tiny.train(None, tiny.recipe(iterations=8))
+    tiny.assert_same(by_steps, by_epochs)
+
+
+def test_the_cosine_ends_with_the_last_step() -> None:
+    recipe = Recipe(iterations=37, warmup_epochs=0.5, lr=1.0, min_lr=0.25)
+    assert learning_rate(37, 10, recipe) == 0.25
+    assert learning_rate(21, 10, recipe) == pytest.approx(0.625)  # half way between 5 and 37
+
+
+def test_another_number_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    for first, *others in ((None, 8), (8, None, 9)):
+        folder = tmp_path / str(first)
+        tiny.train(folder, tiny.recipe(epochs=1, iterations=first))
+        for second in others:
+            with pytest.raises(UserError, match=r"was trained with (iterations|epochs) = "):
+                tiny.train(folder, tiny.recipe(epochs=1, iterations=second))

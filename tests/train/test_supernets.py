@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from nasformer.data.loaders import Batches
-from nasformer.train.loop import search_supernet
+from nasformer.runs.search import search_supernet
 
 OPTIONS = {"population": 4, "generations": 2}
 
@@ -47,12 +47,12 @@ def test_a_search_never_touches_the_test_images(monkeypatch: Any) -> None:
     seen = []
     real = Batches.evaluation
 
-    def watched(self: Batches, split: Any, batch_size: int) -> Any:
+    def recorded(self: Batches, split: Any, batch_size: int) -> Any:
         seen.append(split)
         assert split != "test"
         return real(self, split, batch_size)
 
-    monkeypatch.setattr(Batches, "evaluation", watched)
+    monkeypatch.setattr(Batches, "evaluation", recorded)
     search_supernet(tiny.supernet(), tiny.DATA, options=OPTIONS, quiet=True)
     assert set(seen) == {"holdout"}
 

@@ -1,4 +1,4 @@
-"""`python -m nasformer.cli` and `torchrun -m nasformer.cli`."""
+"""`python -m nasformer.cli`, also for torchrun."""
 
 import sys
 

@@ -16,26 +16,24 @@ from torch import Tensor
 from nasformer.data import randaugment as colour
 from nasformer.data.geometry import apply_move, draw_move, random_boxes
 from nasformer.data.images import normalise, send
-from nasformer.data.options import AugmentConfig
-from nasformer.data.randaugment import Layer, RandAugment, add_geometry, apply_colours, draw_layer
-from nasformer.utils.rng import Draws, Stream, generator, mix
+from nasformer.data.options import AugmentOptions, RandAugment
+from nasformer.data.randaugment import Layer, add_geometry, apply_colours, draw_layer
+from nasformer.utils.rng import Draws, Purpose, generator, mix
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Random erasing (Zhong et al. 2020), timm's "pixel" mode: a box of the normalised image becomes noise.
-# ----------------------------------------------------------------------------------------------------------------------
+# Random erasing (Zhong et al. 2020), timm's "pixel" mode: a box of the normalised image becomes noise
 
-AREA = (0.02, 1 / 3)
-ASPECT = (0.3, 1 / 0.3)
-OFFSETS = 2**16
+ERASED_AREA = (0.02, 1 / 3)
+ERASED_ASPECT = (0.3, 1 / 0.3)
+NOISE_OFFSETS = 2**16
 
 
 def erase(images: Tensor, draws: Draws, probability: float) -> Tensor:
     """Fill a box of some normalised float images with normal noise."""
     height, width = images.shape[-2:]
     erased = draws.chance(probability)
-    h, w = random_boxes(draws, (height, width), AREA, ASPECT, largest=(height - 1, width - 1))
+    h, w = random_boxes(draws, (height, width), ERASED_AREA, ERASED_ASPECT, largest=(height - 1, width - 1))
     top, left = draws.integers(height - h + 1), draws.integers(width - w + 1)
-    offset = draws.integers(OFFSETS)
+    offset = draws.integers(NOISE_OFFSETS)
     box = send(torch.stack([top, top + h * erased, left, left + w * erased, offset]), images.device)
     noise = _noise(images, box[4])
     return torch.where(_inside(box, height, width), noise, images)
@@ -54,20 +52,17 @@ def _noise(images: Tensor, offset: Tensor) -> Tensor:
     Drawing it anew would mean numbers for each pixel of the global batch on the CPU, the slowest part of all.
     """
     pixels = images[0].numel()
-    tape = _tape(pixels + OFFSETS, images.device)
+    tape = _noise_tape(pixels + NOISE_OFFSETS, images.device)
     return tape.unfold(0, pixels, 1).index_select(0, offset).view(images.shape)
 
 
 @lru_cache(maxsize=4)
-def _tape(length: int, device: torch.device) -> Tensor:
+def _noise_tape(length: int, device: torch.device) -> Tensor:
     return torch.randn(length, generator=generator(0)).to(device)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Labels to soft targets: label smoothing, mixup (Zhang et al. 2018) and cutmix (Yun et al. 2019).
-#
+# Soft targets: label smoothing, mixup (Zhang et al. 2018) and cutmix (Yun et al. 2019).
 # One mode and one lambda for the whole global batch, as in timm's "batch" mode.
-# ----------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -80,6 +75,8 @@ class Mix:
 
 @dataclass(frozen=True)
 class Mixing:
+    """Label smoothing, mixup and cutmix of a batch."""
+
     mixup: float
     cutmix: float
     probability: float
@@ -88,28 +85,28 @@ class Mixing:
     num_classes: int
 
     @classmethod
-    def of(cls, config: AugmentConfig, num_classes: int) -> Mixing:
-        return cls(config.mixup, config.cutmix, config.mix_prob, config.switch_prob, config.smoothing, num_classes)
+    def of(cls, options: AugmentOptions, num_classes: int) -> Mixing:
+        return cls(options.mixup, options.cutmix, options.mix_prob, options.switch_prob, options.smoothing, num_classes)
 
     def __call__(self, images: Tensor, labels: Tensor, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Mix a rank's images (float) with each other, and give their soft targets [b, num_classes]."""
-        what = self.draw(seed, step, *images.shape[-2:])
+        drawn = self.draw(seed, step, *images.shape[-2:])
         targets = soft_targets(labels, self.num_classes, self.smoothing)
-        if what.keep == 1:
+        if drawn.keep == 1:
             return images, targets
         partner = partners(len(images), images.device)
         other = images.index_select(0, partner)
-        if what.box is None:
-            images = images * what.keep + other * (1 - what.keep)
+        if drawn.box is None:
+            images = images * drawn.keep + other * (1 - drawn.keep)
         else:
-            top, bottom, left, right = what.box
+            top, bottom, left, right = drawn.box
             images = images.clone()
             images[..., top:bottom, left:right] = other[..., top:bottom, left:right]
-        return images, targets * what.keep + targets.index_select(0, partner) * (1 - what.keep)
+        return images, targets * drawn.keep + targets.index_select(0, partner) * (1 - drawn.keep)
 
     def draw(self, seed: int, step: int, height: int, width: int) -> Mix:
         """Every rank draws the same."""
-        source = random.Random(mix(seed, Stream.MIXING, step))
+        source = random.Random(mix(seed, Purpose.MIXING, step))
         if not (self.mixup or self.cutmix) or source.random() >= self.probability:
             return Mix()
         use_cutmix = self.cutmix > 0 and (self.mixup == 0 or source.random() < self.switch_probability)
@@ -153,19 +150,19 @@ def soft_targets(labels: Tensor, num_classes: int, smoothing: float) -> Tensor:
 class Augment:
     """The augmentation of one dataset: a pure function of the batch, the seed and the step.
 
-    >>> augment = Augment(AugmentConfig(padding=1), mean=(0.5,), std=(0.25,), num_classes=3)
+    >>> augment = Augment(AugmentOptions(padding=1), mean=(0.5,), std=(0.25,), num_classes=3)
     >>> x, targets = augment(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 2]), seed=0, step=7)
     >>> x.shape, targets.shape
     (torch.Size([2, 1, 8, 8]), torch.Size([2, 3]))
     """
 
     def __init__(
-        self, config: AugmentConfig, mean: tuple[float, ...], std: tuple[float, ...], num_classes: int
+        self, options: AugmentOptions, mean: tuple[float, ...], std: tuple[float, ...], num_classes: int
     ) -> None:
-        self.config = config
+        self.options = options
         self.mean, self.std = mean, std
-        self.randaugment = RandAugment.parse(config.randaugment) if config.randaugment else None
-        self.mixing = Mixing.of(config, num_classes)
+        self.randaugment = RandAugment.parse(options.randaugment) if options.randaugment else None
+        self.mixing = Mixing.of(options, num_classes)
         self._fill = torch.tensor([round(255 * value) for value in mean], dtype=torch.uint8)
 
     def __call__(
@@ -173,36 +170,36 @@ class Augment:
     ) -> tuple[Tensor, Tensor]:
         """Augment one rank's part [b, C, H, W] of the global batch `step`, which holds b * world samples."""
 
-        def draws(stream: Stream) -> Draws:
-            return Draws(generator(seed, stream, step), len(images), rank, world)
+        def draws(purpose: Purpose) -> Draws:
+            return Draws(generator(seed, purpose, step), len(images), rank, world)
 
-        layers = self._draw_layers(draws(Stream.RANDAUGMENT))
-        images = self._move(images, layers, draws(Stream.GEOMETRY))
+        layers = self._draw_layers(draws(Purpose.RANDAUGMENT))
+        images = self._move(images, layers, draws(Purpose.GEOMETRY))
         for layer in layers:
             images = apply_colours(images, layer)
-        if self.config.color_jitter and not layers:
-            images = self._jitter(images, draws(Stream.JITTER))
+        if self.options.color_jitter and not layers:
+            images = self._jitter(images, draws(Purpose.JITTER))
         x = normalise(images, self.mean, self.std)
-        if self.config.erasing:
-            x = erase(x, draws(Stream.ERASING), self.config.erasing)
+        if self.options.erasing:
+            x = erase(x, draws(Purpose.ERASING), self.options.erasing)
         return self.mixing(x, labels, seed, step)
 
     def _draw_layers(self, draws: Draws) -> list[Layer]:
-        config = self.randaugment
-        return [draw_layer(draws, config) for _ in range(config.layers)] if config else []
+        settings = self.randaugment
+        return [draw_layer(draws, settings) for _ in range(settings.layers)] if settings else []
 
     def _move(self, images: Tensor, layers: list[Layer], draws: Draws) -> Tensor:
-        config = self.config
-        padding = config.padding if config.crop == "pad" else 0
+        options = self.options
+        padding = options.padding if options.crop == "pad" else 0
         size = (images.shape[-2], images.shape[-1])
-        move = draw_move(draws, config.crop, padding, config.hflip, config.rotate, size)
+        move = draw_move(draws, options.crop, padding, options.hflip, options.rotate, size)
         for layer in layers:
             move = add_geometry(move, layer, size)
         return apply_move(images, move, padding, send(self._fill, images.device))
 
     def _jitter(self, images: Tensor, draws: Draws) -> Tensor:
         """Brightness, contrast, saturation, always in this order (torchvision shuffles it for each image)."""
-        strength = self.config.color_jitter
+        strength = self.options.color_jitter
         for operation in (colour.brightness, colour.contrast, colour.colour):
             factor = draws.uniform(max(0.0, 1 - strength), 1 + strength)
             images = operation(images, send(factor.float(), images.device))

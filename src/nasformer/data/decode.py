@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import stat
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -28,24 +30,34 @@ def check_channels(channels: int) -> int:
 
 def read_image(path: str, channels: int = 3) -> Image:
     """The image the right way up, in 8 bits and with so many channels; raises BadImage."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            return converted(_upright(image), channels)
+        with _open(path) as image:
+            return converted(upright(image), channels)
     except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
         raise BadImage(_reason(error)) from error
 
 
 def read_header(path: str) -> tuple[tuple[int, int], bool]:
     """(width, height) and whether the image is grey, without decoding it; raises BadImage."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
+        with _open(path) as image:
             return image.size, image.mode in GREY_MODES
     except Exception as error:
         raise BadImage(_reason(error)) from error
+
+
+def _open(path: str) -> Image:
+    """Opens no named pipe, which would wait for a writer for ever, and no image that may be made to exhaust memory."""
+    from PIL import Image as Pillow
+
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("not a regular file")
+    image = Pillow.open(path)
+    limit, (width, height) = Pillow.MAX_IMAGE_PIXELS, image.size
+    if limit is not None and width * height > limit:
+        image.close()
+        raise ValueError(f"{width} x {height} pixels are more than Pillow's limit of {limit}")
+    return image
 
 
 def converted(image: Image, channels: int) -> Image:
@@ -60,16 +72,15 @@ def converted(image: Image, channels: int) -> Image:
 
 def _eight_bits(image: Image) -> Image:
     """The high byte of 16 bits, as Pillow itself does for colour; converting grey would cut off at 255 instead."""
-    from PIL import Image as Pillow
-
     if image.mode == "F":
         raise ValueError("pixels are floats; save them as 8 or 16 bits")
     if not image.mode.startswith("I"):
         return image
-    pixels = np.asarray(image)
-    if pixels.min() < 0 or pixels.max() > 65535:
+    image = image.convert("I")
+    low, high = cast(tuple[int, int], image.getextrema())
+    if low < 0 or high > 65535:
         raise ValueError("pixels have 32 bits; save them as 8 or 16 bits")
-    return Pillow.fromarray((pixels >> 8).astype(np.uint8))
+    return image.point(lambda value: value * (1 / 256)).convert("L")
 
 
 def _on_white(image: Image) -> Image:
@@ -79,7 +90,7 @@ def _on_white(image: Image) -> Image:
     return Pillow.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-def _upright(image: Image) -> Image:
+def upright(image: Image) -> Image:
     """As the camera was held."""
     from PIL import ImageOps
 
@@ -91,6 +102,11 @@ def _upright(image: Image) -> Image:
 
 
 def _reason(error: Exception) -> str:
-    """Pillow tells the path in quotes, or an object's address, which says nothing here."""
+    """The first line of a message, without the path or an object's address at its end."""
     first = (str(error).splitlines() or [""])[0].split(" '")[0].split(" <")[0]
     return first or type(error).__name__
+
+
+def channels_first(image: Image) -> np.ndarray:
+    pixels = np.array(image)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

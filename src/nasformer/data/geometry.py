@@ -22,7 +22,7 @@ Crop = Literal["none", "pad", "resized"]
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
-PLACES = {  # of the entries of a matrix
+ENTRIES = {  # row and column in a matrix
     "scale_x": (0, 0),
     "shear_x": (0, 1),
     "right": (0, 2),
@@ -101,7 +101,7 @@ def affine(**parts: Tensor) -> Tensor:
     """Matrices [b, 3, 3]: the identity with some entries set."""
     matrix = torch.eye(3, dtype=torch.float64).repeat(len(next(iter(parts.values()))), 1, 1)
     for name, values in parts.items():
-        row, column = PLACES[name]
+        row, column = ENTRIES[name]
         matrix[:, row, column] = values.double()
     return matrix
 
@@ -145,8 +145,8 @@ def random_boxes(
     heights, widths = (areas / aspects).sqrt().round().long(), (areas * aspects).sqrt().round().long()
     fits = (heights > 0) & (heights <= largest[0]) & (widths > 0) & (widths <= largest[1])
     first = fits.int().argmax(dim=1, keepdim=True)
-    found = fits.any(dim=1)
-    return heights.gather(1, first).squeeze(1) * found, widths.gather(1, first).squeeze(1) * found
+    any_fits = fits.any(dim=1)
+    return heights.gather(1, first).squeeze(1) * any_fits, widths.gather(1, first).squeeze(1) * any_fits
 
 
 def _grid(matrix: Tensor, height: int, width: int, device: torch.device) -> Tensor:

@@ -1,74 +1,26 @@
-"""Image sets in memory: bytes and labels, checked once when they are made, so that nothing later has to."""
+"""Image sets in memory: bytes and labels in three parts, checked once when they are made, so that nothing later has to.
+
+Also how a set is split into these parts: what its author left open is made here, balanced over the classes.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nasformer.data.options import HoldoutAmount
 from nasformer.errors import UserError
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Class-balanced splits: take some samples of every class out of a set.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def stratified(
-    labels: Tensor, amount: float | int, source: torch.Generator, classes: Sequence[str] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Split sample numbers into (rest, taken), both ascending.
-
-    Args:
-        amount: an int takes so many samples of every class, a float that fraction of every class. A fraction
-            takes ceil(fraction * N) samples in all, and at least one of each class that has two or more.
-        classes: names for the error message.
-
-    >>> from nasformer.utils.rng import generator
-    >>> rest, taken = stratified(torch.tensor([0] * 8 + [1] * 4), 0.25, generator(0))
-    >>> len(rest), (taken < 8).sum().item(), (taken >= 8).sum().item()
-    (9, 2, 1)
-    """
-    counts = torch.bincount(labels)
-    quota = _per_class(counts, amount, classes) if isinstance(amount, int) else _fraction(counts, amount)
-    shuffled = torch.randperm(len(labels), generator=source)
-    grouped = shuffled[labels[shuffled].argsort(stable=True)]
-    start = counts.cumsum(0) - counts
-    place = torch.arange(len(labels)) - start[labels[grouped]]
-    is_taken = place < quota[labels[grouped]]
-    return grouped[~is_taken].sort().values, grouped[is_taken].sort().values
-
-
-def _per_class(counts: Tensor, amount: int, classes: Sequence[str] | None) -> Tensor:
-    if amount < 0:
-        raise UserError(f"cannot hold out {amount} images per class; give 0 or more, or a fraction such as 0.1")
-    smallest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
-    if amount and counts[smallest] <= amount:
-        name = repr(classes[smallest]) if classes else str(smallest)
-        found = f"class {name} has only {int(counts[smallest])}"
-        raise UserError(f"cannot hold out {amount} images per class: {found}; hold out fewer or a fraction such as 0.1")
-    return counts.clamp(max=amount)
-
-
-def _fraction(counts: Tensor, fraction: float) -> Tensor:
-    """Share out ceil(fraction * N) by largest remainder, but leave a class on both sides where it can."""
-    if not 0 <= fraction < 1:
-        raise UserError(
-            f"hold-out fraction {fraction} is not in [0, 1); give a fraction, or an int for images per class"
-        )
-    if fraction == 0:
-        return torch.zeros_like(counts)
-    exact = counts.double() * fraction
-    quota = exact.floor().long()
-    missing = math.ceil(round(int(counts.sum()) * fraction, 6)) - int(quota.sum())
-    quota[(exact - quota).argsort(descending=True, stable=True)[:missing]] += 1
-    return torch.minimum(quota.clamp(min=1), (counts - 1).clamp(min=0))
-
+from nasformer.utils.rng import Purpose, generator
 
 CHUNK = 512  # images turned to float at a time, to keep memory small
+TEST_FRACTION = 0.2
 
 
 @dataclass
@@ -80,11 +32,11 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            found = f"{self.images.dtype} of shape {tuple(self.images.shape)}"
-            raise UserError(f"images are {found}; give uint8 of shape (N, C, H, W)")
+            given = f"{self.images.dtype} of shape {tuple(self.images.shape)}"
+            raise UserError(f"images are {given}; give uint8 of shape (N, C, H, W)")
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
-            found = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            raise UserError(f"labels are {found}; give int64 of shape (N,)")
+            given = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise UserError(f"labels are {given}; give int64 of shape (N,)")
         if len(self.images) != len(self.labels):
             raise UserError(f"{len(self.images)} images but {len(self.labels)} labels; give one label for each image")
 
@@ -100,15 +52,8 @@ class ImageSet:
     def __add__(self, other: ImageSet) -> ImageSet:
         return ImageSet(torch.cat([self.images, other.images]), torch.cat([self.labels, other.labels]))
 
-
-@dataclass
-class Parts:
-    """What a source gives. Without a hold-out of its own, one is taken out of train."""
-
-    train: ImageSet
-    test: ImageSet
-    classes: list[str]
-    holdout: ImageSet | None = None
+    def resized(self, size: int | None) -> ImageSet:
+        return ImageSet(resize(self.images, size), self.labels) if size else self
 
 
 @dataclass
@@ -116,7 +61,8 @@ class Data:
     """A dataset of square images in three parts that share no image.
 
     Train on `train`, choose (architectures, hyper-parameters) on `holdout`, report on `test` and use it for
-    nothing else. `mean` and `std` are per channel, for pixels in 0..1.
+    nothing else. `mean` and `std` are per channel, for pixels in 0..1; `crop_pct` says how images were cropped
+    (see `Preprocessing`).
     """
 
     name: str
@@ -126,18 +72,19 @@ class Data:
     classes: list[str]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    crop_pct: float = 1.0
 
     def __post_init__(self) -> None:
         check_filled(self.train, f"{self.name}: train")
         check_filled(self.test, f"{self.name}: test")
-        shapes = {tuple(s.images.shape[1:]) for s in (self.train, self.holdout, self.test)}
+        shapes = {tuple(part.images.shape[1:]) for part in (self.train, self.holdout, self.test)}
         if len(shapes) > 1:
             raise UserError(f"{self.name}: parts differ in image shape {sorted(shapes)}; give all parts one shape")
         _, height, width = self.train.images.shape[1:]
         if height != width:
             raise UserError(f"{self.name}: images are {height}x{width}, not square; give img_size to crop them")
-        for part, images in (("train", self.train), ("holdout", self.holdout), ("test", self.test)):
-            check_labels(images.labels, self.num_classes, f"{self.name}: {part}")
+        for name, part in (("train", self.train), ("holdout", self.holdout), ("test", self.test)):
+            check_labels(part.labels, self.num_classes, f"{self.name}: {name}")
 
     @property
     def num_classes(self) -> int:
@@ -152,15 +99,185 @@ class Data:
         return self.train.images.shape[-1]
 
 
-def check_filled(images: ImageSet, what: str) -> None:
-    if not len(images):
+def check_filled(part: ImageSet, what: str) -> None:
+    if not len(part):
         raise UserError(f"{what} is empty; give it at least one image")
 
 
 def check_labels(labels: Tensor, num_classes: int, what: str) -> None:
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < num_classes):
-        found = f"{int(labels.min())}..{int(labels.max())}"
-        raise UserError(f"{what} labels are {found}, not 0..{num_classes - 1}; renumber the classes from 0")
+        given = f"{int(labels.min())}..{int(labels.max())}"
+        raise UserError(f"{what} labels are {given}, not 0..{num_classes - 1}; renumber the classes from 0")
+
+
+def check_classes(classes: list[str], what: str) -> None:
+    if len(classes) == 1:
+        raise UserError(f"{what} has one class only, {classes[0]!r}; a classifier needs two or more")
+
+
+# Splits
+
+
+class Labelled(Protocol):
+    """Images with labels, in memory or in files."""
+
+    labels: Tensor
+
+    def __len__(self) -> int: ...
+    def subset(self, indices: Tensor) -> Any: ...
+    def __add__(self, other: Any) -> Any: ...
+
+
+Images = TypeVar("Images", bound=Labelled)
+
+
+@dataclass
+class Splits(Generic[Images]):
+    """Three parts that share no image; `notes` tell the user how they were made."""
+
+    train: Images
+    holdout: Images
+    test: Images
+    classes: list[str]
+    notes: list[str] = field(default_factory=list)
+
+    def parts(self) -> tuple[Images, Images, Images]:
+        return self.train, self.holdout, self.test
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts()))
+
+
+def make_splits(
+    train: Images,
+    val: Images | None,
+    test: Images | None,
+    classes: list[str],
+    *,
+    holdout: float | str,
+    seed: int,
+    train_images: int | None = None,
+) -> Splits[Images]:
+    """The parts of a set that its author has split into train and, perhaps, val and test.
+
+    The test part is the same for every seed; the hold-out depends on the seed, but not on `train_images`.
+
+    Args:
+        val: The hold-out as it is, whatever its size; but with holdout 0 it is trained on.
+        test: None takes a fifth of each class out of train.
+        holdout: How many training images to hold out (see `HoldoutAmount`).
+        train_images: How many of the training images that are left to keep; None keeps all.
+    """
+    notes = list[str]()
+    if not test:
+        rest, taken = stratified(train.labels, TEST_FRACTION, generator(0, Purpose.SPLIT), classes)
+        train, test = train.subset(rest), train.subset(taken)
+        notes.append(f"no test images of its own: {len(taken)} of {len(rest) + len(taken)}, a fifth of each class")
+    if val and not HoldoutAmount.parse(holdout).value:
+        notes.append(f"nothing is held out: the {len(val)} validation images are trained on as well")
+        train, val = train + val, None
+    if not val:
+        rest, taken = stratified(train.labels, holdout, generator(seed, Purpose.SPLIT), classes)
+        train, val = train.subset(rest), train.subset(taken)
+    if train_images is not None:
+        notes.append(f"trained on {train_images} of {len(train)} images, as train_images asks")
+        train = train.subset(balanced_subset(train.labels, train_images, generator(seed, Purpose.SUBSET)))
+    return Splits(train, val, test, classes, notes)
+
+
+def stratified(
+    labels: Tensor, amount: float | str, source: torch.Generator, classes: Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Split sample numbers into (rest, taken), both ascending.
+
+    Args:
+        amount: How many to take (see `HoldoutAmount`). A share takes ceil(share * N) samples in all, and at least one
+            of each class that has two or more. A number in all is shared out evenly. A class always keeps a sample.
+        classes: Names for the error message.
+
+    >>> rest, taken = stratified(torch.tensor([0] * 8 + [1] * 4), 0.25, generator(0))
+    >>> len(rest), (taken < 8).sum().item(), (taken >= 8).sum().item()
+    (9, 2, 1)
+    """
+    counts, asked = torch.bincount(labels), HoldoutAmount.parse(amount)
+    if asked.unit == "share":
+        quota = _share_quota(counts, asked.value)
+    elif asked.unit == "per class":
+        quota = _class_quota(counts, int(asked.value), classes)
+    else:
+        spare = (counts - 1).clamp(min=0)
+        if asked.value > spare.sum():
+            raise UserError(
+                f"cannot hold out {asked.value:g} images: only {int(spare.sum())} can be spared, since every class "
+                "keeps one for training; hold out fewer"
+            )
+        quota = _even_quota(spare, int(asked.value))
+    return _take(labels, quota, source)
+
+
+def balanced_subset(labels: Tensor, images: int, source: torch.Generator) -> Tensor:
+    """So many sample numbers, ascending, with as many of each class as of the others where there are enough.
+
+    A larger subset by the same generator holds the smaller one.
+
+    >>> balanced_subset(torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), 6, generator(0)).shape
+    torch.Size([6])
+    """
+    counts = torch.bincount(labels)
+    if images > len(labels):
+        raise UserError(f"train_images is {images}, but there are only {len(labels)} to train on; give fewer")
+    if images < (present := int((counts > 0).sum())):
+        raise UserError(f"train_images is {images}, but there are {present} classes; give one for each at least")
+    return _take(labels, _even_quota(counts, images), source)[1]
+
+
+def _take(labels: Tensor, quota: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random sample numbers, so many of each class: (rest, taken)."""
+    counts = torch.bincount(labels)
+    shuffled = torch.randperm(len(labels), generator=source)
+    grouped = shuffled[labels[shuffled].argsort(stable=True)]
+    start = counts.cumsum(0) - counts
+    rank_in_class = torch.arange(len(labels)) - start[labels[grouped]]
+    is_taken = rank_in_class < quota[labels[grouped]]
+    return grouped[~is_taken].sort().values, grouped[is_taken].sort().values
+
+
+def _share_quota(counts: Tensor, share: float) -> Tensor:
+    """Share out ceil(share * N) by largest remainder, but leave a class on both sides where it can."""
+    if share == 0:
+        return torch.zeros_like(counts)
+    exact = counts.double() * share
+    quota = exact.floor().long()
+    missing = math.ceil(round(int(counts.sum()) * share, 6)) - int(quota.sum())
+    quota[(exact - quota).argsort(descending=True, stable=True)[:missing]] += 1
+    return torch.minimum(quota.clamp(min=1), (counts - 1).clamp(min=0))
+
+
+def _class_quota(counts: Tensor, amount: int, classes: Sequence[str] | None) -> Tensor:
+    smallest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
+    if counts[smallest] <= amount:
+        name = repr(classes[smallest]) if classes else str(smallest)
+        reason = f"class {name} has only {int(counts[smallest])}"
+        raise UserError(
+            f"cannot hold out {amount} images per class: {reason}; hold out fewer or a fraction such as 0.1"
+        )
+    return counts.clamp(max=amount)
+
+
+def _even_quota(available: Tensor, total: int) -> Tensor:
+    """Share out a number evenly as far as classes have enough; what does not divide goes to the first of them.
+
+    >>> _even_quota(torch.tensor([9, 2, 9]), 11).tolist()
+    [5, 2, 4]
+    """
+    levels = range(int(available.max()) + 1)
+    level = bisect_right(levels, total, key=lambda level: int(available.clamp(max=level).sum())) - 1
+    quota = available.clamp(max=level)
+    quota[(available > level).nonzero().flatten()[: total - int(quota.sum())]] += 1
+    return quota
+
+
+# Pixels
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:

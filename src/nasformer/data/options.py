@@ -1,16 +1,94 @@
-"""Options of data: which images, and how training images are varied. No torch here."""
+"""Options of data: which images, how many are held out, and how training images are augmented. No torch here."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from nasformer.errors import UserError
+from nasformer.utils.ranges import check_range
+
+MAX_BAD = 0.01
+"""More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""
+
+
+@dataclass
+class DataOptions:
+    """Which images."""
+
+    data: str = "digits"
+    """digits, an .npz file of arrays, a folder of images, or a set by name: cifar10, cifar100, flowers102,
+    stanford_cars, fgvc_aircraft, caltech101, oxford_pets, cub200"""
+    data_root: str = "data"
+    """the folder that holds the sets with a name"""
+    download: bool = False
+    """download a set with a name that is not there"""
+    max_bad: float = MAX_BAD
+    """share of the image files that may be unreadable: they are left out and listed in OUT/bad_images.txt; a single
+    one is always allowed, unless this is 0"""
+    holdout: float | str = 0.1
+    """training images set aside for the search and never trained on: a share such as 0.1, images per class such as 25,
+    or images in all such as 500images; 0: none"""
+    train_images: int | None = None
+    """train on so many images only, as many of each class as the others; None: on all that are not held out"""
+    stream: bool | Literal["auto"] = "auto"
+    """read image files from disk while training instead of keeping them in memory; auto: where they do not fit"""
+    workers: int = 4
+    """processes that decode images when streaming"""
+    calibration_images: int = 2048
+    """training images on which batch norm is estimated anew for an arch that inherits its weights from a supernet"""
+    seed: int = 0
+    """seed of everything random"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "max_bad", 0, 1)
+        check_range(self, "train_images", 1, whole=True, optional=True)
+        check_range(self, "workers", 0, whole=True)
+        check_range(self, "calibration_images", 1, whole=True)
+        check_range(self, "seed", 0, below=2**63, whole=True)
+        amount = HoldoutAmount.parse(self.holdout)
+        if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
+            in_all = amount.unit == "in all" and amount.value
+            self.holdout = f"{amount.value} images" if in_all else float(amount.value)
 
 
 @dataclass(frozen=True)
-class AugmentConfig:
-    """How training images are varied. Evaluation never is."""
+class HoldoutAmount:
+    """How many training images are held out: a share of them, so many per class, or so many in all.
+
+    >>> HoldoutAmount.parse(0.1), HoldoutAmount.parse("500images")
+    (HoldoutAmount(value=0.1, unit='share'), HoldoutAmount(value=500, unit='in all'))
+    """
+
+    value: float
+    unit: Literal["share", "per class", "in all"]
+
+    @classmethod
+    def parse(cls, text: float | str) -> HoldoutAmount:
+        """From an option. A number up to 1 is a share; an integer of Python, or a number above 1, images per class."""
+        in_all = re.fullmatch(r"\s*(\d+)\s*images?\s*", str(text))
+        if in_all:
+            return cls(int(in_all[1]), "in all")
+        try:
+            value = float(text)
+        except (TypeError, ValueError):
+            value = -1.0
+        if 0 <= value < 1 and not (isinstance(text, int) and value):
+            return cls(value, "share")
+        if value >= 1 and value.is_integer() and (value > 1 or isinstance(text, int)):
+            return cls(int(value), "per class")
+        raise UserError(
+            f"holdout is {text!r}; give a share of the images below 1 such as 0.1, images per class such as 25, "
+            "or images in all such as 500images"
+        )
+
+
+@dataclass(frozen=True)
+class AugmentOptions:
+    """How training images are augmented. Those of an evaluation never are."""
 
     crop: Literal["none", "pad", "resized"] = "pad"
     """none; pad: shift by up to `padding` pixels; resized: a random part, scaled to the whole"""
@@ -39,14 +117,50 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         for name in ("hflip", "erasing", "mix_prob", "switch_prob", "smoothing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}; give a number from 0 to 1")
+            check_range(self, name, 0, 1)
         for name in ("padding", "rotate", "color_jitter", "mixup", "cutmix"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} is {getattr(self, name)}; give 0 or more")
+            check_range(self, name, 0)
         if self.crop not in ("none", "pad", "resized"):
             raise UserError(f"crop is {self.crop!r}; give none, pad or resized")
         if self.randaugment:
-            from nasformer.data.randaugment import RandAugment
-
             RandAugment.parse(self.randaugment)
+
+
+FULL_MAGNITUDE = 10.0
+"""RandAugment's magnitude that counts as full strength."""
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """What a string such as "rand-m9-mstd0.5-inc1" means.
+
+    >>> RandAugment.parse("rand-m9-mstd0.5-inc1")
+    RandAugment(magnitude=9.0, noise=0.5, limit=10.0, layers=2, probability=0.5, increasing=True)
+    """
+
+    magnitude: float = FULL_MAGNITUDE
+    noise: float = 0.0
+    """standard deviation of the magnitude; above 100 it is uniform in 0..magnitude instead"""
+    limit: float = FULL_MAGNITUDE
+    layers: int = 2
+    probability: float = 0.5
+    increasing: bool = False
+    """more is always stronger, for the operations where timm has two scales"""
+
+    @staticmethod
+    def parse(text: str) -> RandAugment:
+        name, *words = text.split("-")
+        pairs = [re.fullmatch(r"(m|mstd|mmax|n|p|inc)(\d+(?:\.\d+)?)", word) for word in words]
+        if name != "rand" or not all(pairs):
+            raise UserError(
+                f"cannot read RandAugment {text!r}; write it like rand-m9-mstd0.5-inc1 (m mstd mmax n p inc)"
+            )
+        numbers = {pair[1]: float(pair[2]) for pair in pairs if pair}
+        return RandAugment(
+            magnitude=numbers.get("m", FULL_MAGNITUDE),
+            noise=numbers.get("mstd", 0.0),
+            limit=numbers.get("mmax", FULL_MAGNITUDE),
+            layers=int(numbers.get("n", 2)),
+            probability=numbers.get("p", 0.5),
+            increasing=bool(numbers.get("inc", 0)),
+        )

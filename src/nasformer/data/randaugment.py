@@ -7,7 +7,6 @@ of the colour operations: an image is blurred once, and where it turns, pixels b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,14 +15,11 @@ from torch import Tensor
 
 from nasformer.data.geometry import Move, affine, rotation
 from nasformer.data.images import send
-from nasformer.errors import UserError
+from nasformer.data.options import FULL_MAGNITUDE, RandAugment
 from nasformer.utils.rng import Draws
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Pillow's colour operations for a batch: uint8 [b, C, H, W] and an amount for each image in, uint8 out.
-#
-# Integer arithmetic wherever Pillow has it, so results agree with Pillow's and do not depend on the batch.
-# ----------------------------------------------------------------------------------------------------------------------
+# Pillow's colour operations for a batch: uint8 [b, C, H, W] and an amount for each image in, uint8 out. Integer
+# arithmetic wherever Pillow has it, so results agree with Pillow's and do not depend on the batch.
 
 RED, GREEN, BLUE = 19595, 38470, 7471  # ITU-R 601 luma in 1/65536, as in Pillow
 
@@ -116,43 +112,6 @@ def blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
     return mixed.clamp_(0, 255).to(torch.uint8)
 
 
-FULL = 10.0  # the magnitude that counts as full strength
-
-
-@dataclass(frozen=True)
-class RandAugment:
-    """What a string such as "rand-m9-mstd0.5-inc1" means.
-
-    >>> RandAugment.parse("rand-m9-mstd0.5-inc1")
-    RandAugment(magnitude=9.0, noise=0.5, limit=10.0, layers=2, probability=0.5, increasing=True)
-    """
-
-    magnitude: float = FULL
-    noise: float = 0.0  # standard deviation of the magnitude; above 100 it is uniform in 0..magnitude instead
-    limit: float = FULL
-    layers: int = 2
-    probability: float = 0.5
-    increasing: bool = False  # more is always stronger, for the operations where timm has two scales
-
-    @staticmethod
-    def parse(text: str) -> RandAugment:
-        name, *words = text.split("-")
-        pairs = [re.fullmatch(r"(m|mstd|mmax|n|p|inc)(\d+(?:\.\d+)?)", word) for word in words]
-        if name != "rand" or not all(pairs):
-            raise UserError(
-                f"cannot read RandAugment {text!r}; write it like rand-m9-mstd0.5-inc1 (m mstd mmax n p inc)"
-            )
-        found = {pair[1]: float(pair[2]) for pair in pairs if pair}
-        return RandAugment(
-            magnitude=found.get("m", FULL),
-            noise=found.get("mstd", 0.0),
-            limit=found.get("mmax", FULL),
-            layers=int(found.get("n", 2)),
-            probability=found.get("p", 0.5),
-            increasing=bool(found.get("inc", 0)),
-        )
-
-
 @dataclass
 class Layer:
     """One layer's choice for each of b images: an operation (-1: none) and how much of it."""
@@ -164,16 +123,16 @@ class Layer:
         return torch.where(self.operation == NAMES.index(name), self.amount, 0.0)
 
 
-def draw_layer(draws: Draws, config: RandAugment) -> Layer:
+def draw_layer(draws: Draws, settings: RandAugment) -> Layer:
     operation = draws.integers(len(NAMES))
-    operation = torch.where(draws.chance(config.probability), operation, -1)
-    if config.noise > 100:
-        magnitude = draws.uniform() * config.magnitude
+    operation = torch.where(draws.chance(settings.probability), operation, -1)
+    if settings.noise > 100:
+        magnitude = draws.uniform() * settings.magnitude
     else:
-        magnitude = config.magnitude + config.noise * draws.normal()
-    level = magnitude.clamp(0, config.limit) / FULL
+        magnitude = settings.magnitude + settings.noise * draws.normal()
+    level = magnitude.clamp(0, settings.limit) / FULL_MAGNITUDE
     sign = torch.where(draws.chance(0.5), -1.0, 1.0)
-    amounts = torch.stack([amount(level, sign, config.increasing) for amount in AMOUNTS.values()])
+    amounts = torch.stack([amount(level, sign, settings.increasing) for amount in AMOUNTS.values()])
     return Layer(operation, amounts.gather(0, operation.clamp(min=0)[None])[0])
 
 

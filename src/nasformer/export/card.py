@@ -15,8 +15,8 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape
 from nasformer.layers.cost import Cost
-from nasformer.search.budget import format_quantity
 from nasformer.utils.files import read_json
+from nasformer.utils.units import format_quantity
 
 ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
 

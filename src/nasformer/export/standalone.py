@@ -16,7 +16,7 @@ from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.export.source import Closure, Import, import_lines
 from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
-from nasformer.layers.stem import both_sides
+from nasformer.layers.stem import to_2tuple
 
 WIDTH = 120
 
@@ -92,7 +92,7 @@ def header(model: Backbone, normed: bool) -> str:
 
 
 def constants(model: Backbone, facts: Mapping[str, Any]) -> str:
-    values: dict[str, Any] = {"IMG_SIZE": both_sides(model.options["img_size"])}
+    values: dict[str, Any] = {"IMG_SIZE": to_2tuple(model.options["img_size"])}
     values |= {name.upper(): tuple(facts[name]) for name in ("mean", "std", "classes") if name in facts}
     lines = [layout(f"{name} = ", "(", [literal(v) for v in value], ")", 0) for name, value in values.items()]
     return "\n".join(['WEIGHTS = Path(__file__).with_name("model.safetensors")', *lines])

@@ -1,1 +1,1 @@
-"""One paper a file: model, spaces, sharing rules and published archs."""
+"""Families of networks, one paper a file: model, spaces, sharing rules, published archs and weights."""

@@ -1,8 +1,8 @@
 """AutoFormer: searching transformers for visual recognition (Chen et al., ICCV 2021, arXiv 2107.00651).
 
-A plain vision transformer whose embedding width and depth are chosen for the whole net, heads and MLP ratio for each
-layer. Head dimension is 64 whatever the width, positions are absolute and relative (on keys and values), the head
-reads the mean of the patch tokens. The same spaces serve TF-TAS (Zhou et al., CVPR 2022).
+A plain vision transformer. Embedding width and depth are chosen for the whole net, heads and MLP ratio for each layer.
+Heads are 64 wide whatever the embedding, positions are absolute and relative (on keys and values), the head reads the
+mean of the patch tokens. The same spaces serve TF-TAS (Zhou et al., CVPR 2022).
 
 Where paper and published code disagree, our choices:
 - Tiny: MLP ratios 3.5 and 4.0 as in the paper. The published net T also uses 3.0, so it is a member of
@@ -13,6 +13,8 @@ Where paper and published code disagree, our choices:
 - A supernet is as wide as its largest member (240 for tiny); the published one is wider (256) without using the rest.
 - TF-TAS: where its supplement and its code print different nets, the code's file is the preset (it matches the
   parameter counts others report), the supplement's net has ``-supplement`` in its name.
+
+The published supernet checkpoints are read at the end, so that a downloaded supernet can be searched at once.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from torch import Tensor
 
 from nasformer.errors import UserError
 from nasformer.families.base import TokenBackbone, check_option, patch_grid, rename
-from nasformer.families.registry import register
+from nasformer.families.registry import register_space
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import Rule, grouped_prefix, prefix
+from nasformer.families.sharing import SharingRules, grouped_prefix, prefix
 from nasformer.families.space import Space
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.head import TokenHead
@@ -74,8 +76,8 @@ class AutoFormer(TokenBackbone):
         Args:
             head_dim: None means embed_dim // num_heads, as in a plain ViT.
             qkv_bias_sharing: How a supernet slices that bias; the static model does not depend on it.
-            drop_path_rate: The rate of the last block of the deepest net; it grows linearly from 0.
-            super_depth: Depth of the deepest net of the space. A shallower one uses the first of its rates.
+            drop_path_rate: Stochastic-depth rate of the deepest net's last block; it grows linearly from 0.
+            super_depth: Depth of the deepest net of the space. A shallower one has the first of its rates.
         """
         check_option("global_pool", global_pool, ("avg", "token"))
         check_option("qkv_bias_sharing", qkv_bias_sharing, ("by_head", "contiguous"))
@@ -103,13 +105,13 @@ class AutoFormer(TokenBackbone):
         return [stem, *blocks, norm, head]
 
     @classmethod
-    def sharing(cls, *, qkv_bias_sharing: str = "by_head", **options: Any) -> Mapping[str, Rule]:
+    def sharing(cls, *, qkv_bias_sharing: str = "by_head", **options: Any) -> SharingRules:
         by_head = grouped_prefix(3)
         return {"qkv.weight": by_head, "qkv.bias": by_head if qkv_bias_sharing == "by_head" else prefix}
 
     @classmethod
-    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Turns ``{"embed_dim", "depth", "num_heads": [...], "mlp_ratio": [...]}`` into blocks."""
+    def from_columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Blocks from the columns ``{"embed_dim", "depth", "num_heads": [...], "mlp_ratio": [...]}``."""
         if "blocks" in values or not {"num_heads", "mlp_ratio"} <= set(values):
             return values
         heads, ratios = values["num_heads"], values["mlp_ratio"]
@@ -125,7 +127,7 @@ class AutoFormer(TokenBackbone):
         return {**rest, "blocks": blocks}
 
     @classmethod
-    def options_of(cls, root: Struct) -> Mapping[str, Any]:
+    def derived_options(cls, root: Struct) -> Mapping[str, Any]:
         return {"super_depth": root.fields["blocks"].depth.largest()}  # type: ignore[attr-defined]
 
     @property
@@ -148,15 +150,15 @@ def declare(
     mlp_ratio: tuple[float, ...],
     depth: tuple[int, ...],
 ) -> Struct:
-    """The declaration that all AutoFormer spaces share."""
+    """The declaration of an AutoFormer space."""
     block = Struct(num_heads=Choice(*num_heads), mlp_ratio=Choice(*mlp_ratio))
     return Struct(embed_dim=Choice(*embed_dim), blocks=Repeat(block, depth=Choice(*depth)))
 
 
 def published(embed_dim: int, num_heads: str, mlp_ratio: str) -> Arch:
-    """An arch from the columns of a paper, heads as a string of numbers and ratios likewise."""
+    """An arch from the columns of a paper: heads and ratios, one for each layer."""
     heads, ratios = [int(h) for h in num_heads.split()], [float(r) for r in mlp_ratio.split()]
-    return Arch.from_dict(AutoFormer.columns({"embed_dim": embed_dim, "num_heads": heads, "mlp_ratio": ratios}))
+    return Arch.from_dict(AutoFormer.from_columns({"embed_dim": embed_dim, "num_heads": heads, "mlp_ratio": ratios}))
 
 
 PRESETS = {
@@ -173,31 +175,31 @@ PRESETS = {
 }
 
 
-def add(name: str, about: str, root: Struct, **options: Any) -> None:
-    register(Space(name, AutoFormer, root, {**AutoFormer.options_of(root), **options}, PRESETS, about))
+def register(name: str, about: str, root: Struct, **options: Any) -> None:
+    register_space(Space(name, AutoFormer, root, {**AutoFormer.derived_options(root), **options}, PRESETS, about))
 
 
-add(
+register(
     "autoformer-tiny",
     "AutoFormer's supernet T: about 5.5 to 10 M parameters",
     declare((192, 216, 240), (3, 4), (3.5, 4.0), (12, 13, 14)),
 )
-add(
+register(
     "autoformer-tiny-mlp3",
     "supernet T with the MLP ratio 3.0 that the published AutoFormer-T uses",
     declare((192, 216, 240), (3, 4), (3.0, 3.5, 4.0), (12, 13, 14)),
 )
-add(
+register(
     "autoformer-small",
     "AutoFormer's supernet S: about 14 to 34 M parameters",
     declare((320, 384, 448), (5, 6, 7), (3.0, 3.5, 4.0), (12, 13, 14)),
 )
-add(
+register(
     "autoformer-base",
     "AutoFormer's supernet B: about 42 to 75 M parameters",
     declare((528, 576, 624), (8, 9, 10), (3.0, 3.5, 4.0), (14, 15, 16)),
 )
-add(
+register(
     "autoformer-micro",
     "a space of AutoFormer's shape for small images and small machines: about 0.03 to 0.4 M parameters",
     declare((32, 48, 64), (2, 3, 4), (2.0, 3.0, 4.0), (3, 4, 5, 6)),
@@ -209,13 +211,9 @@ add(
 )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Reads the published AutoFormer supernet checkpoints, so that a downloaded supernet can be searched at once.
-#
-# Their layout: rows of q, k and v interleaved modulo 3 in one matrix, its bias plain, other names, tensors wider
-# than the
-# largest member. The bias was trained under contiguous slicing, so the space takes ``qkv_bias_sharing="contiguous"``.
-# ----------------------------------------------------------------------------------------------------------------------
+# The published supernet checkpoints. Their layout: rows of q, k and v interleaved modulo 3 in one matrix, its bias
+# plain, other names, tensors wider than the largest member. The bias was trained under contiguous slicing, so the space
+# takes qkv_bias_sharing="contiguous".
 
 NAMES = (
     (r"^patch_embed_super\.", "patch_embed."),
@@ -230,11 +228,12 @@ NAMES = (
 
 
 def is_official(state: Mapping[str, Tensor]) -> bool:
+    """Whether weights have the published layout."""
     return "patch_embed_super.proj.weight" in state
 
 
 def from_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under our names, with the rows of q, k and v each together."""
+    """Weights of the published layout in ours: under our names, with the rows of q, k and v each together."""
     return {rename(name, NAMES): deinterleave(name, weight) for name, weight in state.items()}
 
 

@@ -1,4 +1,9 @@
-"""Other people's names of weights, turned into ours by a table of patterns."""
+"""Base classes of all static models, which speak timm's language.
+
+`Backbone` builds the plan of an arch and runs it. `FeatureBackbone` adds feature maps, pruning and other image sizes,
+as timm's models have them. Families derive from `TokenBackbone`, whose layers pass on tokens, or from `MapBackbone`,
+whose layers pass on feature maps. At the end: helpers of the families' plans.
+"""
 
 from __future__ import annotations
 
@@ -15,91 +20,85 @@ from torch.utils.checkpoint import checkpoint
 
 from nasformer.errors import UserError
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import MultiHead, Rule
-from nasformer.layers.stem import Grid, both_sides
+from nasformer.families.sharing import SharingRules
+from nasformer.layers.stem import Grid, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct
 
 
-def rename(name: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """The name after every pattern, in turn, has been replaced.
-
-    >>> rename("head.weight", [(r"^head\\.", "head.fc.")])
-    'head.fc.weight'
-    """
-    for pattern, replacement in patterns:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What every family's static model has in common: it is built from its plan and speaks timm's language.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class Backbone(nn.Module):
-    """A plain, static network: the segments of a plan, one after the other; the last one is the head.
+    """A static network: the layers of a plan, one after the other; the last one is the head.
 
-    A family subclasses it and says `plan` (the network of an arch), `sharing` (how a supernet's weights are sliced)
-    and `columns` (how papers print its archs). Options of the model are the keyword arguments of `plan`; `layer_of` is
-    for those who have the layers already.
+    A family is a subclass with a `plan`, and where needed `sharing`, `from_columns`, `limits` and `derived_options`.
+
+    Args:
+        arch: Which network of the family.
+        build_layer: Makes the layer of a segment, for callers that have the layers already.
+        options: Keyword arguments of `plan`, such as img_size and num_classes.
     """
 
     family: ClassVar[str]
-    undecayed: ClassVar[frozenset[str]] = frozenset()
-    """Ends of the names of weights that no weight decay should touch, beside biases and norms."""
+    no_decay_suffixes: ClassVar[frozenset[str]] = frozenset()
+    """Ends of the names of weights without weight decay, besides biases and norms."""
+    plan: ClassVar[Callable[..., list[Segment]]]
+    """Class method ``plan(arch, *, option=default ...)``: the network of an arch as a list of segments."""
     head: Any
 
-    def __init__(self, arch: Arch, *, layer_of: Callable[[Segment], nn.Module] = Segment.build, **options: Any) -> None:
+    def __init__(
+        self, arch: Arch, *, build_layer: Callable[[Segment], nn.Module] = Segment.build, **options: Any
+    ) -> None:
         super().__init__()
-        self.arch, self.options = arch, model_options(type(self)) | options
+        self.arch, self.options = arch, self.default_options() | options
         segments = self.plan(arch, **options)
         self.segment_names = [segment.name for segment in segments]
         for segment in segments:
-            attach(self, segment.name, layer_of(segment))
+            add_submodule(self, segment.name, build_layer(segment))
         self.grad_checkpointing = False
 
-    plan: ClassVar[Callable[..., list[Segment]]]
-    """A class method ``plan(arch, *, option=default ...)``."""
+    @classmethod
+    def default_options(cls) -> dict[str, Any]:
+        """Every option of the model with its default: the keyword-only arguments of `plan`."""
+        parameters = inspect.signature(cls.plan).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     @classmethod
-    def sharing(cls, **options: Any) -> Mapping[str, Rule | MultiHead]:
-        """Rules by the end of a parameter's name; what is not named shares its prefix."""
+    def sharing(cls, **options: Any) -> SharingRules:
+        """How a supernet slices its weights: rules by the end of a weight's name; all others share their prefix."""
         return {}
 
     @classmethod
-    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An arch in the form that papers print, turned into our generic form."""
+    def from_columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of an arch that is written as papers print it, in columns."""
         return values
 
     @classmethod
     def limits(cls, **options: Any) -> Mapping[str, tuple[float | None, float | None]]:
-        """The least and the largest sensible value, both inclusive, of dimensions that have such an end; None: no end.
+        """Least and largest sensible value of dimensions, both inclusive; None where there is no such end.
 
-        Beyond it a value is still legal, but only another name for the same net.
+        Values beyond are legal, but name the same network.
         """
         return {}
 
     @classmethod
-    def options_of(cls, root: Struct) -> Mapping[str, Any]:
-        """Options that follow from the declaration of a space."""
+    def derived_options(cls, root: Struct) -> Mapping[str, Any]:
+        """Options of the model that follow from the declaration of a space."""
         return {}
 
     @property
     def num_classes(self) -> int:
         return self.options["num_classes"]
 
-    def run(self, names: Sequence[str], x: Tensor) -> Tensor:
+    def run_segments(self, names: Sequence[str], x: Tensor) -> Tensor:
         for name in names:
-            segment = self.get_submodule(name)
+            layer = self.get_submodule(name)
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(segment, x, use_reentrant=False)
+                x = checkpoint(layer, x, use_reentrant=False)
             else:
-                x = segment(x)
+                x = layer(x)
         return x
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.run(self.segment_names[:-1], x)
+        return self.run_segments(self.segment_names[:-1], x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         return self.head(x, pre_logits=pre_logits)
@@ -111,7 +110,7 @@ class Backbone(nn.Module):
         return self.head.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A fresh head for another number of classes; 0 leaves the features."""
+        """Makes a fresh classifier for another number of classes; 0 leaves the features."""
         self.options["num_classes"] = num_classes
         if global_pool:
             self.options["global_pool"] = global_pool
@@ -119,6 +118,10 @@ class Backbone(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if name.endswith(tuple(self.no_decay_suffixes))}
 
     def save_pretrained(self, folder: str | Path, **facts: Any) -> Path:
         """Writes weights and config into a folder, with any facts about the model, such as mean and std."""
@@ -128,7 +131,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **changes: Any) -> Self:
-        """The model in a folder that `save_pretrained` wrote; for another `img_size` or `num_classes` if so asked.
+        """Loads the model that `save_pretrained` wrote, perhaps for another `img_size` or `num_classes`.
 
         Nothing is downloaded.
         """
@@ -141,45 +144,9 @@ class Backbone(nn.Module):
             raise UserError(f"{folder} holds a model of the family {model.family}, not of {cls.family}")
         return model
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if name.endswith(tuple(self.undecayed))}
-
-
-def model_options(model: type[Backbone]) -> dict[str, Any]:
-    """The options of a model with their defaults: the keyword-only arguments of its `plan`."""
-    parameters = inspect.signature(model.plan).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def attach(root: nn.Module, name: str, module: nn.Module) -> None:
-    """Puts a module at a dotted name, with containers on the way: ``blocks.3`` is item 3 of ``root.blocks``."""
-    *path, last = name.split(".")
-    for part in path:
-        if not hasattr(root, part):
-            root.add_module(part, nn.Sequential())
-        root = getattr(root, part)
-    root.add_module(last, module)
-
-
-def detach(root: nn.Module, name: str) -> None:
-    """Takes the module at a dotted name away, and containers that are empty then."""
-    path, _, last = name.rpartition(".")
-    container = root.get_submodule(path)
-    delattr(container, last)
-    if path and not any(container.children()):
-        detach(root, path)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What families have in common that hand out feature maps as timm's models do.
-#
-# Maps, pruning and image size follow from the plan and from `feature_info`, whatever the stages of a family are.
-# ----------------------------------------------------------------------------------------------------------------------
-
 
 class FeatureBackbone(Backbone):
-    """A stem, blocks (perhaps in stages), a norm and a head. A family adds `plan`, `feature_info` and `as_map`."""
+    """A stem, blocks (perhaps in stages), a norm and a head, with timm's interface for feature maps."""
 
     norm: nn.Module
 
@@ -192,7 +159,11 @@ class FeatureBackbone(Backbone):
     @property
     @abstractmethod
     def feature_info(self) -> list[dict[str, Any]]:
-        """For each map that can be taken: channels, reduction, and the block behind which it is taken."""
+        """For each feature map: its channels, its reduction, and the block whose output it is."""
+
+    def last_blocks(self) -> list[str]:
+        """The name of each stage's last block."""
+        return list({name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}.values())
 
     def forward_intermediates(
         self,
@@ -203,15 +174,15 @@ class FeatureBackbone(Backbone):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """What lies at the chosen places of `feature_info` (all, the last n, or a list), as maps or as tokens.
+        """The chosen feature maps of `feature_info` (all, the last n, or a list), and the final features.
 
-        The final norm fits what has the final resolution: `norm` leaves maps of earlier stages as they are.
+        The final norm fits maps of the final resolution: `norm` leaves those of earlier stages as they are.
         """
         infos, maps, last = self.feature_info, [], self.feature_info[-1]
-        wanted = {infos[index]["module"] for index in chosen(indices, len(infos))}
+        wanted = {infos[index]["module"] for index in take_indices(indices, len(infos))}
         normed = {info["module"] for info in infos if info["reduction"] == last["reduction"]}
         for name in self.segment_names[: self.segment_names.index(last["module"]) + 1]:
-            x = self.run([name], x)
+            x = self.run_segments([name], x)
             if name in wanted:
                 maps.append(self.as_map(name, self.norm(x) if norm and name in normed else x, output_fmt))
             if stop_early and len(maps) == len(wanted):
@@ -220,21 +191,21 @@ class FeatureBackbone(Backbone):
 
     @abstractmethod
     def as_map(self, block: str, x: Tensor, output_fmt: str) -> Tensor:
-        """What a block gave as a map ("NCHW") or as its positions in a row ("NLC")."""
+        """The output of a block as a feature map ("NCHW") or as a list of its positions ("NLC")."""
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drops what lies behind the last map wanted, the head, and a norm that does not fit that map."""
+        """Drops all layers behind the last feature map wanted, the head, and a norm that does not fit that map."""
         infos = self.feature_info
-        kept = chosen(indices, len(infos))
+        kept = take_indices(indices, len(infos))
         last, width = infos[max(kept)], self.num_features
         if not prune_head and last["num_chs"] != width:
             raise UserError(f"the head reads {width} features, {last['module']} gives {last['num_chs']}; prune it too")
         end = self.segment_names.index(last["module"]) + 1
         *dropped, norm, head = self.segment_names[end:]
         for name in dropped:
-            detach(self, name)
+            remove_submodule(self, name)
         self.segment_names = [*self.segment_names[:end], norm, head]
         if prune_norm or last["num_chs"] != width:
             self.norm = nn.Identity()
@@ -244,35 +215,19 @@ class FeatureBackbone(Backbone):
         return kept
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Goes on at another image size: every layer takes its new grid, absolute positions are resampled."""
+        """Takes another image size: layers that depend on the grid have a `set_grid`."""
         for segment in self.plan(self.arch, **{**self.options, "img_size": img_size}):
-            grid: Any = dict(segment.options).get("grid")
-            if grid is not None and segment.name in self.segment_names:
+            if segment.name in self.segment_names:
                 layer: Any = self.get_submodule(segment.name)
-                layer.set_grid(grid)
+                if hasattr(layer, "set_grid"):
+                    layer.set_grid(dict(segment.options)["grid"])
         self.options["img_size"] = img_size
 
 
-def chosen(indices: int | list[int] | None, count: int) -> list[int]:
-    """Which of `count` maps are meant: all, the last n, or a list that may count from the end.
-
-    >>> chosen(None, 3), chosen(2, 3), chosen([0, -1], 3)
-    ([0, 1, 2], [1, 2], [0, 2])
-    """
-    if isinstance(indices, int):
-        return list(range(count))[-indices:]
-    return [range(count)[index] for index in indices or range(count)]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What families have in common whose segments hand on tokens: [batch, 1 + rows * columns, dim], class token first.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class TokenBackbone(FeatureBackbone):
-    """Patch embedding, blocks (perhaps in stages), a norm and a head. A family adds `plan` and `feature_info`."""
+    """Base of families whose layers pass on tokens: [batch, 1 + rows * columns, dim], the class token first."""
 
-    undecayed = frozenset({"patch_embed.pos_embed", "patch_embed.cls_token"})
+    no_decay_suffixes = frozenset({"patch_embed.pos_embed", "patch_embed.cls_token"})
 
     def as_map(self, block: str, x: Tensor, output_fmt: str) -> Tensor:
         patches = x[:, 1:]
@@ -282,53 +237,25 @@ class TokenBackbone(FeatureBackbone):
         return patches.transpose(1, 2).unflatten(2, grid)
 
 
-def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
-
-
-def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | None = None) -> Grid:
-    """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
-
-    >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
-    ((14, 14), (27, 27), (4, 8))
-    """
-    step = patch_size if stride is None else stride
-    sides = both_sides(img_size)
-    if min(patch_size, step) < 1 or any(side < patch_size or (side - patch_size) % step for side in sides):
-        unit = f"patch_size {patch_size}"
-        needed = f"a multiple of {unit}" if stride is None else f"{unit} plus a multiple of stride {stride}"
-        raise UserError(f"img_size {img_size} is not {needed}; change one of them")
-    rows, columns = ((side - patch_size) // step + 1 for side in sides)
-    return rows, columns
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What families have in common whose segments hand on maps: [batch, channels, rows, columns], in four stages.
-# ----------------------------------------------------------------------------------------------------------------------
-
 STAGES = ("stage1", "stage2", "stage3", "stage4")
 
 
 class MapBackbone(FeatureBackbone):
-    """A stem, four stages of blocks of which each halves the map before it, a norm and a head. A family adds `plan`.
+    """Base of families whose layers pass on feature maps, [batch, channels, rows, columns], in four stages.
 
-    Each stage of an arch has an `embed_dim` and `blocks`; in the plan they are called stages.N.blocks.M.
+    Each stage but the first halves the map. In an arch it has an `embed_dim` and `blocks`, which the plan calls
+    stages.N.blocks.M.
     """
 
     stem_option: ClassVar[str] = "patch_size"
-    """The option that says by how much the stem shrinks the image."""
+    """The option that says by how much the stem reduces the image."""
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
+        stem = self.options[self.stem_option]
         return [
-            {
-                "num_chs": self.arch[STAGES[number]].embed_dim,
-                "reduction": self.options[self.stem_option] * 2**number,
-                "module": name,
-            }
-            for number, name in enumerate(ends.values())
+            {"num_chs": self.arch[STAGES[stage]].embed_dim, "reduction": stem * 2**stage, "module": name}
+            for stage, name in enumerate(self.last_blocks())
         ]
 
     @torch.jit.ignore
@@ -341,13 +268,94 @@ class MapBackbone(FeatureBackbone):
         return x.flatten(2).transpose(1, 2) if output_fmt == "NLC" else x
 
 
-def drop_path_rates(arch: Arch, last: float) -> Iterator[float]:
-    """The rate of each block in the order of the net: from 0 to that of the last, evenly.
+# Helpers of the classes above.
 
-    >>> from types import SimpleNamespace
-    >>> arch = {stage: SimpleNamespace(blocks=[None]) for stage in STAGES}
-    >>> [round(rate, 2) for rate in drop_path_rates(arch, 0.3)]
+
+def add_submodule(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Puts a module at a dotted name, with containers on the way: ``blocks.3`` is item 3 of ``root.blocks``."""
+    path, _, last = name.rpartition(".")
+    container(root, path).add_module(last, module)
+
+
+def container(root: nn.Module, path: str) -> nn.Module:
+    """The module at a dotted path, made of empty containers where there is none yet."""
+    for part in filter(None, path.split(".")):
+        if not hasattr(root, part):
+            root.add_module(part, nn.Sequential())
+        root = getattr(root, part)
+    return root
+
+
+def remove_submodule(root: nn.Module, name: str) -> None:
+    """Removes the module at a dotted name, and containers that are empty then."""
+    path, _, last = name.rpartition(".")
+    parent = root.get_submodule(path)
+    delattr(parent, last)
+    if path and not any(parent.children()):
+        remove_submodule(root, path)
+
+
+def take_indices(indices: int | list[int] | None, count: int) -> list[int]:
+    """Which of `count` feature maps are meant: all, the last n, or a list that may count from the end.
+
+    >>> take_indices(None, 3), take_indices(2, 3), take_indices([0, -1], 3)
+    ([0, 1, 2], [1, 2], [0, 2])
+    """
+    if isinstance(indices, int):
+        return list(range(count))[-indices:]
+    return [range(count)[index] for index in indices or range(count)]
+
+
+# Helpers of the families.
+
+
+def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuses a value of an option that is not among those allowed."""
+    if value not in allowed:
+        raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
+
+
+def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | None = None) -> Grid:
+    """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
+
+    >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
+    ((14, 14), (27, 27), (4, 8))
+    """
+    step = patch_size if stride is None else stride
+    sides = to_2tuple(img_size)
+    if min(patch_size, step) < 1 or any(side < patch_size or (side - patch_size) % step for side in sides):
+        unit = f"patch_size {patch_size}"
+        needed = f"a multiple of {unit}" if stride is None else f"{unit} plus a multiple of stride {stride}"
+        raise UserError(f"img_size {img_size} is not {needed}; change one of them")
+    rows, columns = ((side - patch_size) // step + 1 for side in sides)
+    return rows, columns
+
+
+def total_depth(arch: Arch) -> int:
+    """How many blocks the four stages of an arch have."""
+    return sum(len(arch[stage].blocks) for stage in STAGES)
+
+
+def drop_path_rates(depth: int, last: float) -> Iterator[float]:
+    """Stochastic-depth rate of each block: from 0 to that of the last, evenly.
+
+    >>> [round(rate, 2) for rate in drop_path_rates(4, 0.3)]
     [0.0, 0.1, 0.2, 0.3]
     """
-    count = sum(len(arch[stage].blocks) for stage in STAGES)
-    return (last * number / max(count - 1, 1) for number in range(count))
+    return (last * index / max(depth - 1, 1) for index in range(depth))
+
+
+def rename(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    """The name of a weight after every pattern, in turn, has been replaced.
+
+    >>> rename("head.weight", [(r"^head\\.", "head.fc.")])
+    'head.fc.weight'
+    """
+    for pattern, replacement in patterns:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def options_from_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a model as they were before JSON turned their tuples into lists, which are not hashable."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

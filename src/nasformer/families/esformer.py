@@ -1,20 +1,20 @@
 """ESFormer: the hybrid networks of Entropic Score (Cavagnero et al., ICCV Workshops 2023, arXiv 2310.04179).
 
-Four stages of maps for small devices. Every block is an inverted bottleneck, a ConvNeXt block, or a transformer encoder
-whose feed-forward half is one of these two. Kernels, expansions, the width of queries, keys and values (whatever the
-embedding's), depths and widths are chosen.
+Four stages of feature maps for small devices. Every block is an inverted bottleneck, a ConvNeXt block, or a transformer
+encoder whose feed-forward half is one of these two. Kernels, expansions, the width of queries, keys and values
+(whatever the embedding's), depths and widths are chosen.
 
 No code was published and the supplement lists no ranges. It says which blocks there are, that kernel, type of the
 feed-forward half and q-k-v dimension are chosen, and how the found nets look. All else is ours:
 - Stem, downsampling and ranges are EdgeNeXt's (Maaz et al., ECCV-W 2022), to which the paper compares its nets: the
   three spaces lie around EdgeNeXt XXS, XS and S. The last norm comes before pooling, so that the features are normed.
 - Encoders in stages 3 and 4 only, where the supplement has them: attention over the 64 x 64 positions of stage 1 is
-  nothing for a small device. They have no position embeddings; the convolutions around them know where they are.
+  too much for a small device. They have no position embeddings; the convolutions around them supply positions.
 - Heads are 16 wide: with 32, the narrow stages had one or two.
-- Weights at start: truncated normal 0.02, biases 0, as EdgeNeXt's; so a slice starts like a net of its own.
+- Initial weights: truncated normal 0.02, biases 0, as EdgeNeXt's; so a slice starts like a separate net.
 - Sharing (the paper has no supernet): by prefix; q, k and v each; a small kernel is the centre of a large one. The
-  alternatives of a block have weights of their own, and so have the two feed-forward halves of an encoder.
-- Presets are EdgeNeXt's layouts in our blocks, to have something to compare with; nobody published them.
+  alternatives of a block have separate weights, and so have the two feed-forward halves of an encoder.
+- Presets are EdgeNeXt's layouts in our blocks, as a baseline; nobody published them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import Any, Literal
 from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates
-from nasformer.families.registry import register
+from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, total_depth
+from nasformer.families.registry import register_space
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import Rule, centred, grouped_prefix
+from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
 from nasformer.layers.head import MapHead
 from nasformer.layers.norm import MapNorm
-from nasformer.layers.stem import Downsample, Grid, MapStem, both_sides
+from nasformer.layers.stem import Downsample, Grid, MapStem, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.oneof import OneOf
@@ -76,32 +76,31 @@ class ESFormer(MapBackbone):
         Args:
             patch_size: Side of the stem's patches: 4, or 2 or 1 for small images.
             head_dim: Width of an attention head; every qkv_dim is a multiple of it.
-            layer_scale: What ConvNeXt blocks scale their branch by at the start.
-            drop_path_rate: The rate of the last block; it grows linearly from 0.
+            layer_scale: Initial layer scale of ConvNeXt blocks.
+            drop_path_rate: Stochastic-depth rate of the last block; it grows linearly from 0.
         """
         check_option("global_pool", global_pool, ("avg",))
         grids, dims = stage_grids(img_size, patch_size), [arch[stage].embed_dim for stage in STAGES]
         stem = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dims[0]}
         common = {"layer_scale": layer_scale, "stochastic_depth": drop_path_rate > 0}
-        rates = drop_path_rates(arch, drop_path_rate)
+        rates = drop_path_rates(total_depth(arch), drop_path_rate)
         segments = [Segment.of("stem", MapStem, grid=grids[0], **stem)]
-        for number, grid in enumerate(grids):
-            if number:
-                dim, before = dims[number], dims[number - 1]
-                name = f"stages.{number}.downsample"
-                segments.append(Segment.of(name, Downsample, grid=grid, in_dim=before, out_dim=dim))
-            for place, block in enumerate(arch[STAGES[number]].blocks):
-                layer, options = block_layer(block, dims[number], head_dim, common)
-                name = f"stages.{number}.blocks.{place}"
+        for stage, grid in enumerate(grids):
+            if stage:
+                name = f"stages.{stage}.downsample"
+                segments.append(Segment.of(name, Downsample, grid=grid, in_dim=dims[stage - 1], out_dim=dims[stage]))
+            for index, block in enumerate(arch[STAGES[stage]].blocks):
+                layer, options = block_layer(block, dims[stage], head_dim, common)
+                name = f"stages.{stage}.blocks.{index}"
                 segments.append(Segment.of(name, layer, next(rates), grid=grid, **options))
         norm = Segment.of("norm", MapNorm, embed_dim=dims[-1])
         head = Segment.of("head", MapHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)
         return [*segments, norm, head]
 
     @classmethod
-    def sharing(cls, **options: Any) -> Mapping[str, Rule]:
-        each = grouped_prefix(3)
-        return {"qkv.weight": each, "qkv.bias": each, "conv_dw.weight": centred, "depthwise.weight": centred}
+    def sharing(cls, **options: Any) -> SharingRules:
+        q_k_v = grouped_prefix(3)
+        return {"qkv.weight": q_k_v, "qkv.bias": q_k_v, "conv_dw.weight": centre_crop, "depthwise.weight": centre_crop}
 
 
 def stage_grids(img_size: int | tuple[int, int], patch_size: int) -> list[Grid]:
@@ -112,7 +111,7 @@ def stage_grids(img_size: int | tuple[int, int], patch_size: int) -> list[Grid]:
     """
     if patch_size not in (1, 2, 4):
         raise UserError(f"patch_size is {patch_size}, allowed: 1, 2, 4")
-    height, width = both_sides(img_size)
+    height, width = to_2tuple(img_size)
     unit = 8 * patch_size
     if min(height, width) < unit or height % unit or width % unit:
         raise UserError(f"img_size {img_size} is not a multiple of {unit}, 8 times patch_size; change one of them")
@@ -123,14 +122,14 @@ def block_layer(
     block: Arch, embed_dim: int, head_dim: int, common: Mapping[str, Any]
 ) -> tuple[type[nn.Module], dict[str, Any]]:
     """The layer of a block such as ``{"ibn": {"kernel": 3, "expansion": 4}}``, and its options without the grid."""
-    ((kind, genes),) = block.items()
-    if kind == "encoder":
+    ((operator, genes),) = block.items()
+    if operator == "encoder":
         if genes.qkv_dim % head_dim:
             raise UserError(f"qkv_dim {genes.qkv_dim} is not a multiple of head_dim {head_dim}; change one of them")
         ffn, options = block_layer(genes.ffn, embed_dim, head_dim, common)
         return MapEncoder, {"qkv_dim": genes.qkv_dim, "head_dim": head_dim, "ffn": ffn, **options}
     options = {"embed_dim": embed_dim, "hidden_dim": embed_dim * genes.expansion, "kernel": genes.kernel, **common}
-    if kind == "convnext":
+    if operator == "convnext":
         return ConvNeXtBlock, options
     del options["layer_scale"]
     return InvertedBottleneck, options
@@ -143,17 +142,17 @@ def declare(
     kernel: tuple[int, ...] = KERNELS,
     expansion: tuple[int, ...] = EXPANSIONS,
 ) -> Struct:
-    """The declaration that all ESFormer spaces share: widths, depths and q-k-v dimensions for each stage.
+    """The declaration of an ESFormer space: widths, depths and q-k-v dimensions for each stage.
 
     A stage without q-k-v dimensions has no encoders.
     """
     stages = {}
     for name, dims, depths, widths in zip(STAGES, embed_dim, depth, qkv_dim, strict=True):
         block = Struct(kernel=Choice(*kernel, role="topology"), expansion=Choice(*expansion))
-        kinds: dict[str, Any] = {"convnext": block, "ibn": block}  # in the order of their costs
+        operators: dict[str, Any] = {"convnext": block, "ibn": block}  # in the order of their costs
         if widths:
-            kinds["encoder"] = Struct(qkv_dim=Choice(*widths), ffn=OneOf(**kinds))
-        stages[name] = Struct(embed_dim=Choice(*dims), blocks=Repeat(OneOf(**kinds), depth=Choice(*depths)))
+            operators["encoder"] = Struct(qkv_dim=Choice(*widths), ffn=OneOf(**operators))
+        stages[name] = Struct(embed_dim=Choice(*dims), blocks=Repeat(OneOf(**operators), depth=Choice(*depths)))
     return Struct(**stages)
 
 
@@ -176,11 +175,11 @@ PRESETS = {
 }
 
 
-def add(name: str, about: str, root: Struct) -> None:
-    register(Space(name, ESFormer, root, {}, PRESETS, about))
+def register(name: str, about: str, root: Struct) -> None:
+    register_space(Space(name, ESFormer, root, {}, PRESETS, about))
 
 
-add(
+register(
     "esformer-s0",
     "hybrid nets around EdgeNeXt XXS: about 0.4 to 4.9 M parameters",
     declare(
@@ -189,7 +188,7 @@ add(
         qkv_dim=((), (), (32, 64, 96, 128), (64, 128, 192, 256)),
     ),
 )
-add(
+register(
     "esformer-s1",
     "hybrid nets around EdgeNeXt XS: about 0.7 to 7.9 M parameters",
     declare(
@@ -198,7 +197,7 @@ add(
         qkv_dim=((), (), (32, 64, 96, 128), (96, 160, 224, 288)),
     ),
 )
-add(
+register(
     "esformer-s2",
     "hybrid nets around EdgeNeXt S: about 1.5 to 18 M parameters",
     declare(

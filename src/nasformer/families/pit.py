@@ -1,10 +1,9 @@
-"""PiT: rethinking spatial dimensions of vision transformers (Heo et al., ICCV 2021, arXiv 2103.16302), as searched by
-TF-TAS (Zhou et al., CVPR 2022).
+"""PiT: rethinking spatial dimensions of vision transformers (Heo et al., ICCV 2021, arXiv 2103.16302).
 
-A vision transformer in three stages; between them a depthwise convolution halves the map and widens it. The width of a
-stage is base_dim * heads, so head dimension is base_dim. Base dimension and MLP ratio are chosen for the whole net,
-depth and heads for each stage. Patches overlap and have absolute positions; the class token, which the head reads, has
-none.
+A vision transformer in three stages, as searched by TF-TAS (Zhou et al., CVPR 2022). Between stages a depthwise
+convolution halves the map and widens it. The width of a stage is base_dim * heads, so heads are base_dim wide. Base
+dimension and MLP ratio are chosen for the whole net, depth and heads for each stage. Patches overlap and have absolute
+positions; the class token, which the head reads, has none.
 
 Where paper and published code disagree, or are silent, our choices:
 - Size: each space has 4 * 27 * 10 * 4 = 4,320 archs, since pooling is depthwise and the heads of a stage must be a
@@ -12,15 +11,15 @@ Where paper and published code disagree, or are silent, our choices:
   is base dimension and MLP ratio by stage (3 * 4**3 * 27 * 10 * 4**3 = 3.3e6), but its text says that both are the same
   in every stage, and so are they in its nets.
 - Presets: TF-TAS's files where its supplement differs. There the net S has other depths and ratio
-  (``tf-tas-pit-s-supplement``), and XS has lost one of its three head numbers.
-- Weights at start: as torch has them, so they depend on the width, which is what timm's PiT does; scores of untrained
-  nets depend on it, and with it DSS ranks as it is reported to. TF-TAS's code has 0.02 for linear layers and N(0, 1)
-  for convolutions, an oddity that drowns the positions (0.02).
+  (``tf-tas-pit-s-supplement``), and XS lacks one of its three head numbers.
+- Initial weights: torch's default, so they depend on the width, as in timm's PiT; scores of untrained nets depend on
+  it, and with it DSS ranks as it is reported to. TF-TAS's code has 0.02 for linear layers and N(0, 1) for convolutions,
+  which drowns the positions (0.02).
 - Stochastic depth grows linearly to the last block of the net at hand, as in timm; TF-TAS's code stops one step short.
-- Sharing (the papers have no supernet): by prefix; q, k and v each. A pooling filter belongs to the channel that it
-  makes, as do all the weights of the next stage that read this channel; which channel it is made from depends on the
-  ratio of heads: channel c comes from c // ratio. Likewise a row of q, k or v keeps its place, and the base dimension
-  decides which head that is.
+- Sharing (the papers have no supernet): by prefix; q, k and v each. A pooling filter belongs to its output channel, as
+  do all the weights of the next stage that read this channel; its input channel depends on the ratio of heads: channel
+  c comes from c // ratio. Likewise a row of q, k or v keeps its index, and the base dimension decides which head it is
+  in.
 """
 
 from __future__ import annotations
@@ -32,16 +31,15 @@ import torch
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import TokenBackbone, check_option, patch_grid, rename
-from nasformer.families.registry import register
+from nasformer.families.base import TokenBackbone, check_option, drop_path_rates, patch_grid, rename
+from nasformer.families.registry import register_space
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import Rule as SharingRule
-from nasformer.families.sharing import grouped_prefix
+from nasformer.families.sharing import SharingRules, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
-from nasformer.layers.stem import Grid, OverlapPatchEmbed, TokenPool, halved
+from nasformer.layers.stem import Grid, OverlapPatchEmbed, TokenPool, half_grid
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.struct import Rule, Struct
@@ -80,38 +78,40 @@ class PiT(TokenBackbone):
 
         Args:
             stride: Distance of neighbouring patches; they overlap where it is less than patch_size.
-            drop_path_rate: The rate of the last block; it grows linearly from 0.
+            drop_path_rate: Stochastic-depth rate of the last block; it grows linearly from 0.
         """
         check_option("global_pool", global_pool, ("token", "avg"))
         grid, dims = patch_grid(img_size, patch_size, stride), widths(arch)
         stem = {"patch_size": patch_size, "stride": stride, "in_chans": in_chans, "embed_dim": dims[0]}
         segments = [Segment.of("patch_embed", OverlapPatchEmbed, grid=grid, **stem)]
+        rates = drop_path_rates(sum(arch.depth.values()), drop_path_rate)
         for stage, dim in enumerate(dims):
             if stage:
                 pool = f"stages.{stage}.pool"
                 segments.append(Segment.of(pool, TokenPool, grid=grid, in_dim=dims[stage - 1], out_dim=dim))
-                grid = halved(grid)
-            segments += stage_blocks(arch, stage, grid, drop_path_rate)
+                grid = half_grid(grid)
+            block = block_options(arch, STAGES[stage], grid) | {"stochastic_depth": drop_path_rate > 0}
+            for index in range(arch.depth[STAGES[stage]]):
+                segments.append(Segment.of(f"stages.{stage}.blocks.{index}", TransformerBlock, next(rates), **block))
         norm = Segment.of("norm", LayerNorm, embed_dim=dims[-1], norm_eps=NORM_EPS)
         head = Segment.of("head", TokenHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)
         return [*segments, norm, head]
 
     @classmethod
-    def sharing(cls, **options: Any) -> Mapping[str, SharingRule]:
+    def sharing(cls, **options: Any) -> SharingRules:
         return {"qkv.weight": grouped_prefix(3), "qkv.bias": grouped_prefix(3)}
 
     @classmethod
-    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Takes ``"depth": [2, 6, 4]`` and ``"num_heads": [2, 4, 8]`` for the three stages."""
+    def from_columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Fields from the columns ``"depth": [2, 6, 4]`` and ``"num_heads": [2, 4, 8]`` of the three stages."""
         listed = {name: values[name] for name in ("depth", "num_heads") if isinstance(values.get(name), list | tuple)}
         return {**values, **{name: by_stage(name, entries) for name, entries in listed.items()}}
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        ends = {name.split(".")[1]: name for name in self.segment_names if ".blocks." in name}  # the last of each stage
         return [
             {"num_chs": dim, "reduction": self.options["stride"] * 2**stage, "module": name}
-            for stage, (name, dim) in enumerate(zip(ends.values(), widths(self.arch), strict=False))
+            for stage, (name, dim) in enumerate(zip(self.last_blocks(), widths(self.arch), strict=False))
         ]
 
     @torch.jit.ignore
@@ -122,29 +122,23 @@ class PiT(TokenBackbone):
 
 
 def widths(arch: Arch) -> list[int]:
+    """The embedding width of each stage."""
     return [arch.base_dim * arch.num_heads[stage] for stage in STAGES]
 
 
-def stage_blocks(arch: Arch, stage: int, grid: Grid, drop_path_rate: float) -> list[Segment]:
-    depths, dim = [arch.depth[name] for name in STAGES], widths(arch)[stage]
-    before, last = sum(depths[:stage]), max(sum(depths) - 1, 1)
-    return [
-        Segment.of(
-            f"stages.{stage}.blocks.{number}",
-            TransformerBlock,
-            drop_path=drop_path_rate * (before + number) / last,
-            embed_dim=dim,
-            num_heads=arch.num_heads[STAGES[stage]],
-            head_dim=arch.base_dim,
-            hidden_dim=int(dim * arch.mlp_ratio),
-            grid=grid,
-            max_distance=None,
-            stochastic_depth=drop_path_rate > 0,
-            norm_eps=NORM_EPS,
-            init_std=None,
-        )
-        for number in range(depths[stage])
-    ]
+def block_options(arch: Arch, stage: str, grid: Grid) -> dict[str, Any]:
+    """What the blocks of a stage have in common."""
+    dim = arch.base_dim * arch.num_heads[stage]
+    return {
+        "embed_dim": dim,
+        "num_heads": arch.num_heads[stage],
+        "head_dim": arch.base_dim,
+        "hidden_dim": int(dim * arch.mlp_ratio),
+        "grid": grid,
+        "max_distance": None,
+        "norm_eps": NORM_EPS,
+        "init_std": None,
+    }
 
 
 def by_stage(name: str, entries: Sequence[Any]) -> dict[str, Any]:
@@ -163,7 +157,7 @@ def declare(
     depth: tuple[tuple[int, ...], ...] = ((1, 2, 3), (4, 6, 8), (2, 4, 6)),
     mlp_ratio: tuple[float, ...] = (2, 4, 6, 8),
 ) -> Struct:
-    """The declaration that all PiT spaces share: every stage has the same choice of heads, and one of depths."""
+    """The declaration of a PiT space: the same choice of heads for every stage, depths for each."""
     rule = Rule(STAGES, each_a_multiple, "each stage's heads are a multiple of the stage before")
     return Struct(
         base_dim=Choice(*base_dim),
@@ -174,9 +168,9 @@ def declare(
 
 
 def published(base_dim: int, depth: str, num_heads: str, mlp_ratio: int) -> Arch:
-    """An arch from the columns of a paper, depths and heads as a string of numbers."""
+    """An arch from the columns of a paper: depths and heads, one for each stage."""
     columns = {"depth": [int(d) for d in depth.split()], "num_heads": [int(h) for h in num_heads.split()]}
-    return Arch.from_dict(PiT.columns({"base_dim": base_dim, "mlp_ratio": mlp_ratio, **columns}))
+    return Arch.from_dict(PiT.from_columns({"base_dim": base_dim, "mlp_ratio": mlp_ratio, **columns}))
 
 
 PRESETS = {
@@ -190,22 +184,16 @@ PRESETS = {
 }
 
 
-def add(name: str, about: str, root: Struct) -> None:
-    register(Space(name, PiT, root, {}, PRESETS, about))
+def register(name: str, about: str, root: Struct) -> None:
+    register_space(Space(name, PiT, root, {}, PRESETS, about))
 
 
-add("pit-tiny", "TF-TAS's PiT space Ti: about 0.14 to 36 M parameters", declare((16, 24, 32, 40), (2, 4, 8)))
-add("pit-xs", "TF-TAS's PiT space XS: about 0.6 to 91 M parameters", declare((40, 48, 56, 64), (2, 4, 8)))
-add("pit-small", "TF-TAS's PiT space S: about 1 to 258 M parameters", declare((36, 48, 60, 72), (3, 6, 12)))
+register("pit-tiny", "TF-TAS's PiT space Ti: about 0.14 to 36 M parameters", declare((16, 24, 32, 40), (2, 4, 8)))
+register("pit-xs", "TF-TAS's PiT space XS: about 0.6 to 91 M parameters", declare((40, 48, 56, 64), (2, 4, 8)))
+register("pit-small", "TF-TAS's PiT space S: about 1 to 258 M parameters", declare((36, 48, 60, 72), (3, 6, 12)))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Reads timm's PiT, so that its pretrained weights serve as ours.
-#
-# theirs = timm.create_model("pit_xs_224", pretrained=True)
-# model = nasformer.get_space("pit-xs").build(PRESETS["pit-xs"])
-# model.load_state_dict(from_timm(theirs.state_dict()))
-# ----------------------------------------------------------------------------------------------------------------------
+# timm's PiT: its pretrained weights serve as ours.
 
 NAMES = (
     (r"^patch_embed\.conv\.", "patch_embed.proj."),
@@ -216,7 +204,14 @@ NAMES = (
 
 
 def from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a timm PiT under our names; its map of positions becomes a list of tokens."""
+    """The weights of a timm PiT under our names; its map of positions becomes a list of tokens.
+
+    To have a pretrained PiT-XS::
+
+        theirs = timm.create_model("pit_xs_224", pretrained=True)
+        model = nasformer.get_space("pit-xs").build(PRESETS["pit-xs"])
+        model.load_state_dict(from_timm(theirs.state_dict()))
+    """
     if any(name.startswith("head_dist.") for name in state):
         raise UserError("these are weights of a distilled PiT, which has a second class token; take the plain one")
     return {

@@ -6,8 +6,8 @@ that of the embedding: the paper finds that deep layers want less.
 
 Published are the paper, three nets and the code that runs them; neither supernet nor search. That code cannot express
 heads that do not add up to the width; here `proj` reads as many channels as the heads have. The nets are Swins but for
-depths and windows; timm has them too, and ours equal timm's (`s3_timm.from_timm` reads its weights). S3-S's file has
-windows of 14 in stage 4, whose map is 7 x 7; we write 7, as timm does. It is the same net at 224 pixels.
+depths and windows; timm has them too, and ours equal timm's (`from_timm` reads its weights). S3-S's file has windows of
+14 in stage 4, whose map is 7 x 7; we write 7, as timm does. It is the same net at 224 pixels.
 
 Start spaces. A reader quotes one stage of the paper's first space: 2, 3, 4 blocks, width 224, 256, 288, windows 7, 14,
 heads 7, 8, 9, MLP ratios 3, 3.5, 4. Hence in all of ours: 2 to 4 blocks a stage, these windows and ratios, heads from
@@ -22,11 +22,11 @@ Ours besides:
 - A window is never larger than the map, nor is its table of positions then. A map need not be a multiple of the window:
   it is padded as in timm, where padded positions are attended to, and rolled before, so that its last shifted window
   may see across the border. Larger windows can thus be cheaper; at 224 pixels nothing is padded.
-- Weights at start: truncated normal 0.02, biases 0, as Swin's; also in the first convolution, which a norm follows.
+- Initial weights: truncated normal 0.02, biases 0, as Swin's; also in the first convolution, which a norm follows.
 - Tables of positions do not decay, as in Swin.
 - Sharing (the paper does not say): by prefix, so by heads for q, k and v each. The table of a small window is the
-  centre of that of a large one: every offset keeps its entry. Merging reads four positions side by side: of each the
-  prefix.
+  centre of that of a large one: every offset keeps its entry. Patch merging concatenates four positions: the prefix of
+  each.
 - Windows are topology; depth, width, heads and ratio are size.
 """
 
@@ -39,14 +39,14 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, patch_grid, rename
-from nasformer.families.registry import register
+from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, patch_grid, rename, total_depth
+from nasformer.families.registry import register_space
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import Rule, centred, grouped_prefix
+from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.layers.head import MapHead
 from nasformer.layers.norm import MapNorm
-from nasformer.layers.stem import Grid, MapStem, halved
+from nasformer.layers.stem import Grid, MapStem, half_grid
 from nasformer.layers.window import PatchMerging, WindowBlock
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
@@ -70,7 +70,7 @@ class S3(MapBackbone):
     """
 
     family = "s3"
-    undecayed = frozenset({"attn.positions"})
+    no_decay_suffixes = frozenset({"attn.positions"})
 
     @classmethod
     def plan(
@@ -91,35 +91,34 @@ class S3(MapBackbone):
             img_size: Any multiple of patch_size; maps with an odd side are padded where they are merged.
             patch_size: Side of the stem's patches: 4, or less for small images.
             head_dim: Width of an attention head.
-            drop_path_rate: The rate of the last block; it grows linearly from 0.
+            drop_path_rate: Stochastic-depth rate of the last block; it grows linearly from 0.
         """
         check_option("global_pool", global_pool, ("avg",))
         grid, dims = patch_grid(img_size, patch_size), [arch[stage].embed_dim for stage in STAGES]
         stem: dict[str, Any] = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dims[0]}
         segments = [Segment.of("stem", MapStem, grid=grid, norm_eps=NORM_EPS, **stem)]
         common = {"head_dim": head_dim, "stochastic_depth": drop_path_rate > 0}
-        rates = drop_path_rates(arch, drop_path_rate)
-        for number, stage in enumerate(STAGES):
-            dim = dims[number]
-            if number:
-                name = f"stages.{number}.downsample"
-                segments.append(Segment.of(name, PatchMerging, grid=grid, in_dim=dims[number - 1], out_dim=dim))
-                grid = halved(grid)
-            for place, block in enumerate(arch[stage].blocks):
-                options = block_options(block, dim, grid, shifted=place % 2 == 1)
-                name = f"stages.{number}.blocks.{place}"
+        rates = drop_path_rates(total_depth(arch), drop_path_rate)
+        for stage, dim in enumerate(dims):
+            if stage:
+                name = f"stages.{stage}.downsample"
+                segments.append(Segment.of(name, PatchMerging, grid=grid, in_dim=dims[stage - 1], out_dim=dim))
+                grid = half_grid(grid)
+            for index, block in enumerate(arch[STAGES[stage]].blocks):
+                options = block_options(block, dim, grid, shifted=index % 2 == 1)
+                name = f"stages.{stage}.blocks.{index}"
                 segments.append(Segment.of(name, WindowBlock, next(rates), **options, **common))
         norm = Segment.of("norm", MapNorm, embed_dim=dims[-1], norm_eps=NORM_EPS)
         head = Segment.of("head", MapHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)
         return [*segments, norm, head]
 
     @classmethod
-    def sharing(cls, **options: Any) -> Mapping[str, Rule]:
-        each, quarters = grouped_prefix(3), grouped_prefix(4)
+    def sharing(cls, **options: Any) -> SharingRules:
+        q_k_v, quarters = grouped_prefix(3), grouped_prefix(4)
         return {
-            "qkv.weight": each,
-            "qkv.bias": each,
-            "positions": centred,
+            "qkv.weight": q_k_v,
+            "qkv.bias": q_k_v,
+            "positions": centre_crop,
             "merge_norm.weight": quarters,
             "merge_norm.bias": quarters,
             "reduction.weight": grouped_prefix(4, dims=(1,)),
@@ -133,14 +132,14 @@ class S3(MapBackbone):
         grid, limits = patch_grid(img_size, patch_size), {}
         for stage in STAGES:
             limits[f"{stage}.blocks.window"] = (1.0, float(max(grid)))
-            grid = halved(grid)
+            grid = half_grid(grid)
         return limits
 
     @classmethod
-    def columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Takes ``"depth": [2, 2, 6, 2]`` with lists of four for embed_dim, window, num_heads and mlp_ratio.
+    def from_columns(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Stages from the columns ``"depth": [2, 2, 6, 2]`` and lists of four for embed_dim and the genes of a block.
 
-        An entry of the last three is that of all blocks of a stage, or a list with one for each block.
+        An entry of a gene is that of all blocks of a stage, or a list with one for each block.
         """
         if "depth" not in values:
             return values
@@ -151,15 +150,15 @@ class S3(MapBackbone):
             if not isinstance(values[name], list | tuple) or len(values[name]) != len(STAGES):
                 raise UserError(f"{name} is {values[name]}, expected a list of {len(STAGES)}: one for each stage")
         stages = {}
-        for number, stage in enumerate(STAGES):
-            genes = {name: by_block(name, values[name][number], values["depth"][number]) for name in GENES}
+        for index, stage in enumerate(STAGES):
+            genes = {name: by_block(name, values[name][index], values["depth"][index]) for name in GENES}
             blocks = [dict(zip(genes, block, strict=True)) for block in zip(*genes.values(), strict=True)]
-            stages[stage] = {"embed_dim": values["embed_dim"][number], "blocks": blocks}
+            stages[stage] = {"embed_dim": values["embed_dim"][index], "blocks": blocks}
         return stages
 
 
 def block_options(block: Arch, embed_dim: int, grid: Grid, shifted: bool) -> dict[str, Any]:
-    """What a block asks of its layer, which sees to it that a window fits the map, now and at another image size."""
+    """Options of a block's layer, which itself fits the window to the map."""
     return {
         "embed_dim": embed_dim,
         "num_heads": block.num_heads,
@@ -171,6 +170,7 @@ def block_options(block: Arch, embed_dim: int, grid: Grid, shifted: bool) -> dic
 
 
 def by_block(name: str, entry: Any, depth: int) -> list[Any]:
+    """The entry of each block of a stage."""
     entries = list(entry) if isinstance(entry, list | tuple) else [entry] * depth
     if len(entries) != depth:
         raise UserError(f"{name} has {len(entries)} entries for a stage of {depth} blocks, expected one for each")
@@ -184,7 +184,7 @@ def declare(
     window: tuple[tuple[int, ...], ...] = ((7, 14), (7, 14), (7, 14), (7,)),
     mlp_ratio: tuple[float, ...] = (3, 3.5, 4),
 ) -> Struct:
-    """The declaration that all S3 spaces share: widths, heads, depths and windows for each stage."""
+    """The declaration of an S3 space: widths, heads, depths and windows for each stage."""
     stages = {}
     for name, dims, heads, depths, sides in zip(STAGES, embed_dim, num_heads, depth, window, strict=True):
         genes = {"window": Choice(*sides, role="topology"), "num_heads": Choice(*heads)}
@@ -193,17 +193,17 @@ def declare(
     return Struct(**stages)
 
 
-def around(middle: int, **others: Any) -> Struct:
-    """The space around a Swin that begins with so many heads: one more or less in each stage, and 32 of width."""
-    heads = tuple((count - 1, count, count + 1) for count in (middle * 2**stage for stage in range(len(STAGES))))
+def around_swin(num_heads: int, **others: Any) -> Struct:
+    """The space around a Swin with so many heads in its first stage: one head more or less, and 32 of width."""
+    heads = tuple((count - 1, count, count + 1) for count in (num_heads * 2**stage for stage in range(len(STAGES))))
     return declare(tuple(tuple(HEAD_DIM * count for count in counts) for counts in heads), heads, **others)
 
 
 def published(depth: str, window: str) -> Arch:
-    """A released net: all of them are as wide as Swin-T, their MLP ratio is 4."""
+    """A released net: all of them are as wide as Swin-T and have an MLP ratio of 4."""
     widths = {"embed_dim": [96, 192, 384, 768], "num_heads": [3, 6, 12, 24], "mlp_ratio": [4] * 4}
     columns = {"depth": [int(d) for d in depth.split()], "window": [int(w) for w in window.split()]}
-    return Arch.from_dict(S3.columns({**columns, **widths}))
+    return Arch.from_dict(S3.from_columns({**columns, **widths}))
 
 
 PRESETS = {
@@ -213,16 +213,16 @@ PRESETS = {
 }
 
 
-def add(name: str, about: str, root: Struct, **options: Any) -> None:
-    register(Space(name, S3, root, options, {} if options else PRESETS, about))
+def register(name: str, about: str, root: Struct, **options: Any) -> None:
+    register_space(Space(name, S3, root, options, {} if options else PRESETS, about))
 
 
 LONG = ((2, 3, 4), (2, 3, 4), (6, 10, 14, 18, 22, 26, 30), (2, 3, 4))
-add("s3", "around the three published nets: about 21 to 99 M parameters", around(3, depth=LONG))
-add("s3-tiny", "a start space after the paper's: about 7 to 21 M parameters", around(2))
-add("s3-small", "a start space as wide as Swin-T: about 16 to 45 M parameters", around(3))
-add("s3-base", "a start space as wide as Swin-B: about 29 to 77 M parameters", around(4))
-add(
+register("s3", "around the three published nets: about 21 to 99 M parameters", around_swin(3, depth=LONG))
+register("s3-tiny", "a start space after the paper's: about 7 to 21 M parameters", around_swin(2))
+register("s3-small", "a start space as wide as Swin-T: about 16 to 45 M parameters", around_swin(3))
+register("s3-base", "a start space as wide as Swin-B: about 29 to 77 M parameters", around_swin(4))
+register(
     "s3-micro",
     "a space of S3's shape for small images and small machines: about 0.09 to 0.64 M parameters",
     declare(
@@ -239,13 +239,7 @@ add(
 )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Reads timm's S3 nets, so that their pretrained weights serve as ours.
-#
-# theirs = timm.create_model("swin_s3_tiny_224", pretrained=True)
-# model = nasformer.get_space("s3").build(PRESETS["s3-t"])
-# model.load_state_dict(from_timm(theirs.state_dict()))
-# ----------------------------------------------------------------------------------------------------------------------
+# timm's S3 nets: their pretrained weights serve as ours.
 
 TABLE = "relative_position_bias_table"
 NAMES = (
@@ -258,12 +252,19 @@ NAMES = (
 
 
 def from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a timm Swin under our names; its lists of offsets become tables, [heads, rows, columns]."""
+    """The weights of a timm Swin under our names; its lists of offsets become tables, [heads, rows, columns].
+
+    To have a pretrained S3-T::
+
+        theirs = timm.create_model("swin_s3_tiny_224", pretrained=True)
+        model = nasformer.get_space("s3").build(PRESETS["s3-t"])
+        model.load_state_dict(from_timm(theirs.state_dict()))
+    """
     return {rename(name, NAMES): as_table(weight) if name.endswith(TABLE) else weight for name, weight in state.items()}
 
 
 def as_table(listed: Tensor) -> Tensor:
-    """From [rows * columns, heads]; windows are square.
+    """The table [heads, rows, columns] of a square window, from a list [rows * columns, heads].
 
     >>> import torch
     >>> as_table(torch.arange(18).reshape(9, 2))[1].tolist()

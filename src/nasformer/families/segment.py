@@ -1,7 +1,7 @@
-"""A segment: one step of a network, described but not built.
+"""A segment: one layer of a network, described but not built.
 
 A family turns an arch into a *plan*, a list of segments. Everything else reads the plan: the static model builds its
-layers, the supernet hands them slices of its weights, the cost is the sum of theirs, and a block that occurs in a
+layers, the supernet gives them slices of its weights, the cost is the sum of theirs, and a block that occurs in a
 thousand archs is built, counted and compiled once.
 """
 
@@ -20,12 +20,12 @@ from nasformer.layers.drop_path import set_drop_path
 
 @dataclass(frozen=True)
 class Segment:
-    """One layer of the plan.
+    """One layer of a plan.
 
     Args:
-        name: Where it lives in the model, such as ``blocks.3``.
-        layer: The module class. It has a static method ``cost`` with the constructor's arguments.
-        options: The constructor's arguments, as sorted items, so that equal segments are equal keys.
+        name: Its name in the model, such as ``blocks.3``.
+        layer: Its class, which has a static method `cost` with the constructor's arguments.
+        options: The constructor's arguments as items, so that a segment can be hashed.
         drop_path: Stochastic-depth rate; not an option, since it changes neither weights nor cost nor graph.
     """
 
@@ -40,7 +40,7 @@ class Segment:
 
     @property
     def kind(self) -> tuple[type[nn.Module], tuple[tuple[str, Hashable], ...]]:
-        """What it is, wherever it stands: segments of one kind share skeleton, cost and compiled code."""
+        """Layer class and options: segments of one kind share skeleton, cost and compiled code."""
         return self.layer, self.options
 
     def build(self) -> nn.Module:

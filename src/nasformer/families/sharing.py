@@ -2,7 +2,7 @@
 
 A rule takes the shared tensor and the smaller shape and returns the slice. Rules are ordinary differentiable tensor
 code, so autograd, torch.compile and extraction all follow from the same few lines. The rule of a statistic (of batch
-norm) must return a view, since training updates it in place; `prefix` and `centred` do.
+norm) must return a view, since training updates it in place; `prefix` and `centre_crop` do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Size, Tensor
 
-Rule = Callable[[Tensor, Size], Tensor]
+SharingRule = Callable[[Tensor, Size], Tensor]
 
 
 def prefix(shared: Tensor, shape: Size) -> Tensor:
@@ -29,10 +29,10 @@ def prefix(shared: Tensor, shape: Size) -> Tensor:
     return shared
 
 
-def grouped_prefix(groups: int, dims: Sequence[int] = (0,)) -> Rule:
-    """The first entries of each of ``groups`` equal groups along some dimensions; the first ones along the others.
+def grouped_prefix(groups: int, dims: Sequence[int] = (0,)) -> SharingRule:
+    """The first entries of each of `groups` equal groups along some dimensions; the first ones along the others.
 
-    So it takes the first rows of q, of k and of v in one matrix.
+    With 3 groups it takes the first rows of q, of k and of v in one matrix.
 
     >>> import torch
     >>> grouped_prefix(3)(torch.arange(6), torch.Size([3])).tolist()
@@ -43,70 +43,71 @@ def grouped_prefix(groups: int, dims: Sequence[int] = (0,)) -> Rule:
         shared = prefix(shared, Size(shared.shape[d] if d in dims else size for d, size in enumerate(shape)))
         for dim in dims:
             if shared.shape[dim] != shape[dim]:
-                each = shape[dim] // groups
-                shared = shared.unflatten(dim, (groups, -1)).narrow(dim + 1, 0, each).flatten(dim, dim + 1)
+                size = shape[dim] // groups
+                shared = shared.unflatten(dim, (groups, -1)).narrow(dim + 1, 0, size).flatten(dim, dim + 1)
                 shared = shared.contiguous()  # groups of one entry make a view with gaps, which kernels are slow on
         return shared
 
     return rule
 
 
-def centre(shared: Tensor, shape: Size) -> Tensor:
-    """The middle along the last two dimensions, whatever the others are."""
+def centre_crop(shared: Tensor, shape: Size) -> Tensor:
+    """The first filters of a convolution, cropped to their centre: a small kernel is the middle of a large one.
+
+    >>> import torch
+    >>> centre_crop(torch.arange(50).reshape(2, 1, 5, 5), torch.Size([1, 1, 3, 3])).tolist()
+    [[[[6, 7, 8], [11, 12, 13], [16, 17, 18]]]]
+    """
+    return prefix(crop_window(shared, shape), shape)
+
+
+def crop_window(shared: Tensor, shape: Size) -> Tensor:
+    """The middle along the last two dimensions; the others stay whole."""
     for dim in (-2, -1):
         shared = shared.narrow(dim, (shared.shape[dim] - shape[dim]) // 2, shape[dim])
     return shared
 
 
-def centred(shared: Tensor, shape: Size) -> Tensor:
-    """The first filters of a convolution and the middle of each: a small kernel is the centre of a large one.
-
-    >>> import torch
-    >>> centred(torch.arange(50).reshape(2, 1, 5, 5), torch.Size([1, 1, 3, 3])).tolist()
-    [[[[6, 7, 8], [11, 12, 13], [16, 17, 18]]]]
-    """
-    return prefix(centre(shared, shape), shape)
-
-
 @dataclass(frozen=True)
-class MultiHead:
-    """TrioNet's Multi-Head Sharing: of every head the first channels, so that no channel changes its head's company.
+class MultiHeadSharing:
+    """TrioNet's Multi-Head Sharing: the first channels of every head, so that channels stay in their head.
 
-    How many heads there are is an option of the member's layer, so this becomes a rule only when the layer is known.
-    A layer without heads, such as a convolution that shares a weight with attention, takes its prefix.
+    The number of heads is an option of the member's layer, so this becomes a rule only when the layer is known. A layer
+    without heads, such as a convolution that shares a weight with attention, takes its prefix.
 
     >>> import torch
-    >>> rule = MultiHead().bound({"num_heads": 2})
+    >>> rule = MultiHeadSharing().bind({"num_heads": 2})
     >>> rule(torch.arange(8), torch.Size([4])).tolist()
     [0, 1, 4, 5]
 
     Args:
         dims: Which dimensions are channels in the order of heads.
-        centred: Whether the last two dimensions are a window, whose middle a smaller one is.
+        crop: Whether the last two dimensions are a window, which smaller ones crop to its centre.
         option: Name of the option.
     """
 
     dims: tuple[int, ...] = (0,)
-    centred: bool = False
+    crop: bool = False
     option: str = "num_heads"
 
-    def bound(self, options: Mapping[str, Any]) -> Rule:
+    def bind(self, options: Mapping[str, Any]) -> SharingRule:
+        """The rule for a layer with these options."""
         by_head = grouped_prefix(options.get(self.option, 1), self.dims)
-        if not self.centred:
+        if not self.crop:
             return by_head
-        return lambda shared, shape: by_head(centre(shared, shape), shape)
+        return lambda shared, shape: by_head(crop_window(shared, shape), shape)
 
 
-def declared_rule(name: str, rules: Mapping[str, Rule | MultiHead]) -> Rule | MultiHead:
-    """The rule whose key ends the parameter's name; `prefix` where none is declared."""
+SharingRules = Mapping[str, SharingRule | MultiHeadSharing]
+"""Rules by the end of a weight's name."""
+
+
+def declared_rule(name: str, rules: SharingRules) -> SharingRule | MultiHeadSharing:
+    """The rule whose key ends the weight's name; `prefix` where none is declared."""
     return next((rule for suffix, rule in rules.items() if name.endswith(suffix)), prefix)
 
 
-def rule_for(name: str, rules: Mapping[str, Rule | MultiHead], options: Mapping[str, Any] | None = None) -> Rule:
-    """The declared rule, bound to the layer where it asks for that.
-
-    Args:
-        options: Those of the layer that the parameter belongs to.
-    """
+def rule_for(name: str, rules: SharingRules, options: Mapping[str, Any] | None = None) -> SharingRule:
+    """The declared rule, bound to the options of the layer that the weight belongs to."""
     rule = declared_rule(name, rules)
-    return rule.bound(options or {}) if isinstance(rule, MultiHead) else rule
+    return rule.bind(options or {}) if isinstance(rule, MultiHeadSharing) else rule

@@ -1,4 +1,10 @@
-"""A search space: which archs there are, which model each one is, and what it costs."""
+"""A search space: which archs there are, which network each one is, and what it costs.
+
+At the end: archs read from text, and space expressions. An expression such as
+`s3-micro[stage1.embed_dim=24,32,40;stage3.blocks.depth=2,3,4]` names a registered space with other values for some of
+its dimensions, wherever the name of a space is taken or stored. Expressions that we write are canonical: dimensions in
+the order of the declaration, and only those that differ.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +12,31 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, model_options
+from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
 from nasformer.layers.cost import Cost
-from nasformer.layers.stem import both_sides
+from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice, Scalar
-from nasformer.space.dimensions import check_known, dimensions, listed, with_choices
+from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
 from nasformer.space.struct import Struct
+from nasformer.utils.tables import html_row, html_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Space:
     """One declaration, from which sampling, model, supernet and cost all follow.
 
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-tiny", img_size=32, patch_size=4, num_classes=10)
+    >>> space
+    Space('autoformer-tiny', 1.06e+9 archs, 5.01 to 10.1 M parameters)
     >>> arch = space.sample(seed=0)
     >>> model = space.build(arch)
     >>> space.cost(arch).params == sum(p.numel() for p in model.parameters())
@@ -35,7 +46,7 @@ class Space:
         name: What users type.
         model: The family's static model; `options` are keyword arguments of its `plan`.
         root: The declaration of the archs.
-        presets: Published archs by name. They need not be members of this space (see their comments).
+        presets: Published archs by name. They need not be members of this space.
         predicted: Adds costs that have no closed form, such as the latency that a profile predicts.
         base: The space whose choices were replaced, if any were.
     """
@@ -47,18 +58,18 @@ class Space:
     presets: Mapping[str, Arch] = field(default_factory=dict)
     about: str = ""
     predicted: Callable[[Sequence[Segment]], Mapping[str, float]] | None = None
-    base: Space | None = field(default=None, repr=False)
+    base: Space | None = None
 
     def with_options(self, **options: Any) -> Space:
         """The same archs on another image size, patch size, number of classes ..."""
-        known = model_options(self.model)
+        known = self.model.default_options()
         for name in options:
             if name not in known:
                 raise UserError(f"{self.name} has no model option {name!r}; it has: {', '.join(known)}")
         return replace(self, options={**self.options, **options})
 
     def with_choices(self, choices: Mapping[str, Sequence[Scalar]]) -> Space:
-        """The same space with other values for some of its dimensions; its name then says which.
+        """The same space with other values for some of its dimensions; its name is the expression for it.
 
         >>> import nasformer
         >>> space = nasformer.get_space("autoformer-micro").with_choices({"embed_dim": [32, 40]})
@@ -68,29 +79,30 @@ class Space:
         'autoformer-micro'
         """
         base, root = self.base or self, with_choices(self.root, choices)
-        options = {**self.options, **self.model.options_of(root)}
-        changed = changes(base.root, root)
+        options = {**self.options, **self.model.derived_options(root)}
+        changed = changed_choices(base.root, root)
         if not changed:
             return replace(self, name=base.name, root=base.root, options=options, about=base.about, base=None)
         about = f"{base.about}; with other choices of {', '.join(changed)}"
         return replace(self, name=expression(base.name, changed), root=root, options=options, about=about, base=base)
 
     def limits(self) -> Mapping[str, tuple[float | None, float | None]]:
-        """The ends that the family sets to dimensions at these options, both inclusive; see `Backbone.limits`."""
+        """The sensible ends of dimensions at these options, both inclusive; see `Backbone.limits`."""
         return self.model.limits(**self.options)
 
     @property
     def full_options(self) -> dict[str, Any]:
         """Every option of the model, with its default where none was given."""
-        return model_options(self.model) | dict(self.options)
+        return self.model.default_options() | dict(self.options)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, rows and columns of the images."""
         options = self.full_options
-        return (options["in_chans"], *both_sides(options["img_size"]))
+        return (options["in_chans"], *to_2tuple(options["img_size"]))
 
     def plan(self, arch: Arch) -> list[Segment]:
+        """The network of an arch, layer by layer, described but not built."""
         return self.model.plan(arch, **self.options)
 
     def build(self, arch: Arch) -> Backbone:
@@ -102,31 +114,67 @@ class Space:
         return sum((segment.cost() for segment in self.plan(arch)), Cost())
 
     def costs(self, arch: Arch) -> dict[str, float]:
-        """The costs as plain numbers by name: what budgets and journals speak of."""
+        """The costs by name, as budgets and journals have them: those of `cost`, and predicted ones."""
         plan = self.plan(arch)
         counted = asdict(sum((segment.cost() for segment in plan), Cost()))
         return counted | dict(self.predicted(plan)) if self.predicted else counted
 
     def sample(self, seed: int | random.Random = 0) -> Arch:
+        """A random arch."""
         rng = seed if isinstance(seed, random.Random) else random.Random(seed)
         return self.root.sample(rng)
 
     def arch(self, source: Arch | Mapping[str, Any] | str | Path) -> Arch:
-        """An arch from a preset's name, a JSON file, inline JSON or a dict; members only, but for presets."""
-        if isinstance(source, str) and source in self.presets:
-            return self.presets[source]
+        """An arch from its name, a JSON file, inline JSON or a dict; members only, but for presets.
+
+        >>> import nasformer
+        >>> len(nasformer.get_space("autoformer-tiny").arch("largest").blocks)
+        14
+        """
+        named = self.named_arch(source) if isinstance(source, str) else None
+        if named is not None:
+            return named
         values = read_arch(source, self) if isinstance(source, str | Path) else source
-        return self.root.validate(self.model.columns(values))  # type: ignore[return-value]
+        return self.root.validate(self.model.from_columns(values))  # type: ignore[return-value]
+
+    def named_arch(self, name: str) -> Arch | None:
+        """The preset of this name, or the "smallest" or "largest" member; None for other names."""
+        if name in self.presets:
+            return self.presets[name]
+        return getattr(self.root, name)() if name in ("smallest", "largest") else None
+
+    def __repr__(self) -> str:
+        return f"Space({self.name!r}, {self._size()})"
+
+    def _repr_html_(self) -> str:
+        """Name, size and dimensions, for notebooks."""
+        rows = [html_row([name, format_values(choice.values)]) for name, choice in dimensions(self.root).items()]
+        title = f"<b>{escape(self.name)}</b>: {escape(self.about)}<br>{escape(self._size())}"
+        return f"<div>{title}{html_table(['dimension', 'values'], rows)}</div>"
+
+    def _size(self) -> str:
+        """How many archs, and how large they are."""
+        count = self.root.cardinality
+        archs = f"{count:,} archs" if count < 1_000_000 else f"{Decimal(count):.2e} archs"
+        try:
+            ends = [self.cost(arch).params / 1e6 for arch in (self.root.smallest(), self.root.largest())]
+        except UserError:  # options that do not go together
+            return archs
+        return f"{archs}, {ends[0]:.3g} to {ends[1]:.3g} M parameters"
+
+
+# Archs from text.
 
 
 def read_arch(source: str | Path, space: Space) -> Any:
+    """The fields of an arch from a JSON file or inline JSON."""
     text = str(source)
     if not text.lstrip().startswith("{"):
         path = Path(source)
         if len(text) > 4096 or not path.is_file():  # a longer text is no path, and asking about it an error
-            known = ", ".join(space.presets) or "none"
+            names = ", ".join({**space.presets, "smallest": None, "largest": None})
             raise UserError(
-                f"arch {text[:80]!r} is neither a JSON file nor inline JSON nor a preset of {space.name} ({known})"
+                f"arch {text[:80]!r} is neither a JSON file nor inline JSON nor a preset of {space.name} ({names})"
             )
         text = path.read_text(encoding="utf-8", errors="replace")
     try:
@@ -140,26 +188,18 @@ def read_arch(source: str | Path, space: Space) -> Any:
     return values
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Space expressions: a space with choices of your own is named by what differs from a registered one.
-#
-# `s3-micro[stage1.embed_dim=24,32,40;stage3.blocks.depth=2,3,4]` is s3-micro with other values for two of its
-# dimensions.
-# Whatever stores the name of a space can store an expression. Expressions that we write are canonical: dimensions in
-# the
-# order of the declaration, and only those that differ.
-# ----------------------------------------------------------------------------------------------------------------------
+# Space expressions.
 
 FORM = "expected a form such as autoformer-tiny[embed_dim=128,160,192;blocks.depth=4,5]"
 RESERVED = "[ ] ; = ,"
 
 
-def parse(text: str) -> tuple[str, dict[str, list[str]]]:
+def parse_expression(text: str) -> tuple[str, dict[str, list[str]]]:
     """The name of the registered space, and the values of each dimension as they are written.
 
-    >>> parse("s3-micro[stage1.embed_dim=24,32; stage3.blocks.depth=2,3]")
+    >>> parse_expression("s3-micro[stage1.embed_dim=24,32; stage3.blocks.depth=2,3]")
     ('s3-micro', {'stage1.embed_dim': ['24', '32'], 'stage3.blocks.depth': ['2', '3']})
-    >>> parse("s3-micro")
+    >>> parse_expression("s3-micro")
     ('s3-micro', {})
     """
     base, bracket, rest = text.strip().partition("[")
@@ -180,43 +220,45 @@ def parse(text: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def parse_dimension(part: str, text: str) -> tuple[str, list[str]]:
+    """Name and values of one part of an expression, such as `embed_dim=24,32`."""
     name, equals, values = (piece.strip() for piece in part.partition("="))
     if not name or not equals or "=" in values:
         raise UserError(f"space {text!r} has {part.strip()!r} in its brackets, expected dimension=value,value; {FORM}")
-    each = [value.strip() for value in values.split(",")]
-    if not all(each):
+    written = [value.strip() for value in values.split(",")]
+    if not all(written):
         raise UserError(f"space {text!r} has an empty value for {name}, expected a list such as {name}=24,32")
-    return name, each
+    return name, written
 
 
-def read_choices(root: Struct, texts: Mapping[str, Sequence[str]]) -> dict[str, list[Scalar]]:
-    """The values that texts stand for, given the space that has these dimensions."""
+def parse_choices(root: Struct, texts: Mapping[str, Sequence[str]]) -> dict[str, list[Scalar]]:
+    """The values of an expression, of the types that the space has in these dimensions."""
     known = dimensions(root)
     for name in texts:
-        check_known(name, known)
-    return {name: [read(known[name], text) for text in each] for name, each in texts.items()}
+        check_dimension(name, known)
+    return {name: [parse_value(known[name], text) for text in written] for name, written in texts.items()}
 
 
-def read(base: Choice, text: str) -> Scalar:
-    """A number or a truth where the base has one; the text itself where it has texts, or where it is no other thing."""
+def parse_value(base: Choice, text: str) -> Scalar:
+    """The text itself where the base has texts; else a number or a boolean, if it is one."""
     if any(isinstance(value, str) for value in base.values):
         return text
-    for kind in (int, float):
+    for number in (int, float):
         try:
-            return kind(text)
+            return number(text)
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def changes(base: Struct, root: Struct) -> dict[str, tuple[Scalar, ...]]:
+def changed_choices(base: Struct, root: Struct) -> dict[str, tuple[Scalar, ...]]:
     """The dimensions of `root` whose values are not those of `base`, in the order of the declaration."""
     ours, theirs = dimensions(root), dimensions(base)
     return {name: choice.values for name, choice in ours.items() if choice.values != theirs[name].values}
 
 
 def expression(base: str, choices: Mapping[str, Sequence[Scalar]]) -> str:
-    """
+    """The name of a space with other choices.
+
     >>> expression("s3-micro", {"stage1.embed_dim": (24, 32), "stage1.blocks.mlp_ratio": (2.0, 2.5)})
     's3-micro[stage1.embed_dim=24,32;stage1.blocks.mlp_ratio=2,2.5]'
     """
@@ -224,4 +266,4 @@ def expression(base: str, choices: Mapping[str, Sequence[Scalar]]) -> str:
         for value in values:
             if isinstance(value, str) and set(value) & set(RESERVED):
                 raise UserError(f"{name} has the value {value!r}; names of spaces can have no values with {RESERVED}")
-    return f"{base}[{';'.join(f'{name}={listed(values)}' for name, values in choices.items())}]"
+    return f"{base}[{';'.join(f'{name}={format_values(values)}' for name, values in choices.items())}]"

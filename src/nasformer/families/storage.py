@@ -1,4 +1,4 @@
-"""What timm wants to find in a model's config.json, so that it can rebuild the model from its folder."""
+"""A model as a folder: weights as safetensors, and a config that rebuilds it, for us and for timm."""
 
 from __future__ import annotations
 
@@ -10,19 +10,80 @@ from torch import nn
 
 import nasformer
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.registry import list_spaces
+from nasformer.families.base import Backbone, options_from_json
+from nasformer.families.registry import list_families
 from nasformer.families.timm_registry import timm_name
-from nasformer.layers.stem import both_sides
+from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
-from nasformer.supernet.storage import retupled
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label_names", "pretrained_cfg")
+OUR_KEYS = ("family", "arch", "options", "nasformer")
+
+
+def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
+    """Writes a model's weights and config, with any facts about it (accuracy, recipe ...)."""
+    folder = Path(folder)
+    save_tensors(folder / WEIGHTS, model.state_dict())
+    config = {"family": model.family, "arch": model.arch.to_dict(), "options": model.options, **facts}
+    write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__, **timm_config(model, facts)})
+    return folder
+
+
+def facts_in(folder: str | Path) -> dict[str, Any]:
+    """The facts that a model was saved with."""
+    config = read_json(Path(folder) / CONFIG)
+    return {name: value for name, value in config.items() if name not in (*OUR_KEYS, *TIMM_KEYS)}
+
+
+def load_model(
+    folder: str | Path, *, img_size: int | tuple[int, int] | None = None, num_classes: int | None = None
+) -> Backbone:
+    """The model that `save_model` or `nasformer extract` wrote, ready for evaluation.
+
+    Args:
+        img_size: Another image size: absolute positions are resampled.
+        num_classes: Another number of classes: the classifier is fresh then, and to be trained.
+    """
+    model: Any = load_as_saved(Path(folder))
+    if img_size is not None and input_shape(model)[1:] != to_2tuple(img_size):
+        model.set_input_size(img_size)
+    if num_classes is not None and num_classes != model.num_classes:
+        model.reset_classifier(num_classes)
+    return model
+
+
+def load_as_saved(folder: Path) -> Backbone:
+    """The model as it was saved."""
+    if not folder.is_dir():
+        raise UserError(f"no model folder at {folder}; `nasformer extract` makes one")
+    config, families = read_json(folder / CONFIG), list_families()
+    if config.get("family") not in families:
+        raise UserError(f"{folder / CONFIG} names the family {config.get('family')!r}; known: {', '.join(families)}")
+    try:
+        options = options_from_json(config["options"])
+        model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / CONFIG} is damaged ({error}); extract the model again") from None
+    state = read_tensors(folder / WEIGHTS)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{folder / WEIGHTS} does not fit its config ({str(error).splitlines()[-1].strip()})") from None
+    return model.eval()
+
+
+def input_shape(model: Backbone) -> tuple[int, int, int]:
+    """Channels, rows and columns of the images that a model takes."""
+    return (model.options["in_chans"], *to_2tuple(model.options["img_size"]))
+
+
+# What timm reads in a config.json, so that it can rebuild the model from the folder.
 
 
 def timm_config(model: Backbone, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Name, arguments and image preprocessing under timm's keys.
+    """Name, arguments and image preprocessing of a model under timm's keys.
 
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-micro")
@@ -44,85 +105,21 @@ def timm_config(model: Backbone, facts: Mapping[str, Any]) -> dict[str, Any]:
 def pretrained_config(
     options: Mapping[str, Any], facts: Mapping[str, Any] | None = None, first_conv: str | None = None
 ) -> dict[str, Any]:
-    """What timm knows about a model beside its arguments; from the model's options and facts about it."""
+    """timm's `pretrained_cfg`, from the options of a model and facts about it."""
     facts = facts or {}
     return {
-        "input_size": [options["in_chans"], *both_sides(options["img_size"])],
+        "input_size": [options["in_chans"], *to_2tuple(options["img_size"])],
         "fixed_input_size": True,
         "interpolation": "bicubic",
         "crop_pct": facts.get("crop_pct", 1.0),
         **{name: list(facts[name]) for name in ("mean", "std") if name in facts},
         "num_classes": options["num_classes"],
-        # timm turns filters for 3 channels into filters for others, and believes that all weights have 3
+        # timm adapts the first filters to other numbers of channels, and assumes that all weights are for 3
         "first_conv": first_conv if options["in_chans"] == 3 else None,
         "classifier": "head.fc",
     }
 
 
 def first_convolution(model: nn.Module) -> str | None:
+    """The name of the first convolution, if there is one."""
     return next((name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)), None)
-
-
-def input_shape(model: Backbone) -> tuple[int, int, int]:
-    """Channels, rows and columns of the images that a model takes."""
-    return (model.options["in_chans"], *both_sides(model.options["img_size"]))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A model as a folder: weights as safetensors, and the arch and options that rebuild it, for us and for timm.
-# ----------------------------------------------------------------------------------------------------------------------
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-
-
-def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
-    """Writes a model's weights and what rebuilds it, with any facts about it (accuracy, recipe ...)."""
-    folder = Path(folder)
-    save_tensors(folder / WEIGHTS, model.state_dict())
-    config = {"family": model.family, "arch": model.arch.to_dict(), "options": model.options, **facts}
-    write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__, **timm_config(model, facts)})
-    return folder
-
-
-def facts_in(folder: str | Path) -> dict[str, Any]:
-    """The facts that a model was saved with."""
-    config = read_json(Path(folder) / CONFIG)
-    ours = ("family", "arch", "options", "nasformer", *TIMM_KEYS)
-    return {name: value for name, value in config.items() if name not in ours}
-
-
-def load_model(
-    folder: str | Path, *, img_size: int | tuple[int, int] | None = None, num_classes: int | None = None
-) -> Backbone:
-    """The model that `save_model` or `nasformer extract` wrote, ready for evaluation.
-
-    Args:
-        img_size: Another image size: absolute positions are resampled.
-        num_classes: Another number of classes: the classifier is fresh then, and to be trained.
-    """
-    model: Any = saved_model(Path(folder))
-    if img_size is not None and input_shape(model)[1:] != both_sides(img_size):
-        model.set_input_size(img_size)
-    if num_classes is not None and num_classes != model.num_classes:
-        model.reset_classifier(num_classes)
-    return model
-
-
-def saved_model(folder: Path) -> Backbone:
-    if not folder.is_dir():
-        raise UserError(f"no model folder at {folder}; `nasformer extract` makes one")
-    config = read_json(folder / CONFIG)
-    families = {space.model.family: space.model for space in list_spaces().values()}
-    if config.get("family") not in families:
-        raise UserError(f"{folder / CONFIG} names the family {config.get('family')!r}; known: {', '.join(families)}")
-    try:
-        options = retupled(config["options"])
-        model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / CONFIG} is damaged ({error}); extract the model again") from None
-    state = read_tensors(folder / WEIGHTS)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise UserError(f"{folder / WEIGHTS} does not fit its config ({str(error).splitlines()[-1].strip()})") from None
-    return model.eval()

@@ -9,14 +9,13 @@ from typing import Any
 from timm.models import build_model_with_cfg
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, model_options
+from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space, read_arch
 from nasformer.families.storage import pretrained_config
 from nasformer.families.timm_registry import timm_name
-from nasformer.layers.stem import both_sides
+from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
-from nasformer.supernet.storage import retupled
 
 
 def create_model(
@@ -30,52 +29,55 @@ def create_model(
     out_indices: Any = 4,
     **options: Any,
 ) -> Any:
-    """What `timm.create_model` calls.
+    """Makes a model for `timm.create_model`.
 
     Args:
         arch: A dict, an Arch, JSON, a JSON file or a preset's name. It need not be a member of any space.
-        space: The space whose model options and presets are meant; by default the family's.
-        features_only: Maps of the chosen places in the net instead of logits.
+        space: The space whose model options and presets are meant; by default the first one of the family.
+        features_only: Feature maps instead of logits.
         out_indices: Which ones: the last n (fewer where a net has fewer stages), or a list.
         options: timm's own, and options of the model, such as img_size and num_classes.
     """
-    declared = space_of(family, space)
-    timms = {name: options.pop(name) for name in ("pretrained_cfg_overlay", "cache_dir") if name in options}
-    chosen = model_options(declared.model) | dict(declared.options if space else {})
-    chosen |= known_options(declared.model, options)
-    found = trained_config(pretrained_cfg)
-    if pretrained and not found:
+    home = find_space(family, space)
+    timm_options = {name: options.pop(name) for name in ("pretrained_cfg_overlay", "cache_dir") if name in options}
+    model_options = home.model.default_options() | dict(home.options if space else {})
+    model_options |= known_options(home.model, options)
+    weights_cfg = as_dict(pretrained_cfg)
+    if pretrained and not weights_cfg:
         raise UserError(f"{timm_name(family)} has no published weights; load a folder: 'local-dir:DIR'")
-    asked = chosen["img_size"]
-    if pretrained:  # positions fit their own image size; they are resampled when they are there
-        chosen["img_size"] = tuple(found["input_size"][1:])
+    img_size = model_options["img_size"]
+    if pretrained:  # positions fit the image size of the weights; they are resampled after loading
+        model_options["img_size"] = tuple(weights_cfg["input_size"][1:])
     model = build_model_with_cfg(
-        declared.model,
+        home.model,
         timm_name(family),
         pretrained,
-        pretrained_cfg=retupled(found or pretrained_config(chosen)),
+        pretrained_cfg=options_from_json(weights_cfg or pretrained_config(model_options)),
         feature_cfg={"feature_cls": "getter", "out_indices": out_indices},
         features_only=features_only,
-        arch=family_arch(declared, arch),
-        **timms,
-        **chosen,
+        arch=any_arch(home, arch),
+        **timm_options,
+        **model_options,
     )
-    if both_sides(asked) != both_sides(chosen["img_size"]):
-        (model.model if features_only else model).set_input_size(asked)
+    if to_2tuple(img_size) != to_2tuple(model_options["img_size"]):
+        (model.model if features_only else model).set_input_size(img_size)
     return model
 
 
-def trained_config(given: Any) -> dict[str, Any]:
-    """timm's config of the weights to load, if there is one."""
-    if given is None or isinstance(given, str):
+def as_dict(pretrained_cfg: Any) -> dict[str, Any]:
+    """timm's config of the weights to load; empty if there is none."""
+    if pretrained_cfg is None or isinstance(pretrained_cfg, str):
         return {}
-    return dict(given) if isinstance(given, Mapping) else given.to_dict()
+    return dict(pretrained_cfg) if isinstance(pretrained_cfg, Mapping) else pretrained_cfg.to_dict()
 
 
-def space_of(family: str, name: str | None) -> Space:
-    """The space that was named, or the first one of the family."""
+def find_space(family: str, name: str | None) -> Space:
+    """The space of this name, or the first one of the family."""
     if name is None:
-        return next(space for space in list_spaces().values() if space.model.family == family)
+        spaces = [space for space in list_spaces().values() if space.model.family == family]
+        if not spaces:
+            raise UserError(f"the family {family} has no space; register one with register_space")
+        return spaces[0]
     space = get_space(name)
     if space.model.family != family:
         raise UserError(f"{name} is a space of {space.model.family}, not of {family}; see timm's nasformer_* models")
@@ -83,27 +85,28 @@ def space_of(family: str, name: str | None) -> Space:
 
 
 def known_options(model: type[Backbone], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the model has. timm's scripts also pass some that are switched off; these are nothing to us."""
-    known = model_options(model)
+    """The options that the model has. timm's scripts also pass others that are switched off, which are ignored."""
+    known = model.default_options()
     for name, value in options.items():
         if name not in known and value:
             raise UserError(
                 f"{timm_name(model.family)} has no option {name!r}; it has: arch, space, {', '.join(known)}"
             )
-    return retupled({name: value for name, value in options.items() if name in known})
+    return options_from_json({name: value for name, value in options.items() if name in known})
 
 
-def family_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None) -> Arch:
+def any_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None) -> Arch:
     """An arch in any form; it may lie outside of the space."""
     if source is None:
         names = ", ".join(space.presets) or "none"
         raise UserError(f"say which arch: a dict, JSON, or a preset's name ({names}), as in arch='...'")
     if isinstance(source, Arch):
         return source
-    if isinstance(source, str) and source in space.presets:
-        return space.presets[source]
+    named = space.named_arch(source) if isinstance(source, str) else None
+    if named is not None:
+        return named
     values = read_arch(source, space) if isinstance(source, str | Path) else source
-    arch = Arch.from_dict(space.model.columns(values))
+    arch = Arch.from_dict(space.model.from_columns(values))
     try:
         space.with_options(num_classes=0).plan(arch)
     except (AttributeError, KeyError, TypeError) as error:

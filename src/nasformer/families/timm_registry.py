@@ -1,6 +1,6 @@
-"""Makes timm know our families, `timm.create_model("nasformer_autoformer", arch=...)`, whoever is imported first.
+"""Makes timm know our families, `timm.create_model("nasformer_autoformer", arch=...)`, whichever is imported first.
 
-timm takes seconds to import, so `import nasformer` does not do it: the names are registered once timm is there.
+timm takes seconds to import, so `import nasformer` does not import it: families are registered once timm is imported.
 """
 
 from __future__ import annotations
@@ -11,27 +11,29 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from nasformer.families.names import FAMILIES
-
-REGISTRY = "timm.models._registry"
-_offered: dict[str, Callable[..., Any]] = {}
+TIMM_REGISTRY = "timm.models._registry"
+_entry_points: dict[str, Callable[..., Any]] = {}
 
 
 def timm_name(family: str) -> str:
+    """The name of a family in timm."""
     return f"nasformer_{family}"
 
 
-def offer(family: str) -> None:
-    """Registers a family with timm, now or as soon as timm is imported."""
-    if family not in _offered:
-        _offered[family] = entry_point(family)
-        registry = sys.modules.get(REGISTRY)
-        if hasattr(registry, "register_model"):
-            registry.register_model(_offered[family])  # type: ignore[union-attr]
+def register_with_timm(*families: str) -> None:
+    """Registers families with timm, now or as soon as timm is imported."""
+    for family in families:
+        if family not in _entry_points:
+            _entry_points[family] = make_entry_point(family)
+            registry = sys.modules.get(TIMM_REGISTRY)
+            if hasattr(registry, "register_model"):
+                registry.register_model(_entry_points[family])  # type: ignore[union-attr]
+            elif not any(isinstance(finder, TimmImportHook) for finder in sys.meta_path):
+                sys.meta_path.insert(0, TimmImportHook())
 
 
-def entry_point(family: str) -> Callable[..., Any]:
-    """The function that timm calls to make a model."""
+def make_entry_point(family: str) -> Callable[..., Any]:
+    """The function that timm calls to make a model of the family."""
 
     def create(pretrained: bool = False, **options: Any) -> Any:
         from nasformer.families.timm_models import create_model
@@ -42,13 +44,13 @@ def entry_point(family: str) -> Callable[..., Any]:
     return create
 
 
-class OnceTimmIsThere:
-    """Sees the import of timm's registry, lets it happen and then registers what was offered so far."""
+class TimmImportHook:
+    """Import hook that registers all families as soon as timm's registry has been imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != REGISTRY:
+        if fullname != TIMM_REGISTRY:
             return None
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path)
@@ -57,16 +59,8 @@ class OnceTimmIsThere:
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
-                for create in _offered.values():
+                for create in _entry_points.values():
                     module.register_model(create)
 
             loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
-
-
-def install() -> None:
-    """Offers the families that come with nasformer."""
-    if not hasattr(sys.modules.get(REGISTRY), "register_model"):
-        sys.meta_path.insert(0, OnceTimmIsThere())
-    for family in FAMILIES:
-        offer(family)

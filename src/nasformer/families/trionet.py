@@ -9,10 +9,10 @@ eighteen numbers):
 - ResNet rows: torchvision's ResNet with 1 2 4 1, 2 3 5 2 or 3 4 6 3 blocks, the stride in the 3 x 3 convolution.
 - Local rows: the same, with window 7 and 8 heads, mid channels a quarter of the output. Queries, keys and values are
   projected at the map that comes in, and 2 x 2 positions are averaged behind the attention where a stage strides.
-  Places in the window count as MACs (7.0 B with them, 6.8 without). A table of all places for all channels of the
-  queries, which the formula asks for, has 1 to 1.5 % more parameters than the rows say.
-- Axial rows: half as wide (128 to 1024), mid channels half of the output, queries half of that, 8 heads, both axes with
-  projections of their own. Axial-26 and -38 fit within 2.5 %. Axial-50 does not (11.5 M and 5.2 B, not 12.4 and 5.6),
+  Positions in the window count as MACs (7.0 B with them, 6.8 without). A table of all positions for all channels of
+  the queries, which the formula asks for, has 1 to 1.5 % more parameters than the rows say.
+- Axial rows: half as wide (128 to 1024), mid channels half of the output, queries half of that, 8 heads, separate
+  projections for both axes. Axial-26 and -38 fit within 2.5 %. Axial-50 does not (11.5 M and 5.2 B, not 12.4 and 5.6),
   and can fit no net of this kind: from 26 to 38 and from 38 to 50 the same four blocks are added, so that parameters
   must grow alike, but the table has 2.8 M and then 3.7 M. 12.4 M looks like a number of Axial-DeepLab's own net, which
   has norms and positions inside attention.
@@ -20,16 +20,17 @@ eighteen numbers):
   ResNet's widths, whose smallest net has 7.6 M and 2.2 B. Here the nets of 2.0 B have 5.0 M on the median, and
   TrioNet-D (4.7 B) is "close to the limit" as the paper says: that is 6.0 B. (`trionet-wide` has ResNet's widths.)
 Ours besides:
-- Attention is not scaled, as in the formula; the scale is in the initial weights (`layers/head_maps.py`). All other
+- Attention is not scaled, as in the formula; the scale is in the initial weights (`MapAttention`). All other
   convolutions start as torchvision's.
-- A block's attention, then pooling, then batch norm of its own: conv, local and axial each have theirs.
+- A block has attention, then pooling, then batch norm; conv, local and axial each have separate norms.
 - Sharing: Multi-Head Sharing of queries, keys, values, and of all that reads values (the second axis, the last 1 x 1),
-  or plain prefixes for comparison (head_sharing). Kernels and tables of places by their centre. Running statistics of
-  batch norm are prefixes in any case, for training writes to them; an arch gets its own before it is judged.
-- Operators stand in the paper's order, which is that of their cheapest members. The dearest is an axial block by MACs
-  and a 7 x 7 convolution by parameters.
-- No narrower space with all of the choices: here the narrowest of 8 heads has 2 channels, at half the widths it would
-  have 1, and a head that can only tell "more" from "less" is none. So small images get another stem (`trionet-small`).
+  or plain prefixes for comparison (head_sharing). Kernels and tables of positions by their centre. Running statistics
+  of batch norm are prefixes in any case, for training writes to them; they are recalibrated before an arch is
+  evaluated.
+- Operators stand in the paper's order, which is that of their cheapest members. The most expensive is an axial block by
+  MACs and a 7 x 7 convolution by parameters.
+- No narrower space with all of the choices: here the narrowest of 8 heads has 2 channels; at half the widths it would
+  have 1, too few for attention. So small images get another stem (`trionet-small`).
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates
-from nasformer.families.registry import register
+from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, total_depth
+from nasformer.families.registry import register_space
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import MultiHead, Rule, centred
+from nasformer.families.sharing import MultiHeadSharing, SharingRules, centre_crop
 from nasformer.families.space import Space
 from nasformer.layers.head import MapHead
 from nasformer.layers.norm import NoNorm
 from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
-from nasformer.layers.stem import TrioStem, both_sides, halved
+from nasformer.layers.stem import TrioStem, half_grid, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.choice import Choice
 from nasformer.space.oneof import OneOf
@@ -93,61 +94,62 @@ class TrioNet(MapBackbone):
         Args:
             img_size: Any; nothing but the cost depends on it.
             stem_stride: 4 for ResNet's stem, 2 or 1 for a single 3 x 3 convolution, for small images.
-            last_gamma: What the last norm of each block scales by at the start. Scores of untrained nets need more
-                than 0, for then all blocks are mere shortcuts.
+            last_gamma: Initial scale of the last norm of each block. With 0 all blocks are mere shortcuts, so scores of
+                untrained nets need more.
             drop_rate: Dropout before the head.
             attn_drop_rate: Dropout of attention.
-            drop_path_rate: The rate of the last block; it grows linearly from 0.
+            drop_path_rate: Stochastic-depth rate of the last block; it grows linearly from 0.
             head_sharing: How members of a supernet share queries, keys and values.
         """
         check_option("global_pool", global_pool, ("avg",))
         check_option("head_sharing", head_sharing, HEAD_SHARING)
         if stem_stride not in (1, 2, 4):
             raise UserError(f"stem_stride is {stem_stride}, allowed: 1, 2, 4")
-        grid, dim = both_sides(img_size), stem_dim
+        grid, dim = to_2tuple(img_size), stem_dim
         stem = {"stride": stem_stride, "in_chans": in_chans, "embed_dim": stem_dim}
         segments = [Segment.of("stem", TrioStem, grid=grid, **stem)]
         for _ in range(stem_stride // 2):
-            grid = halved(grid)
+            grid = half_grid(grid)
         common = {"last_gamma": last_gamma, "stochastic_depth": drop_path_rate > 0}
-        rates = drop_path_rates(arch, drop_path_rate)
-        for number, stage in enumerate(STAGES):
-            for place, block in enumerate(arch[stage].blocks):
-                stride = 2 if number and not place else 1
-                out_dim = arch[stage].embed_dim
+        rates = drop_path_rates(total_depth(arch), drop_path_rate)
+        for stage, field in enumerate(STAGES):
+            out_dim = arch[field].embed_dim
+            for index, block in enumerate(arch[field].blocks):
+                stride = 2 if stage and not index else 1
                 shape: dict[str, Any] = {"in_dim": dim, "out_dim": out_dim, "grid": grid, "stride": stride}
                 options = block_options(block, out_dim, attn_drop_rate)
-                name = f"stages.{number}.blocks.{place}"
+                name = f"stages.{stage}.blocks.{index}"
                 segments.append(Segment.of(name, Bottleneck, next(rates), **shape, **options, **common))
-                grid, dim = halved(grid) if stride == 2 else grid, out_dim
+                grid, dim = half_grid(grid) if stride == 2 else grid, out_dim
         head: dict[str, Any] = {"num_classes": num_classes, "global_pool": global_pool, "drop_rate": drop_rate}
         return [*segments, Segment.of("norm", NoNorm), Segment.of("head", MapHead, embed_dim=dim, **head)]
 
     @classmethod
-    def sharing(cls, *, head_sharing: str = "multi-head", **options: Any) -> Mapping[str, Rule | MultiHead]:
-        """Which channels are in the order of heads. (The first axis reads what the first 1 x 1 gives: no heads yet.)"""
-        rules: dict[str, Rule | MultiHead] = {"conv.conv.weight": centred, "local.positions": centred}
+    def sharing(cls, *, head_sharing: str = "multi-head", **options: Any) -> SharingRules:
+        """Rules by which channels are in the order of heads; the input of the first axis has no heads yet."""
+        rules: dict[str, Any] = {"conv.conv.weight": centre_crop, "local.positions": centre_crop}
         if head_sharing == "multi-head":
-            rules |= {"local.positions": MultiHead(centred=True), "expand.weight": MultiHead(dims=(1,))}
+            outputs, inputs = MultiHeadSharing(), MultiHeadSharing(dims=(1,))
+            rules |= {"local.positions": MultiHeadSharing(crop=True), "expand.weight": inputs}
             for name in ("query", "key", "value"):
-                rules |= {f"width.{name}.weight": MultiHead(dims=(0, 1)), f"{name}.weight": MultiHead()}
+                rules |= {f"width.{name}.weight": MultiHeadSharing(dims=(0, 1)), f"{name}.weight": outputs}
             for name in ("local.norm", "axial.norm"):
-                rules |= {f"{name}.weight": MultiHead(), f"{name}.bias": MultiHead()}
+                rules |= {f"{name}.weight": outputs, f"{name}.bias": outputs}
         return rules
 
 
 def block_options(block: Arch, embed_dim: int, dropout: float) -> dict[str, Any]:
-    """What a block such as ``{"conv": {"expansion": 0.25, "kernel": 3}}`` asks of its layer, in channels."""
-    ((kind, genes),) = block.items()
+    """Options of the layer of a block such as ``{"conv": {"expansion": 0.25, "kernel": 3}}``."""
+    ((operator, genes),) = block.items()
     mid_dim = round(embed_dim * genes.expansion)
-    options = {"operator": OPERATORS[kind], "mid_dim": mid_dim}
-    if kind == "conv":
+    options = {"operator": OPERATORS[operator], "mid_dim": mid_dim}
+    if operator == "conv":
         return {**options, "kernel": genes.kernel}
     dims = {"query_dim": round(mid_dim * genes.query_rate), "value_dim": round(mid_dim * genes.value_rate)}
     for name, dim in dims.items():
         if dim % genes.num_heads:
             raise UserError(f"{name} {dim} is not a multiple of num_heads {genes.num_heads}; change one of them")
-    window = {"window": genes.window} if kind == "local" else {}
+    window = {"window": genes.window} if operator == "local" else {}
     return {**options, **dims, "num_heads": genes.num_heads, **window, "dropout": dropout}
 
 
@@ -157,7 +159,7 @@ def declare(
     kernel: tuple[int, ...] = (3, 5, 7),
     num_heads: tuple[int, ...] = (4, 8),
 ) -> Struct:
-    """The declaration that all TrioNet spaces share: a width and the depths for each stage."""
+    """The declaration of a TrioNet space: a width and the depths for each stage."""
     side, heads = Choice(*kernel, role="topology"), Choice(*num_heads, role="topology")
     rates = {"query_rate": Choice(0.5, 1.0), "value_rate": Choice(0.5, 1.0), "num_heads": heads}
     wide = Choice(0.25, 0.5)
@@ -193,19 +195,21 @@ def presets(width: int) -> dict[str, Arch]:
     """The stand-alone nets, named by their layers; `width` is that of ResNet. Few of them are members of the space."""
     widths = {"resnet": ("conv", width), "local": ("local", width), "axial": ("axial", width // 2)}
     return {
-        f"{name}-{layers}": stand_alone(operator, layers, own)
-        for name, (operator, own) in widths.items()
+        f"{name}-{layers}": stand_alone(operator, layers, first)
+        for name, (operator, first) in widths.items()
         for layers in DEPTHS
     }
 
 
-def add(name: str, about: str, root: Struct, presets: Mapping[str, Arch], **options: Any) -> None:
-    register(Space(name, TrioNet, root, options, presets, about))
+def register(name: str, about: str, root: Struct, presets: Mapping[str, Arch], **options: Any) -> None:
+    register_space(Space(name, TrioNet, root, options, presets, about))
 
 
-add("trionet", "the paper's space: about 2.4 to 19 M parameters", declare((128, 256, 512, 1024)), presets(256))
-add("trionet-wide", "with ResNet's widths: about 7.6 to 75 M parameters", declare((256, 512, 1024, 2048)), presets(256))
-add(
+register("trionet", "the paper's space: about 2.4 to 19 M parameters", declare((128, 256, 512, 1024)), presets(256))
+register(
+    "trionet-wide", "with ResNet's widths: about 7.6 to 75 M parameters", declare((256, 512, 1024, 2048)), presets(256)
+)
+register(
     "trionet-small",
     "the archs of trionet for images of 32 pixels (stem_stride=2 for 64): about 1.4 to 18 M parameters",
     declare((128, 256, 512, 1024)),
@@ -214,7 +218,7 @@ add(
     stem_stride=1,
     num_classes=10,
 )
-add(
+register(
     "trionet-micro",
     "a space of TrioNet's shape for small images and small machines: about 0.04 to 0.23 M parameters",
     declare((64, 64, 128, 128), ((1, 2),) * 4, kernel=(3, 5), num_heads=(2, 4)),

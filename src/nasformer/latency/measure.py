@@ -182,14 +182,14 @@ class EagerRunner:
     def model(self, arch: Arch) -> Backbone:
         met: Counter[Hashable] = Counter()
 
-        def layer_of(segment: Segment) -> nn.Module:
+        def build_layer(segment: Segment) -> nn.Module:
             met[segment.kind] += 1
             place = segment.kind, met[segment.kind]
             if place not in self.layers:
                 self.layers[place] = Segment("", *segment.kind).build().to(self.device).eval()
             return self.layers[place]
 
-        return self.space.model(arch, layer_of=layer_of, **self.space.options).eval()
+        return self.space.model(arch, build_layer=build_layer, **self.space.options).eval()
 
 
 class CompiledRunner(EagerRunner):

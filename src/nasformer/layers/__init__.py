@@ -1,0 +1,1 @@
+"""Layers of all families, each with its closed-form cost."""

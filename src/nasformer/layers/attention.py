@@ -1,4 +1,16 @@
-"""Multi-head self-attention without positions: for tokens that convolutions have told where they are."""
+"""Multi-head self-attention of tokens: plain, and with 2-D relative positions on keys and values (AutoFormer).
+
+The published form of relative positions adds to every pair of tokens (i, j) a learned vector r(i, j) =
+vertical[row_j - row_i] + horizontal[column_j - column_i], for keys and for values, and builds N x N x head_dim tensors
+to do so. The vector, however, depends on key j only through its *coordinates*: its row, its column, or being the class
+token. So
+
+    q_i . r_k(i, j)          = sum over the coordinates c of j of   q_i . r_k(i, c)
+    sum_j a_ij r_v(i, j)     = sum over all coordinates c of        (attention mass of i on c) r_v(i, c)
+
+and both follow from one ordinary attention whose queries carry q_i . r_k(i, c) as extra columns, and whose keys and
+values carry the coordinates of token j as zeros and ones. Exact, for any grid, with any fused attention kernel.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +23,7 @@ from nasformer.layers.stem import Grid
 
 
 class SelfAttention(nn.Module):
-    """Attention of [batch, tokens, embed_dim]; its own width, qkv_dim, may be less or more than embed_dim."""
+    """Attention of [batch, tokens, embed_dim] without positions; its width, qkv_dim, may be less or more."""
 
     def __init__(self, embed_dim: int, qkv_dim: int, head_dim: int) -> None:
         super().__init__()
@@ -33,64 +45,6 @@ class SelfAttention(nn.Module):
         return linears + Cost(macs=2 * tokens**2 * qkv_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Multi-head attention with 2-D relative positions on keys and values, through fused attention.
-#
-# The published form adds to every pair of tokens (i, j) a learned vector r(i, j) = vertical[row_j - row_i] +
-# horizontal[column_j - column_i], for keys and for values, and builds N x N x head_dim tensors to do so. The vector,
-# however, depends on key j only through its *places*: its row, its column, or being the class token. So
-#
-#     q_i . r_k(i, j)          = sum over the places p of j of   q_i . r_k(i, p)
-#     sum_j a_ij r_v(i, j)     = sum over all places p of        (attention mass of i on p) r_v(i, p)
-#
-# and both follow from one ordinary attention whose queries carry q_i . r_k(i, p) as extra columns, and whose keys and
-# values carry the places of token j as zeros and ones. Exact, for any grid, with any fused attention kernel.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def place_count(grid: Grid) -> int:
-    """Rows + columns + class token, rounded up to a multiple of 8 as fused kernels want their head dimension."""
-    return -(-(grid[0] + grid[1] + 1) // 8) * 8
-
-
-def token_places(grid: Grid) -> Tensor:
-    """Which places each token has: [tokens, places] of zeros and ones, the class token first.
-
-    >>> token_places((1, 2))[:, :4].tolist()  # columns: row 0, column 0, column 1, class token
-    [[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0]]
-    """
-    height, width = grid
-    places = torch.zeros(height * width + 1, place_count(grid))
-    row = torch.arange(height).repeat_interleave(width)
-    column = torch.arange(width).repeat(height)
-    tokens = torch.arange(1, height * width + 1)
-    places[tokens, row] = 1
-    places[tokens, height + column] = 1
-    places[0, height + width] = 1
-    return places
-
-
-def place_index(grid: Grid, max_distance: int) -> Tensor:
-    """For each query token and place, the row of `RelativePositions.vectors` that lies between them."""
-    height, width = grid
-    entries = 2 * max_distance + 2
-    row = torch.arange(height).repeat_interleave(width)
-    column = torch.arange(width).repeat(height)
-
-    def entry(query: Tensor, size: int) -> Tensor:
-        distance = torch.arange(size) - query[:, None]
-        return distance.clamp(-max_distance, max_distance) + max_distance + 1
-
-    # Pairs with the class token use entry 0 of both tables; their sum is the last row of `vectors`. Places that only
-    # pad have no token, so what they point at never counts.
-    index = torch.full((height * width + 1, place_count(grid)), 2 * entries)
-    index[1:, :height] = entry(row, height)
-    index[1:, height : height + width] = entry(column, width) + entries
-    index[0, :height] = 0
-    index[0, height : height + width] = entries
-    return index
-
-
 class RelativePositions(nn.Module):
     """A vertical and a horizontal table of vectors by distance; entry 0 is for pairs with the class token."""
 
@@ -102,26 +56,9 @@ class RelativePositions(nn.Module):
         nn.init.trunc_normal_(self.horizontal, std=0.02)
 
     def forward(self, index: Tensor) -> Tensor:
-        """The vector between each query token and each place: [tokens, places, head_dim]."""
+        """The vector between each query token and each coordinate: [tokens, coordinates, head_dim]."""
         vectors = torch.cat([self.vertical, self.horizontal, self.vertical[:1] + self.horizontal[:1]])
         return F.embedding(index, vectors)
-
-
-def relative_attention(
-    q: Tensor, k: Tensor, v: Tensor, key_vectors: Tensor, value_vectors: Tensor, places: Tensor
-) -> Tensor:
-    """Attention of [batch, heads, tokens, head_dim] tensors with relative vectors on keys and values."""
-    head_dim, number = q.shape[-1], places.shape[-1]
-    terms = torch.einsum("bhnd,npd->bhnp", q, key_vectors.to(q.dtype))
-    places = places.to(q.dtype).expand(*k.shape[:2], -1, -1)
-    output = F.scaled_dot_product_attention(
-        torch.cat([q, terms], -1),
-        torch.cat([k, places], -1),
-        torch.cat([v, places], -1),
-        scale=head_dim**-0.5,
-    )
-    values, mass = output.split([head_dim, number], -1)
-    return values + torch.einsum("bhnp,npd->bhnd", mass, value_vectors.to(q.dtype))
 
 
 class RelativeAttention(nn.Module):
@@ -133,7 +70,7 @@ class RelativeAttention(nn.Module):
     """
 
     index: Tensor
-    places: Tensor
+    coordinates: Tensor
 
     def __init__(
         self,
@@ -155,12 +92,12 @@ class RelativeAttention(nn.Module):
         self.set_grid(grid)
 
     def set_grid(self, grid: Grid) -> None:
-        """Another image size needs no other weights: the tables go by distance."""
+        """Takes another image size; weights stay, since the tables go by distance."""
         self.grid = grid
         if self.max_distance is not None:
             device = self.proj.weight.device
-            self.register_buffer("index", place_index(grid, self.max_distance).to(device), persistent=False)
-            self.register_buffer("places", token_places(grid).to(device), persistent=False)
+            self.register_buffer("index", distance_index(grid, self.max_distance).to(device), persistent=False)
+            self.register_buffer("coordinates", token_coordinates(grid).to(device), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
@@ -169,7 +106,7 @@ class RelativeAttention(nn.Module):
         if self.max_distance is None:
             x = F.scaled_dot_product_attention(q, k, v)
         else:
-            x = relative_attention(q, k, v, self.rel_pos_k(self.index), self.rel_pos_v(self.index), self.places)
+            x = relative_attention(q, k, v, self.rel_pos_k(self.index), self.rel_pos_v(self.index), self.coordinates)
         return self.proj(x.transpose(1, 2).reshape(batch, tokens, -1))
 
     @staticmethod
@@ -186,9 +123,64 @@ class RelativeAttention(nn.Module):
         cost += Cost(macs=2 * tokens**2 * width)
         if max_distance is None:
             return cost
-        places = place_count(grid)
         return cost + Cost(
             params=4 * (2 * max_distance + 2) * head_dim,
-            position_macs=2 * tokens * places * num_heads * (tokens + head_dim),
+            position_macs=2 * tokens * coordinate_count(grid) * num_heads * (tokens + head_dim),
             position_macs_literal=2 * tokens**2 * width,
         )
+
+
+def relative_attention(
+    q: Tensor, k: Tensor, v: Tensor, key_vectors: Tensor, value_vectors: Tensor, coordinates: Tensor
+) -> Tensor:
+    """Attention of [batch, heads, tokens, head_dim] tensors with relative vectors on keys and values."""
+    head_dim, count = q.shape[-1], coordinates.shape[-1]
+    terms = torch.einsum("bhnd,npd->bhnp", q, key_vectors.to(q.dtype))
+    coordinates = coordinates.to(q.dtype).expand(*k.shape[:2], -1, -1)
+    output = F.scaled_dot_product_attention(
+        torch.cat([q, terms], -1),
+        torch.cat([k, coordinates], -1),
+        torch.cat([v, coordinates], -1),
+        scale=head_dim**-0.5,
+    )
+    values, mass = output.split([head_dim, count], -1)
+    return values + torch.einsum("bhnp,npd->bhnd", mass, value_vectors.to(q.dtype))
+
+
+def coordinate_count(grid: Grid) -> int:
+    """Rows + columns + class token, rounded up to a multiple of 8 as fused kernels want their head dimension."""
+    return -(-(grid[0] + grid[1] + 1) // 8) * 8
+
+
+def token_coordinates(grid: Grid) -> Tensor:
+    """Row and column of each token as zeros and ones: [tokens, coordinates], the class token first.
+
+    >>> token_coordinates((1, 2))[:, :4].tolist()  # row 0, column 0, column 1, class token
+    [[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0]]
+    """
+    height, width = grid
+    coordinates = torch.zeros(height * width + 1, coordinate_count(grid))
+    tokens = torch.arange(1, height * width + 1)
+    coordinates[tokens, torch.arange(height).repeat_interleave(width)] = 1
+    coordinates[tokens, height + torch.arange(width).repeat(height)] = 1
+    coordinates[0, height + width] = 1
+    return coordinates
+
+
+def distance_index(grid: Grid, max_distance: int) -> Tensor:
+    """The row of `RelativePositions.forward`'s vectors for each query token and coordinate: [tokens, coordinates]."""
+    height, width = grid
+    entries = 2 * max_distance + 2
+
+    def entry(query: Tensor, size: int) -> Tensor:
+        distance = torch.arange(size) - query[:, None]
+        return distance.clamp(-max_distance, max_distance) + max_distance + 1
+
+    # Pairs with the class token use entry 0 of both tables; their sum is the last vector. Coordinates that only pad
+    # belong to no token, so their entry never counts.
+    index = torch.full((height * width + 1, coordinate_count(grid)), 2 * entries)
+    index[1:, :height] = entry(torch.arange(height).repeat_interleave(width), height)
+    index[1:, height : height + width] = entry(torch.arange(width).repeat(height), width) + entries
+    index[0, :height] = 0
+    index[0, height : height + width] = entries
+    return index

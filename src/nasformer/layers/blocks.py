@@ -1,4 +1,4 @@
-"""The feed-forward half of a transformer block."""
+"""Blocks of transformers and convolutional nets: attention or convolution, and an MLP, around residuals."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        odd = -self.fc1.out_features % 8
-        if odd and x.is_cuda and torch.is_autocast_enabled("cuda"):
-            return self.forward_padded(x, odd)
+        missing = -self.fc1.out_features % 8
+        if missing and x.is_cuda and torch.is_autocast_enabled("cuda"):
+            return self.forward_padded(x, missing)
         return self.fc2(self.act(self.fc1(x)))
 
     def forward_padded(self, x: Tensor, extra: int) -> Tensor:
-        """The same with some idle hidden units: a width such as 216 * 3.5 = 756 is no multiple of what the GPU's
-        matrix units want, and padding the small weights is far cheaper than padding every activation."""
+        """The same with idle hidden units, for widths such as 216 * 3.5 = 756 that do not suit a GPU's matrix units.
+
+        Padding the small weights is far cheaper than padding every activation.
+        """
         hidden = F.linear(x, F.pad(self.fc1.weight, (0, 0, 0, extra)), F.pad(self.fc1.bias, (0, extra)))
         return F.linear(self.act(hidden), F.pad(self.fc2.weight, (0, extra)), self.fc2.bias)
 
@@ -40,16 +42,11 @@ class Mlp(nn.Module):
         return linear_cost(tokens, embed_dim, hidden_dim) + linear_cost(tokens, hidden_dim, embed_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The pre-norm transformer block: attention and feed-forward, each on a residual branch.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class TransformerBlock(nn.Module):
-    """``x + attn(norm1(x))``, then ``x + mlp(norm2(x))``.
+    """Pre-norm transformer block: `x + attn(norm1(x))`, then `x + mlp(norm2(x))`.
 
     Args:
-        init_std: Spread of the initial weights, whatever the width; None leaves torch's default, which depends on it.
+        init_std: Standard deviation of the initial weights; None leaves torch's default, which depends on the width.
     """
 
     def __init__(
@@ -72,9 +69,9 @@ class TransformerBlock(nn.Module):
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
         if init_std is not None:
-            self.initialise(init_std)
+            self.init_weights(init_std)
 
-    def initialise(self, std: float) -> None:
+    def init_weights(self, std: float) -> None:
         for linear in (m for m in self.modules() if isinstance(m, nn.Linear)):
             nn.init.trunc_normal_(linear.weight, std=std)
             if linear.bias is not None:
@@ -89,23 +86,18 @@ class TransformerBlock(nn.Module):
 
     @staticmethod
     def cost(embed_dim: int, num_heads: int, head_dim: int, hidden_dim: int, grid: Grid, **options: Any) -> Cost:
-        for free in ("stochastic_depth", "norm_eps", "init_std"):
-            options.pop(free, None)
+        for costless in ("stochastic_depth", "norm_eps", "init_std"):
+            options.pop(costless, None)
         attention = RelativeAttention.cost(embed_dim, num_heads, head_dim, grid, **options)
         return attention + Mlp.cost(grid[0] * grid[1] + 1, embed_dim, hidden_dim) + norm_cost(embed_dim) * 2
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# ConvNeXt's block (Liu et al., CVPR 2022): a depthwise convolution, then an MLP at every position.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class ConvNeXtBlock(nn.Module):
-    """Depthwise convolution, norm, MLP and a scale for each channel; all of it beside a residual.
+    """ConvNeXt's block (Liu et al., CVPR 2022): depthwise convolution, norm, MLP and layer scale, on a residual branch.
 
     Args:
-        grid: Rows and columns of the map, which only the cost depends on.
-        layer_scale: The scale at the start.
+        grid: Rows and columns of the map; only the cost depends on it.
+        layer_scale: Initial scale of each channel.
     """
 
     def __init__(
@@ -126,10 +118,6 @@ class ConvNeXtBlock(nn.Module):
         for layer in (self.conv_dw, self.mlp.fc1, self.mlp.fc2):
             nn.init.trunc_normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        self.set_grid(grid)
-
-    def set_grid(self, grid: Grid) -> None:
-        self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.conv_dw(x).flatten(2).transpose(1, 2)
@@ -137,34 +125,21 @@ class ConvNeXtBlock(nn.Module):
         return x + self.drop_path(tokens.transpose(1, 2).reshape(x.shape))
 
     @staticmethod
-    def cost(
-        embed_dim: int,
-        hidden_dim: int,
-        kernel: int,
-        grid: Grid,
-        layer_scale: float = 1e-6,
-        stochastic_depth: bool = True,
-    ) -> Cost:
+    def cost(embed_dim: int, hidden_dim: int, kernel: int, grid: Grid, **costless: Any) -> Cost:
         positions, filters = grid[0] * grid[1], kernel**2 * embed_dim
-        # beside its filters a channel has the convolution's bias and the scale
+        # besides its filters, a channel has the convolution's bias and the layer scale
         depthwise = Cost(filters + 2 * embed_dim, positions * filters)
         return depthwise + norm_cost(embed_dim) + Mlp.cost(positions, embed_dim, hidden_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# MobileNetV2's block (Sandler et al., CVPR 2018): widen, convolve every channel alone, narrow.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class InvertedBottleneck(nn.Module):
-    """1 x 1 convolution, depthwise convolution, 1 x 1 convolution, each with batch norm; all of it beside a residual.
+    """MobileNetV2's block (Sandler et al., CVPR 2018): expand, depthwise convolution, project, each with batch norm.
 
-    Nothing is activated after the last. The activation is GELU and not ReLU6: MobileNetV2 clips for the sake of few
-    bits, and here the blocks that it competes with have GELU, so that scores which look at activations compare blocks
-    and not activations.
+    The activation is GELU and not ReLU6: MobileNetV2 clips for low-precision arithmetic, and the blocks it competes
+    with here have GELU, so that proxies which score activations compare blocks and not activations.
 
     Args:
-        grid: Rows and columns of the map, which only the cost depends on.
+        grid: Rows and columns of the map; only the cost depends on it.
     """
 
     def __init__(self, embed_dim: int, hidden_dim: int, kernel: int, grid: Grid, stochastic_depth: bool = True) -> None:
@@ -180,10 +155,6 @@ class InvertedBottleneck(nn.Module):
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
         for conv in (self.expand, self.depthwise, self.project):
             nn.init.trunc_normal_(conv.weight, std=0.02)
-        self.set_grid(grid)
-
-    def set_grid(self, grid: Grid) -> None:
-        self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.expand_act(self.expand_norm(self.expand(x)))
@@ -191,23 +162,18 @@ class InvertedBottleneck(nn.Module):
         return x + self.drop_path(self.project_norm(self.project(hidden)))
 
     @staticmethod
-    def cost(embed_dim: int, hidden_dim: int, kernel: int, grid: Grid, stochastic_depth: bool = True) -> Cost:
+    def cost(embed_dim: int, hidden_dim: int, kernel: int, grid: Grid, **costless: Any) -> Cost:
         positions, filters = grid[0] * grid[1], kernel**2 * hidden_dim
-        widen = linear_cost(positions, embed_dim, hidden_dim, bias=False)
-        narrow = linear_cost(positions, hidden_dim, embed_dim, bias=False)
-        return widen + narrow + Cost(filters, positions * filters) + norm_cost(hidden_dim) * 2 + norm_cost(embed_dim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A transformer encoder on maps, whose feed-forward half is a convolutional block.
-# ----------------------------------------------------------------------------------------------------------------------
+        expand = linear_cost(positions, embed_dim, hidden_dim, bias=False)
+        project = linear_cost(positions, hidden_dim, embed_dim, bias=False)
+        return expand + project + Cost(filters, positions * filters) + norm_cost(hidden_dim) * 2 + norm_cost(embed_dim)
 
 
 class MapEncoder(nn.Module):
-    """``x + attn(norm1(x))`` over all positions of the map, then a block that has its own residual.
+    """Transformer encoder on a feature map: `x + attn(norm1(x))` over all positions, then a convolutional block.
 
     Args:
-        ffn: The class of that block; `options` are its other arguments (hidden_dim, kernel ...).
+        ffn: Class of the convolutional block; `options` are its other arguments (hidden_dim, kernel ...).
     """
 
     def __init__(
@@ -226,9 +192,6 @@ class MapEncoder(nn.Module):
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
         self.ffn = ffn(embed_dim, grid=grid, stochastic_depth=stochastic_depth, **options)
 
-    def set_grid(self, grid: Grid) -> None:
-        self.ffn.set_grid(grid)
-
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.attn(self.norm1(x.flatten(2).transpose(1, 2)))
         return self.ffn(x + self.drop_path(tokens.transpose(1, 2).reshape(x.shape)))
@@ -240,7 +203,6 @@ class MapEncoder(nn.Module):
         head_dim: int,
         grid: Grid,
         ffn: type[ConvNeXtBlock | InvertedBottleneck],
-        stochastic_depth: bool = True,
         **options: Any,
     ) -> Cost:
         attention = SelfAttention.cost(grid[0] * grid[1], embed_dim, qkv_dim)

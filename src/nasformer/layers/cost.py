@@ -1,4 +1,4 @@
-"""What a layer costs, in closed form: every layer says it beside its weights, and nobody builds a model to count."""
+"""Closed-form cost of layers: parameters and multiply-accumulates, without building a model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import astuple, dataclass
 class Cost:
     """Parameters and multiply-accumulates of one image's forward pass.
 
-    ``macs`` counts what the papers count: every matrix product and convolution, the two products of attention
-    included, without norms, activations and biases. What 2-D relative positions add comes separately, because papers
-    leave it out: ``position_macs`` as we execute it (extra columns of the fused attention and the table products) and
-    ``position_macs_literal`` as the published form would need it (two N x N x width products a layer).
-    So ``macs + position_macs`` is what a FLOP counter sees on the built model, divided by two.
+    `macs` counts what papers count: matrix products and convolutions, the two products of attention included, without
+    norms, activations and biases. Papers leave out what 2-D relative positions add, so it comes separately:
+    `position_macs` as executed here (extra columns of the fused attention, and the table products) and
+    `position_macs_literal` as the published form needs it (two N x N x width products a layer). `macs + position_macs`
+    is half of what a FLOP counter sees on the built model.
 
     >>> Cost(params=10, macs=5) + Cost(params=1)
     Cost(params=11, macs=5, position_macs=0, position_macs_literal=0)
@@ -32,10 +32,10 @@ class Cost:
 
 
 def linear_cost(tokens: int, in_features: int, out_features: int, bias: bool = True) -> Cost:
-    """A linear layer applied to ``tokens`` positions."""
+    """Cost of a linear layer applied to `tokens` positions."""
     return Cost((in_features + bias) * out_features, tokens * in_features * out_features)
 
 
 def norm_cost(features: int) -> Cost:
-    """A norm with a scale and a shift per feature."""
+    """Cost of a norm with a scale and a shift per feature."""
     return Cost(2 * features)

@@ -1,4 +1,4 @@
-"""Stochastic depth whose rate is a tensor, so that one compiled block serves every position in the net."""
+"""Stochastic depth with its rate in a tensor, so that one compiled block serves every depth of the net."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class DropPath(nn.Module):
     """Drops a residual branch for whole samples in training, and scales the others to keep the mean.
 
-    The rate grows with depth, so it differs between blocks that are otherwise the same. As a tensor it is an input of
-    a compiled graph and not a constant in it: 14 blocks of 2 shapes stay 2 graphs.
+    The rate grows with depth, so blocks of the same shape differ in it. As a tensor it is an input of a compiled graph
+    and not a constant in it: 14 blocks of 2 shapes stay 2 graphs.
     """
 
     rate: Tensor
@@ -29,7 +29,7 @@ class DropPath(nn.Module):
 
 
 def set_drop_path(layer: nn.Module, rate: float) -> None:
-    """The rate of all residual branches of a layer."""
+    """Sets the rate of all residual branches of a layer."""
     for module in layer.modules():
         if isinstance(module, DropPath):
             module.rate.fill_(rate)

@@ -1,4 +1,4 @@
-"""From tokens to logits."""
+"""Classification heads for tokens and for feature maps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nasformer.layers.cost import Cost, linear_cost
 
 
 class TokenHead(nn.Module):
-    """Pools the patch tokens by their mean (``avg``) or takes the class token (``token``), then classifies."""
+    """Classifier on the mean of the patch tokens (`avg`) or on the class token (`token`)."""
 
     def __init__(self, embed_dim: int, num_classes: int, global_pool: str = "avg") -> None:
         super().__init__()
@@ -17,7 +17,7 @@ class TokenHead(nn.Module):
         self.reset(num_classes)
 
     def reset(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A fresh classifier, on the device of the old one."""
+        """Makes a fresh classifier, on the device of the old one; 0 classes leave the features."""
         self.global_pool = global_pool or self.global_pool
         old = next(self.parameters(), None)
         self.fc: nn.Module = nn.Identity()
@@ -35,13 +35,8 @@ class TokenHead(nn.Module):
         return linear_cost(1, embed_dim, num_classes) if num_classes else Cost()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From a map to logits.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class MapHead(TokenHead):
-    """Pools the map by its mean, drops some of the features in training, then classifies."""
+    """Classifier on the mean of a feature map, with dropout before it."""
 
     def __init__(self, embed_dim: int, num_classes: int, global_pool: str = "avg", drop_rate: float = 0.0) -> None:
         super().__init__(embed_dim, num_classes, global_pool)

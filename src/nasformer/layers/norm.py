@@ -1,4 +1,4 @@
-"""Layer norm that knows its cost."""
+"""Norms as layers of a plan: layer norm of tokens, layer norm of feature maps, and none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nasformer.layers.cost import Cost, norm_cost
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's layer norm as a segment of a plan."""
+    """Layer norm of tokens: torch's, with its cost."""
 
     def __init__(self, embed_dim: int, norm_eps: float = 1e-5) -> None:
         super().__init__(embed_dim, norm_eps)
@@ -18,13 +18,8 @@ class LayerNorm(nn.LayerNorm):
         return norm_cost(embed_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Layer norm of maps: over the channels, at every position alone.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class MapNorm(nn.LayerNorm):
-    """Layer norm of [batch, channels, rows, columns]."""
+    """Layer norm over the channels of a feature map [batch, channels, rows, columns]."""
 
     def __init__(self, embed_dim: int, norm_eps: float = 1e-6) -> None:
         super().__init__(embed_dim, norm_eps)
@@ -37,13 +32,8 @@ class MapNorm(nn.LayerNorm):
         return norm_cost(embed_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The place of the last norm, in networks that end without one.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class NoNorm(nn.Identity):
-    """Nothing: every block of a ResNet ends in a norm and a ReLU, so its features need no other."""
+    """Identity in the place of the final norm: the blocks of a ResNet end in a norm already."""
 
     @staticmethod
     def cost() -> Cost:

@@ -1,4 +1,4 @@
-"""Queries, keys and values of every position of a map, cut into heads."""
+"""ResNet's bottleneck (He et al., CVPR 2016) around a spatial operator: convolution, local or axial attention."""
 
 from __future__ import annotations
 
@@ -11,198 +11,11 @@ from torch import Tensor, nn
 from nasformer.layers.cost import Cost, linear_cost, norm_cost
 from nasformer.layers.drop_path import DropPath
 from nasformer.layers.local_attention import local_attention
-from nasformer.layers.stem import Grid, halved
-
-
-class HeadMaps(nn.Module):
-    """Three 1 x 1 convolutions without biases. A base class: what is attended to is up to who inherits.
-
-    Products of queries and keys are not scaled, as in TrioNet's formula. With Kaiming's weights they would start with a
-    deviation of about the root of the head's width, 11 in the widest blocks, and softmax would begin as good as
-    one-hot. So the root is in the weights: queries start that much smaller, and products with a deviation of about 1.
-    """
-
-    def __init__(self, in_dim: int, query_dim: int, value_dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.num_heads, self.dropout = num_heads, dropout
-        self.query = nn.Conv2d(in_dim, query_dim, 1, bias=False)
-        self.key = nn.Conv2d(in_dim, query_dim, 1, bias=False)
-        self.value = nn.Conv2d(in_dim, value_dim, 1, bias=False)
-        for conv in (self.query, self.key, self.value):
-            nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
-        with torch.no_grad():
-            self.query.weight.mul_((query_dim // num_heads) ** -0.5)
-
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values as [batch, heads, channels of a head, rows, columns]."""
-        q, k, v = (conv(x).unflatten(1, (self.num_heads, -1)) for conv in (self.query, self.key, self.value))
-        return q, k, v
-
-    @property
-    def rate(self) -> float:
-        """Of the dropout of attention, which training alone has."""
-        return self.dropout if self.training else 0.0
-
-
-def project_cost(positions: int, in_dim: int, query_dim: int, value_dim: int) -> Cost:
-    return linear_cost(positions, in_dim, 2 * query_dim + value_dim, bias=False)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The spatial operator of ResNet: a convolution, here with a kernel of any odd side.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-class ConvOperator(nn.Module):
-    """A convolution that keeps the number of channels, and batch norm."""
-
-    name: ClassVar[str] = "conv"
-
-    def __init__(self, mid_dim: int, grid: Grid, stride: int, kernel: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(mid_dim, mid_dim, kernel, stride, kernel // 2, bias=False)
-        self.norm = nn.BatchNorm2d(mid_dim)
-        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x))
-
-    @staticmethod
-    def cost(mid_dim: int, grid: Grid, stride: int, kernel: int) -> Cost:
-        rows, columns = halved(grid) if stride == 2 else grid
-        filters = kernel**2 * mid_dim**2
-        return Cost(filters, rows * columns * filters) + norm_cost(mid_dim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The spatial operator of stand-alone self-attention (Ramachandran et al., NeurIPS 2019): attention in a window.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-class LocalOperator(HeadMaps):
-    """Every position attends to the window around it, by content and by where in the window; then batch norm.
-
-    `positions` has a vector for each place in the window and each head, in the channels of the queries.
-    """
-
-    name: ClassVar[str] = "local"
-
-    def __init__(
-        self,
-        mid_dim: int,
-        grid: Grid,
-        stride: int,
-        query_dim: int,
-        value_dim: int,
-        num_heads: int,
-        window: int,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(mid_dim, query_dim, value_dim, num_heads, dropout)
-        self.window = window
-        # Deviation 1, since queries start with the inverse root of their width: place weighs as much as content.
-        self.positions = nn.Parameter(torch.randn(query_dim, window, window))
-        self.pool = shrink(stride)
-        self.norm = nn.BatchNorm2d(value_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        positions = self.positions.unflatten(0, (self.num_heads, -1))
-        attended = local_attention(*self.project(x), positions, self.window, self.rate)
-        return self.norm(self.pool(attended.flatten(1, 2)))
-
-    @staticmethod
-    def cost(
-        mid_dim: int,
-        grid: Grid,
-        stride: int,
-        query_dim: int,
-        value_dim: int,
-        num_heads: int,
-        window: int,
-        dropout: float = 0.0,
-    ) -> Cost:
-        """Places count among the MACs: the published numbers of local attention fit with them and not without."""
-        positions = grid[0] * grid[1]
-        table = Cost(query_dim * window**2, positions * window**2 * (2 * query_dim + value_dim))
-        return project_cost(positions, mid_dim, query_dim, value_dim) + table + norm_cost(value_dim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The spatial operator of axial attention (Wang et al., ECCV 2020): along columns, then along rows.
-# ----------------------------------------------------------------------------------------------------------------------
-
-ORDERS = {"height": (0, 4, 1, 3, 2), "width": (0, 3, 1, 4, 2)}
-"""From [batch, heads, channels, rows, columns] to what stands beside the axis, and then [heads, axis, channels]."""
-
-
-class AxisAttention(HeadMaps):
-    """Every position attends to all positions of its column (axis height) or its row (width)."""
-
-    def __init__(
-        self, in_dim: int, query_dim: int, value_dim: int, num_heads: int, axis: str, dropout: float = 0.0
-    ) -> None:
-        super().__init__(in_dim, query_dim, value_dim, num_heads, dropout)
-        self.axis = axis
-
-    def forward(self, x: Tensor) -> Tensor:
-        order = ORDERS[self.axis]
-        q, k, v = (part.permute(order).flatten(0, 1) for part in self.project(x))
-        attended = F.scaled_dot_product_attention(q, k, v, dropout_p=self.rate, scale=1.0)
-        back = [order.index(place) for place in range(5)]
-        return attended.unflatten(0, (x.shape[0], -1)).permute(back).flatten(1, 2)
-
-
-class AxialOperator(nn.Module):
-    """Attention along the height, attention along the width of what that gives, batch norm.
-
-    Neither positions nor norms inside, as TrioNet has it; so every position sees the whole map.
-    """
-
-    name: ClassVar[str] = "axial"
-
-    def __init__(
-        self,
-        mid_dim: int,
-        grid: Grid,
-        stride: int,
-        query_dim: int,
-        value_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.height = AxisAttention(mid_dim, query_dim, value_dim, num_heads, "height", dropout)
-        self.width = AxisAttention(value_dim, query_dim, value_dim, num_heads, "width", dropout)
-        self.pool = shrink(stride)
-        self.norm = nn.BatchNorm2d(value_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.pool(self.width(self.height(x))))
-
-    @staticmethod
-    def cost(
-        mid_dim: int,
-        grid: Grid,
-        stride: int,
-        query_dim: int,
-        value_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-    ) -> Cost:
-        positions = grid[0] * grid[1]
-        first = project_cost(positions, mid_dim, query_dim, value_dim)
-        second = project_cost(positions, value_dim, query_dim, value_dim)
-        products = Cost(macs=positions * sum(grid) * (query_dim + value_dim))
-        return first + second + products + norm_cost(value_dim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# ResNet's bottleneck (He et al., CVPR 2016) around any spatial operator.
-# ----------------------------------------------------------------------------------------------------------------------
+from nasformer.layers.stem import Grid, half_grid
 
 
 class Operator(Protocol):
-    """What may stand in the middle: it mixes positions, strides and norms; its `name` is that of its weights."""
+    """Spatial operator of a bottleneck: mixes positions, strides and norms; `name` is the name of its weights."""
 
     name: ClassVar[str]
 
@@ -213,16 +26,16 @@ class Operator(Protocol):
 
 
 class Bottleneck(nn.Module):
-    """1 x 1 convolution, the operator, 1 x 1 convolution, each with batch norm; all of it beside a shortcut.
+    """1 x 1 convolution, spatial operator, 1 x 1 convolution, each with batch norm, on a residual branch.
 
     The 1 x 1 convolutions have the same names whatever the operator is, so in a supernet all operators share them.
-    The shortcut is a 1 x 1 convolution with batch norm where the shape changes.
+    Where the shape changes, the shortcut is a 1 x 1 convolution with batch norm.
 
     Args:
-        mid_dim: Channels that the operator reads. It gives as many, or `value_dim`, if that is among the options.
-        grid: Rows and columns of the map that comes in, which only the cost depends on.
+        mid_dim: Input channels of the operator. Its output has as many, or `value_dim`, if that is an option.
+        grid: Rows and columns of the input map; only the cost depends on it.
         operator: Class of the spatial operator; `options` are its other arguments (kernel, window, num_heads ...).
-        last_gamma: What the last norm scales by at the start. With 0 a block starts as its shortcut.
+        last_gamma: Initial scale of the last norm. With 0 a block starts as its shortcut.
     """
 
     def __init__(
@@ -255,10 +68,6 @@ class Bottleneck(nn.Module):
             if name in ("reduce", "expand", "shortcut"):
                 nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")  # type: ignore[arg-type]
         nn.init.constant_(self.expand_norm.weight, last_gamma)
-        self.set_grid(grid)
-
-    def set_grid(self, grid: Grid) -> None:
-        self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.reduce_act(self.reduce_norm(self.reduce(x)))
@@ -280,7 +89,7 @@ class Bottleneck(nn.Module):
         **options: Any,
     ) -> Cost:
         before = grid[0] * grid[1]
-        rows, columns = halved(grid) if stride == 2 else grid
+        rows, columns = half_grid(grid) if stride == 2 else grid
         after = rows * columns
         cost = linear_cost(before, in_dim, mid_dim, bias=False) + norm_cost(mid_dim)
         cost += operator.cost(mid_dim, grid=grid, stride=stride, **options)
@@ -291,9 +100,179 @@ class Bottleneck(nn.Module):
 
 
 def changes_shape(in_dim: int, out_dim: int, stride: int) -> bool:
+    """Whether the shortcut of a block needs a convolution."""
     return stride != 1 or in_dim != out_dim
 
 
-def shrink(stride: int) -> nn.Module:
-    """How attention strides: by the mean of 2 x 2 positions, fewer at an odd edge."""
+class ConvOperator(nn.Module):
+    """ResNet's operator: a convolution of any odd kernel that keeps the number of channels, and batch norm."""
+
+    name: ClassVar[str] = "conv"
+
+    def __init__(self, mid_dim: int, grid: Grid, stride: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(mid_dim, mid_dim, kernel, stride, kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(mid_dim)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x))
+
+    @staticmethod
+    def cost(mid_dim: int, grid: Grid, stride: int, kernel: int) -> Cost:
+        rows, columns = half_grid(grid) if stride == 2 else grid
+        filters = kernel**2 * mid_dim**2
+        return Cost(filters, rows * columns * filters) + norm_cost(mid_dim)
+
+
+class MapAttention(nn.Module):
+    """Base of attention on feature maps: queries, keys and values by 1 x 1 convolutions without biases.
+
+    As in TrioNet's formula, products of queries and keys are not scaled. With Kaiming's weights their standard
+    deviation would start at about the root of the head's width, 11 in the widest blocks, and softmax almost one-hot.
+    So queries start smaller by that root, and products with a deviation of about 1.
+    """
+
+    def __init__(self, in_dim: int, query_dim: int, value_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = num_heads, dropout
+        self.query = nn.Conv2d(in_dim, query_dim, 1, bias=False)
+        self.key = nn.Conv2d(in_dim, query_dim, 1, bias=False)
+        self.value = nn.Conv2d(in_dim, value_dim, 1, bias=False)
+        for conv in (self.query, self.key, self.value):
+            nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+        with torch.no_grad():
+            self.query.weight.mul_((query_dim // num_heads) ** -0.5)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values as [batch, heads, channels of a head, rows, columns]."""
+        q, k, v = (conv(x).unflatten(1, (self.num_heads, -1)) for conv in (self.query, self.key, self.value))
+        return q, k, v
+
+    @property
+    def dropout_rate(self) -> float:
+        """Dropout rate of attention: 0 outside training."""
+        return self.dropout if self.training else 0.0
+
+
+def project_cost(positions: int, in_dim: int, query_dim: int, value_dim: int) -> Cost:
+    """Cost of `MapAttention.project`."""
+    return linear_cost(positions, in_dim, 2 * query_dim + value_dim, bias=False)
+
+
+def pooling(stride: int) -> nn.Module:
+    """The stride of attention: the mean of 2 x 2 positions, of fewer at an odd edge."""
     return nn.AvgPool2d(2, ceil_mode=True) if stride == 2 else nn.Identity()
+
+
+class LocalOperator(MapAttention):
+    """Stand-alone self-attention (Ramachandran et al., NeurIPS 2019): each position attends to the window around it.
+
+    `positions` has a vector for each offset in the window and each head, in the channels of the queries.
+    """
+
+    name: ClassVar[str] = "local"
+
+    def __init__(
+        self,
+        mid_dim: int,
+        grid: Grid,
+        stride: int,
+        query_dim: int,
+        value_dim: int,
+        num_heads: int,
+        window: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(mid_dim, query_dim, value_dim, num_heads, dropout)
+        self.window = window
+        # Queries start with the inverse root of their width: with deviation 1, position weighs as much as content.
+        self.positions = nn.Parameter(torch.randn(query_dim, window, window))
+        self.pool = pooling(stride)
+        self.norm = nn.BatchNorm2d(value_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = self.positions.unflatten(0, (self.num_heads, -1))
+        attended = local_attention(*self.project(x), positions, self.window, self.dropout_rate)
+        return self.norm(self.pool(attended.flatten(1, 2)))
+
+    @staticmethod
+    def cost(
+        mid_dim: int,
+        grid: Grid,
+        stride: int,
+        query_dim: int,
+        value_dim: int,
+        num_heads: int,
+        window: int,
+        dropout: float = 0.0,
+    ) -> Cost:
+        """Positions count among the MACs: the published numbers of local attention fit with them and not without."""
+        positions = grid[0] * grid[1]
+        table = Cost(query_dim * window**2, positions * window**2 * (2 * query_dim + value_dim))
+        return project_cost(positions, mid_dim, query_dim, value_dim) + table + norm_cost(value_dim)
+
+
+ORDERS = {"height": (0, 4, 1, 3, 2), "width": (0, 3, 1, 4, 2)}
+"""Permutation of [batch, heads, channels, rows, columns] to [batch, other axis, heads, axis, channels]."""
+
+
+class AxisAttention(MapAttention):
+    """Attention of each position to all positions of its column (axis "height") or row (axis "width")."""
+
+    def __init__(
+        self, in_dim: int, query_dim: int, value_dim: int, num_heads: int, axis: str, dropout: float = 0.0
+    ) -> None:
+        super().__init__(in_dim, query_dim, value_dim, num_heads, dropout)
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = ORDERS[self.axis]
+        q, k, v = (part.permute(order).flatten(0, 1) for part in self.project(x))
+        attended = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout_rate, scale=1.0)
+        back = [order.index(dim) for dim in range(5)]
+        return attended.unflatten(0, (x.shape[0], -1)).permute(back).flatten(1, 2)
+
+
+class AxialOperator(nn.Module):
+    """Axial attention (Wang et al., ECCV 2020): along columns, then along rows, then batch norm.
+
+    As in TrioNet, there are no positions and no norms inside. Each position sees the whole map.
+    """
+
+    name: ClassVar[str] = "axial"
+
+    def __init__(
+        self,
+        mid_dim: int,
+        grid: Grid,
+        stride: int,
+        query_dim: int,
+        value_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.height = AxisAttention(mid_dim, query_dim, value_dim, num_heads, "height", dropout)
+        self.width = AxisAttention(value_dim, query_dim, value_dim, num_heads, "width", dropout)
+        self.pool = pooling(stride)
+        self.norm = nn.BatchNorm2d(value_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.pool(self.width(self.height(x))))
+
+    @staticmethod
+    def cost(
+        mid_dim: int,
+        grid: Grid,
+        stride: int,
+        query_dim: int,
+        value_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+    ) -> Cost:
+        positions = grid[0] * grid[1]
+        first = project_cost(positions, mid_dim, query_dim, value_dim)
+        second = project_cost(positions, value_dim, query_dim, value_dim)
+        products = Cost(macs=positions * sum(grid) * (query_dim + value_dim))
+        return first + second + products + norm_cost(value_dim)

@@ -1,4 +1,4 @@
-"""The grid of a map: its rows and columns."""
+"""Stems and downsampling: from an image to tokens or feature maps, and from one stage to the next."""
 
 from __future__ import annotations
 
@@ -12,36 +12,43 @@ from nasformer.layers.cost import Cost, linear_cost, norm_cost
 from nasformer.layers.norm import MapNorm
 
 Grid = tuple[int, int]
+"""Rows and columns of a feature map, or of patches."""
 
 
-def both_sides(size: int | tuple[int, int]) -> Grid:
-    """Rows and columns of something whose size may be given by one number, if it is square.
+def to_2tuple(size: int | tuple[int, int]) -> Grid:
+    """Rows and columns of a size that may be given by one number, if it is square.
 
-    >>> both_sides(224), both_sides((224, 160))
+    >>> to_2tuple(224), to_2tuple((224, 160))
     ((224, 224), (224, 160))
     """
     rows, columns = (size, size) if isinstance(size, int) else size
     return rows, columns
 
 
-def halved(grid: Grid) -> Grid:
+def half_grid(grid: Grid) -> Grid:
     """The grid behind a stride of 2; an odd last row or column counts as a whole one.
 
-    >>> halved((8, 7))
+    >>> half_grid((8, 7))
     (4, 4)
     """
     return (grid[0] + 1) // 2, (grid[1] + 1) // 2
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From an image to tokens: patches, a class token and absolute positions.
-# ----------------------------------------------------------------------------------------------------------------------
+def check_size(images: Tensor, height: int, width: int) -> None:
+    """Refuses images of another size than the model's."""
+    if tuple(images.shape[-2:]) != (height, width):
+        raise UserError(
+            f"images are {images.shape[-2]} x {images.shape[-1]}, the model is for {height} x {width}; resize them"
+        )
+
+
+# Tokens: [batch, 1 + rows * columns, embed_dim], the class token first.
 
 
 class PatchEmbed(nn.Module):
-    """Cuts the image into patches, embeds each, puts the class token in front and adds absolute positions."""
+    """Embeds patches that do not overlap, prepends the class token and adds absolute positions."""
 
-    def __init__(self, grid: tuple[int, int], patch_size: int, in_chans: int, embed_dim: int) -> None:
+    def __init__(self, grid: Grid, patch_size: int, in_chans: int, embed_dim: int) -> None:
         super().__init__()
         self.grid = grid
         self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
@@ -50,8 +57,8 @@ class PatchEmbed(nn.Module):
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
-    def set_grid(self, grid: tuple[int, int]) -> None:
-        """Another image size: the positions are resampled, that of the class token stays."""
+    def set_grid(self, grid: Grid) -> None:
+        """Takes another image size: positions are resampled, that of the class token stays."""
         positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=1)
         self.pos_embed, self.grid = nn.Parameter(positions), grid
 
@@ -61,7 +68,7 @@ class PatchEmbed(nn.Module):
         return torch.cat([cls_token, tokens], dim=1) + self.pos_embed
 
     def embed(self, x: Tensor) -> Tensor:
-        """The convolution with stride = kernel, as the matrix product that it is: several times faster on a GPU."""
+        """The convolution with stride = kernel as a matrix product, which is several times faster on a GPU."""
         size = self.proj.kernel_size[0]
         check_size(x, *(side * size for side in self.grid))
         patches = x.unfold(2, size, size).unfold(3, size, size)  # batch, channels, rows, columns, size, size
@@ -69,28 +76,16 @@ class PatchEmbed(nn.Module):
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
     @staticmethod
-    def cost(grid: tuple[int, int], patch_size: int, in_chans: int, embed_dim: int) -> Cost:
+    def cost(grid: Grid, patch_size: int, in_chans: int, embed_dim: int) -> Cost:
         patches, inputs = grid[0] * grid[1], in_chans * patch_size**2
         weights = (inputs + 1) * embed_dim
         return Cost(weights + (patches + 2) * embed_dim, patches * inputs * embed_dim)
 
 
-def check_size(images: Tensor, height: int, width: int) -> None:
-    if tuple(images.shape[-2:]) != (height, width):
-        raise UserError(
-            f"images are {images.shape[-2]} x {images.shape[-1]}, the model is for {height} x {width}; resize them"
-        )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# From an image to tokens by patches that overlap, with absolute positions for the patches alone.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class OverlapPatchEmbed(nn.Module):
-    """A convolution without padding makes the patches, which get positions; the class token in front has none."""
+    """Embeds patches that may overlap and adds absolute positions; the class token before them has no position."""
 
-    def __init__(self, grid: tuple[int, int], patch_size: int, stride: int, in_chans: int, embed_dim: int) -> None:
+    def __init__(self, grid: Grid, patch_size: int, stride: int, in_chans: int, embed_dim: int) -> None:
         super().__init__()
         self.grid = grid
         self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, stride)
@@ -99,8 +94,8 @@ class OverlapPatchEmbed(nn.Module):
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
-    def set_grid(self, grid: tuple[int, int]) -> None:
-        """Another image size: the positions are resampled."""
+    def set_grid(self, grid: Grid) -> None:
+        """Takes another image size: positions are resampled."""
         positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=0)
         self.pos_embed, self.grid = nn.Parameter(positions), grid
 
@@ -112,14 +107,9 @@ class OverlapPatchEmbed(nn.Module):
         return torch.cat([cls_token, patches], dim=1)
 
     @staticmethod
-    def cost(grid: tuple[int, int], patch_size: int, stride: int, in_chans: int, embed_dim: int) -> Cost:
+    def cost(grid: Grid, patch_size: int, stride: int, in_chans: int, embed_dim: int) -> Cost:
         patches, inputs = grid[0] * grid[1], in_chans * patch_size**2
         return Cost((inputs + 1 + patches + 1) * embed_dim, patches * inputs * embed_dim)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# From one stage of a transformer to the next: fewer tokens, more channels.
-# ----------------------------------------------------------------------------------------------------------------------
 
 
 class TokenPool(nn.Module):
@@ -147,20 +137,18 @@ class TokenPool(nn.Module):
 
     @staticmethod
     def cost(grid: Grid, in_dim: int, out_dim: int) -> Cost:
-        rows, columns = halved(grid)
+        rows, columns = half_grid(grid)
         return linear_cost(1, in_dim, out_dim) + Cost((9 + 1) * out_dim, rows * columns * 9 * out_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From an image to the first map: patches that do not overlap.
-# ----------------------------------------------------------------------------------------------------------------------
+# Feature maps: [batch, channels, rows, columns].
 
 
 class MapStem(nn.Module):
-    """A convolution whose stride is its size, and a norm.
+    """Patches that do not overlap as a feature map: a convolution whose stride is its size, and a norm.
 
     Args:
-        grid: Rows and columns of the map that it makes.
+        grid: Rows and columns of the output map.
     """
 
     def __init__(self, grid: Grid, patch_size: int, in_chans: int, embed_dim: int, norm_eps: float = 1e-6) -> None:
@@ -184,16 +172,11 @@ class MapStem(nn.Module):
         return norm_cost(embed_dim) + Cost((inputs + 1) * embed_dim, grid[0] * grid[1] * inputs * embed_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From one stage of maps to the next: half the rows and columns, other channels.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class Downsample(nn.Module):
-    """A norm, and a 2 x 2 convolution with stride 2.
+    """ConvNeXt's downsampling: a norm, and a 2 x 2 convolution with stride 2.
 
     Args:
-        grid: Rows and columns of the map that it makes.
+        grid: Rows and columns of the output map; only the cost depends on it.
     """
 
     def __init__(self, grid: Grid, in_dim: int, out_dim: int) -> None:
@@ -202,10 +185,6 @@ class Downsample(nn.Module):
         self.conv = nn.Conv2d(in_dim, out_dim, kernel_size=2, stride=2)
         nn.init.trunc_normal_(self.conv.weight, std=0.02)
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
-        self.set_grid(grid)
-
-    def set_grid(self, grid: Grid) -> None:
-        self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.norm(x))
@@ -216,22 +195,18 @@ class Downsample(nn.Module):
         return norm_cost(in_dim) + Cost((inputs + 1) * out_dim, grid[0] * grid[1] * inputs * out_dim)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From an image to the first map of a ResNet: the stem of ImageNet, and gentler ones for small images.
-# ----------------------------------------------------------------------------------------------------------------------
-
 KERNELS = {4: 7, 2: 3, 1: 3}
-"""Side of the convolution by the stride of the whole stem."""
+"""Side of `TrioStem`'s convolution by the stride of the stem."""
 
 
 class TrioStem(nn.Module):
-    """A convolution, batch norm and ReLU.
+    """ResNet's stem: a convolution, batch norm and ReLU; for ImageNet, or for small images.
 
     With a stride of 4 it is ResNet's: 7 x 7 with stride 2, and 3 x 3 max-pooling with stride 2. With 2 or 1 it is one
-    3 x 3 convolution of that stride and no pooling, so that images of 64 or 32 pixels keep maps worth looking at.
+    3 x 3 convolution of that stride without pooling, so that images of 64 or 32 pixels keep maps of a useful size.
 
     Args:
-        grid: Rows and columns of the image, which only the cost depends on.
+        grid: Rows and columns of the image; only the cost depends on it.
     """
 
     def __init__(self, grid: Grid, stride: int, in_chans: int, embed_dim: int) -> None:
@@ -242,16 +217,12 @@ class TrioStem(nn.Module):
         self.act = nn.ReLU()
         self.pool: nn.Module = nn.MaxPool2d(3, 2, 1) if stride == 4 else nn.Identity()
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
-        self.set_grid(grid)
-
-    def set_grid(self, grid: Grid) -> None:
-        self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
         return self.pool(self.act(self.norm(self.conv(x))))
 
     @staticmethod
     def cost(grid: Grid, stride: int, in_chans: int, embed_dim: int) -> Cost:
-        rows, columns = halved(grid) if stride > 1 else grid
+        rows, columns = half_grid(grid) if stride > 1 else grid
         filters = KERNELS[stride] ** 2 * in_chans * embed_dim
         return norm_cost(embed_dim) + Cost(filters, rows * columns * filters)

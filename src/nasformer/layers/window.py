@@ -1,11 +1,13 @@
-"""Attention within windows of a map (Liu et al., Swin, ICCV 2021), perhaps shifted, with a bias for every offset.
+"""Layers of the shifted-window transformer (Liu et al., Swin, ICCV 2021): window attention, block, patch merging.
 
-The bias of a pair of positions is the table's entry for their offset. A view of the table that slides over it has all
-pairs at once, so there is neither an index to keep nor one to look up. Bias and borders go to fused attention as one
-mask that all images share: windows stand beside the heads, not beside the images.
+The bias of a pair of positions is the table's entry for their offset. A sliding view of the table has the entries of
+all pairs at once, so no index is kept or looked up. Bias and border mask go to fused attention as one mask that all
+images share: windows are folded into the dimension of the heads, not into the batch.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,98 +16,98 @@ from torch import Tensor, nn
 from nasformer.layers.blocks import Mlp
 from nasformer.layers.cost import Cost, linear_cost, norm_cost
 from nasformer.layers.drop_path import DropPath
-from nasformer.layers.stem import Grid, halved
+from nasformer.layers.stem import Grid, half_grid
 
 FAR = -100.0
-"""What is added where a window would look across the border of the map: Swin's number, no infinity."""
+"""Added to the logits of pairs that the shift brought into one window across the border of the map; Swin's number."""
 
 
-def clamped(window: int, grid: Grid) -> Grid:
-    """Rows and columns of the window, which is never larger than the map.
+def clamp_window(window: int, grid: Grid) -> Grid:
+    """Rows and columns of a window, which is never larger than the map.
 
-    >>> clamped(14, (56, 7))
+    >>> clamp_window(14, (56, 7))
     (14, 7)
     """
     return min(window, grid[0]), min(window, grid[1])
 
 
-def padded(grid: Grid, window: Grid) -> Grid:
-    """Rows and columns of the map when windows have filled it up.
+def padded_grid(grid: Grid, window: Grid) -> Grid:
+    """Rows and columns of the map, padded to a multiple of the window.
 
-    >>> padded((16, 14), (7, 7))
+    >>> padded_grid((16, 14), (7, 7))
     (21, 14)
     """
     return -(-grid[0] // window[0]) * window[0], -(-grid[1] // window[1]) * window[1]
 
 
-def to_windows(x: Tensor, window: Grid) -> Tensor:
-    """From [batch, rows, columns, channels] to [batch, windows, positions of a window, channels]."""
+def window_partition(x: Tensor, window: Grid) -> Tensor:
+    """Cuts [batch, rows, columns, channels] into [batch, windows, positions of a window, channels]."""
     rows, columns = window
     x = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows))
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
-def from_windows(x: Tensor, window: Grid, grid: Grid) -> Tensor:
-    """The way back to the map that the windows cover."""
+def window_reverse(x: Tensor, window: Grid, grid: Grid) -> Tensor:
+    """Puts windows together into the map that they cover."""
     x = x.unflatten(1, (grid[0] // window[0], grid[1] // window[1])).unflatten(3, window)
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 class WindowAttention(nn.Module):
-    """Attention of [batch, rows, columns, embed_dim], each window of the map for itself.
+    """Attention of [batch, rows, columns, embed_dim] within windows of the map.
 
-    What windows do not cover exactly is padded with zeros behind the last row and column, and a shifted map is rolled
-    before that, as in timm. An axis on which one window covers the map is not shifted.
+    As in timm, a shifted map is rolled first, then padded with zeros behind its last row and column where windows do
+    not cover it exactly. An axis on which one window covers the map is not shifted.
 
     Args:
-        num_heads: Heads, each head_dim wide; their width in all may be less or more than embed_dim.
-        window: Its rows and columns, where the map has as many.
-        shifted: Whether windows lie half a window off.
+        num_heads: Heads, each head_dim wide; together they may be narrower or wider than embed_dim.
+        window: Rows and columns of a window, where the map has as many.
+        shifted: Whether windows are shifted by half a window.
     """
 
-    apart: Tensor | None
+    border_mask: Tensor | None
 
     def __init__(self, embed_dim: int, num_heads: int, head_dim: int, grid: Grid, window: int, shifted: bool) -> None:
         super().__init__()
         self.num_heads, self.head_dim, self.full_window, self.shifted = num_heads, head_dim, window, shifted
         self.qkv = nn.Linear(embed_dim, 3 * num_heads * head_dim)
         self.proj = nn.Linear(num_heads * head_dim, embed_dim)
-        self.place(grid)
+        self.place_windows(grid)
         rows, columns = self.window
         self.positions = nn.Parameter(torch.empty(num_heads, 2 * rows - 1, 2 * columns - 1))
         nn.init.trunc_normal_(self.positions, std=0.02)
 
-    def place(self, grid: Grid, device: torch.device | None = None) -> None:
-        """Lays the windows on a map: their size, how far they are shifted, and who is apart in them."""
-        self.grid, self.window = grid, clamped(self.full_window, grid)
+    def place_windows(self, grid: Grid, device: torch.device | None = None) -> None:
+        """Fits the windows to a map: their size, their shift, and the mask of its borders."""
+        self.grid, self.window = grid, clamp_window(self.full_window, grid)
         half = self.full_window // 2 if self.shifted else 0
         self.shift = tuple(half if side > window else 0 for side, window in zip(grid, self.window, strict=True))
-        apart = borders(padded(grid, self.window), self.window, self.shift, device) if any(self.shift) else None
-        self.register_buffer("apart", apart, persistent=False)
+        mask = border_mask(padded_grid(grid, self.window), self.window, self.shift, device) if any(self.shift) else None
+        self.register_buffer("border_mask", mask, persistent=False)
 
     def set_grid(self, grid: Grid) -> None:
-        """Another image size: where the map's side limits the window, the table is resampled, as Swin's is."""
-        self.place(grid, self.positions.device)
+        """Takes another image size; where the map limits the window, the table of positions is resampled."""
+        self.place_windows(grid, self.positions.device)
         sides = [2 * side - 1 for side in self.window]
         if sides != list(self.positions.shape[1:]):
             resampled = F.interpolate(self.positions.data[None], sides, mode="bicubic", align_corners=True)
             self.positions = nn.Parameter(resampled[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        full = padded(self.grid, self.window)
-        x = from_windows(self.attend(self.windows(x)), self.window, full)
+        full = padded_grid(self.grid, self.window)
+        x = window_reverse(self.attend(self.windows(x)), self.window, full)
         if full != self.grid:
             x = x[:, : self.grid[0], : self.grid[1]]
         return x.roll(self.shift, (1, 2)) if any(self.shift) else x
 
     def windows(self, x: Tensor) -> Tensor:
-        """The map cut up: from [batch, rows, columns, channels] to [batch, windows, positions, channels]."""
-        full, (rows, columns) = padded(self.grid, self.window), self.grid
+        """Shifts, pads and cuts the map: [batch, windows, positions, channels]."""
+        full, (rows, columns) = padded_grid(self.grid, self.window), self.grid
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), (1, 2))
         if full != self.grid:
             x = F.pad(x, (0, 0, 0, full[1] - columns, 0, full[0] - rows))
-        return to_windows(x, self.window)
+        return window_partition(x, self.window)
 
     def attend(self, x: Tensor) -> Tensor:
         """Attention of [batch, windows, positions, embed_dim]."""
@@ -116,51 +118,46 @@ class WindowAttention(nn.Module):
         return self.proj(attended.unflatten(1, (count, heads)).transpose(2, 3).flatten(3))
 
     def mask(self, count: int) -> Tensor:
-        """What is added to the products of all windows: [windows * heads, positions, positions]."""
+        """Position bias and border mask of all windows: [windows * heads, positions, positions]."""
         bias = self.bias()
-        if self.apart is None:
+        if self.border_mask is None:
             return bias.repeat(count, 1, 1)
-        return (bias + self.apart[:, None]).flatten(0, 1)
+        return (bias + self.border_mask[:, None]).flatten(0, 1)
 
     def bias(self) -> Tensor:
-        """Entry [head, i, j] is the table's for the offset from j to i: [heads, positions, positions]."""
+        """Position bias of a window: entry [head, i, j] is the table's for the offset from j to i."""
         rows, columns = self.window
         pairs = self.positions.unfold(1, rows, 1).unfold(2, columns, 1)  # entry [., y, x, v, u] is [., y + v, x + u]
         return pairs.flip(3, 4).flatten(3, 4).flatten(1, 2)
 
     @staticmethod
     def cost(embed_dim: int, num_heads: int, head_dim: int, grid: Grid, window: int, shifted: bool) -> Cost:
-        rows, columns = clamped(window, grid)
-        high, wide = padded(grid, (rows, columns))
+        rows, columns = clamp_window(window, grid)
+        high, wide = padded_grid(grid, (rows, columns))
         width, tokens = num_heads * head_dim, high * wide
         table = Cost(num_heads * (2 * rows - 1) * (2 * columns - 1))
         linears = linear_cost(tokens, embed_dim, 3 * width) + linear_cost(tokens, width, embed_dim)
         return table + linears + Cost(macs=2 * tokens * rows * columns * width)
 
 
-def borders(grid: Grid, window: Grid, shift: tuple[int, ...], device: torch.device | None = None) -> Tensor:
-    """For every window of a rolled map, which pairs of positions are no neighbours: [windows, positions, positions].
+def border_mask(grid: Grid, window: Grid, shift: tuple[int, ...], device: torch.device | None = None) -> Tensor:
+    """`FAR` for pairs of positions of a window that the roll brought together: [windows, positions, positions].
 
     The last windows hold what was rolled in from the other end of the map.
     """
     labels = []
     for side, size, step in zip(grid, window, shift, strict=True):
-        place = torch.arange(side, device=device)
-        labels.append((place >= side - size).int() + (place >= side - step).int())
+        position = torch.arange(side, device=device)
+        labels.append((position >= side - size).int() + (position >= side - step).int())
     region = 3 * labels[0][:, None] + labels[1]
-    parts = to_windows(region[None, :, :, None], window)[0, :, :, 0]
+    parts = window_partition(region[None, :, :, None], window)[0, :, :, 0]
     return (parts[:, :, None] != parts[:, None, :]) * FAR
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The shifted-window transformer's block, on maps.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class WindowBlock(nn.Module):
-    """``x + attn(norm1(x))`` in windows, then ``x + mlp(norm2(x))``, of [batch, channels, rows, columns].
+    """Swin block of [batch, channels, rows, columns]: `x + attn(norm1(x))` in windows, then `x + mlp(norm2(x))`.
 
-    Inside, channels come last; in memory they do so between blocks as well, so that turning the axes copies nothing.
+    Channels come last inside, and in memory also between blocks, so that permuting the axes copies nothing.
     """
 
     def __init__(
@@ -202,24 +199,19 @@ class WindowBlock(nn.Module):
         grid: Grid,
         window: int,
         shifted: bool,
-        stochastic_depth: bool = True,
+        **costless: Any,
     ) -> Cost:
         attention = WindowAttention.cost(embed_dim, num_heads, head_dim, grid, window, shifted)
         return attention + Mlp.cost(grid[0] * grid[1], embed_dim, hidden_dim) + norm_cost(embed_dim) * 2
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From one stage of a shifted-window transformer to the next: 2 x 2 positions become one.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class PatchMerging(nn.Module):
-    """The channels of 2 x 2 positions side by side, a norm, a linear layer without bias; of maps, channels first.
+    """Swin's downsampling: the channels of 2 x 2 positions concatenated, a norm, and a linear layer without bias.
 
-    An odd row or column has zeros beside it. The four come column by column, as Swin has them.
+    An odd row or column is padded with zeros. The four positions come column by column, as in Swin.
 
     Args:
-        grid: Rows and columns of the map that comes in.
+        grid: Rows and columns of the input map.
     """
 
     def __init__(self, grid: Grid, in_dim: int, out_dim: int) -> None:
@@ -242,5 +234,5 @@ class PatchMerging(nn.Module):
 
     @staticmethod
     def cost(grid: Grid, in_dim: int, out_dim: int) -> Cost:
-        rows, columns = halved(grid)
+        rows, columns = half_grid(grid)
         return norm_cost(4 * in_dim) + linear_cost(rows * columns, 4 * in_dim, out_dim, bias=False)

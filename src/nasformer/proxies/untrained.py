@@ -71,7 +71,7 @@ class UntrainedLayers:
     def draw(self, segment: Segment) -> nn.Module:
         """A layer with nested weights; one too large for the space, as a preset may have, draws weights of its own."""
         if self._fits(segment):
-            layer = self.supernet.filled(segment, self.largest)
+            layer = self.supernet.extract_layer(segment, self.largest)
             for name, std in self._own_stds(segment).items():
                 if std > 0:  # constants stay as they are
                     layer.get_parameter(name).mul_(std / _std(self.largest[f"{segment.name}.{name}"]))
@@ -98,7 +98,7 @@ class UntrainedLayers:
 
     def model(self, arch: Arch) -> Backbone:
         """The whole network of an arch: a copy that the caller may change."""
-        model = self.space.model(arch, layer_of=lambda s: deepcopy(self.layer(s)), **self.space.options)
+        model = self.space.model(arch, build_layer=lambda s: deepcopy(self.layer(s)), **self.space.options)
         if self.has_batch_norm:
             self._estimate_statistics(model)
         return model.eval().requires_grad_()

@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from nasformer.ranking.rank import RankedScore, Ranking
 from nasformer.ranking.statistics import Estimate, Floats
 from nasformer.ranking.table import Table, trivial_counts
-from nasformer.search.budget import format_quantity
 from nasformer.utils.figures import BLUE, FAINT, GREY, INK, NICE, ORANGE, dress, legend_below, new_figure, plain, png
 from nasformer.utils.files import write_bytes
+from nasformer.utils.units import format_quantity
 
 Scores = Mapping[str, Sequence[float] | Floats]
 PANELS = 6  # scatter plots at most, those of the highest tau

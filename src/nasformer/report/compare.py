@@ -20,11 +20,11 @@ from nasformer.report.hover import candidate_in_words, model_in_words, save_pict
 from nasformer.report.labels import axis_label, on_axis
 from nasformer.report.page import document, figure, in_words, table
 from nasformer.report.plots import smoothed
-from nasformer.search.budget import format_quantity
 from nasformer.search.problem import Candidate
 from nasformer.utils.figures import NICE, dress, legend_below, new_figure, palette, plain
 from nasformer.utils.files import write_json, write_text
 from nasformer.utils.tables import html_row, html_table
+from nasformer.utils.units import format_quantity
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Plots that runs share: fronts, progress of the searches, training curves. A colour is a run in all of them.

@@ -11,18 +11,18 @@ from random import Random
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.finalists import how_measured
-from nasformer.search.budget import parse_quantity
 from nasformer.search.journal import read_journal
 from nasformer.search.problem import RESERVED, Candidate, plain_scores
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window
 from nasformer.space.node import corners
-from nasformer.supernet.storage import retupled
-from nasformer.train.log import TrainLog, is_rollback, is_watch
+from nasformer.train.log import TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import read_json
+from nasformer.utils.units import parse_quantity
 
 Limits = Mapping[str, tuple[float | None, float | None]]
 REPAIR = "restore it or start in another folder"
@@ -123,7 +123,7 @@ def read_run(folder: Path) -> Run:
         config={"space": result.get("space"), **config} if result.get("space") else config,
         log=_training(folder / "train" / "log.jsonl"),
         candidates=candidates,
-        options=retupled(settings.get("model_options") or {}),
+        options=options_from_json(settings.get("model_options") or {}),
         score=_score_name(settings, candidates),
         ranked=_ranked(settings),
         proxies=[str(name) for name in _list(result, "proxies", path)],
@@ -183,7 +183,7 @@ def _training(path: Path) -> list[dict[str, float]]:
         records = TrainLog.read(path)
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); {REPAIR}") from None
-    lines = [_log_line(record, path) for record in records if not (is_watch(record) or is_rollback(record))]
+    lines = [_log_line(record, path) for record in records if not (is_snapshot(record) or is_rollback(record))]
     return [line for _, line in sorted({line["step"]: line for line in lines}.items())]
 
 

@@ -16,10 +16,10 @@ from nasformer.report.hover import Picture, save_picture
 from nasformer.report.labels import in_a_row
 from nasformer.report.page import document, figure, folded, note, settings_tables, tiles_of
 from nasformer.space.choice import Scalar
-from nasformer.space.dimensions import written
+from nasformer.space.dimensions import format_value
 from nasformer.space_search.evolve import Dimension, Step
 from nasformer.space_search.quality import Quality
-from nasformer.supernet.storage import Carried
+from nasformer.supernet.carry import Carried
 from nasformer.utils.files import read_json, write_text
 from nasformer.utils.tables import csv_text, html_row, html_table
 
@@ -380,7 +380,7 @@ def _lines(step: Step, final: bool) -> Iterator[str]:
 
 
 def _listed(values: Sequence[Scalar]) -> str:
-    return ", ".join(map(written, values))
+    return ", ".join(map(format_value, values))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

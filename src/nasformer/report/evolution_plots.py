@@ -15,7 +15,7 @@ from matplotlib.patheffects import withStroke
 from nasformer.report.anatomy import number_of
 from nasformer.report.evolution import Evolution, decided, letter, short_name, split_name
 from nasformer.space.choice import Scalar
-from nasformer.space.dimensions import written
+from nasformer.space.dimensions import format_value
 from nasformer.space_search.evolve import Dimension, Step
 from nasformer.space_search.shift import is_numeric
 from nasformer.utils.figures import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, dress, legend_below, new_figure, plain
@@ -93,7 +93,7 @@ def places_of(evolution: Evolution, name: str) -> dict[Scalar, float]:
 def tick_values(axis: Any, places: dict[Scalar, float]) -> None:
     """Ticks at the values themselves; at every second or third, where there are many."""
     shown = list(places)[:: -(-len(places) // TICKS)]
-    axis.set_ticks([places[value] for value in shown], [plain(written(value), 12) for value in shown])
+    axis.set_ticks([places[value] for value in shown], [plain(format_value(value), 12) for value in shown])
 
 
 def tick_spaces(axes: Any, spaces: int) -> None:
@@ -341,7 +341,7 @@ def dots(evolution: Evolution) -> dict[str, str]:
             if one := step.dimensions.get(name):
                 for column, value, count, et in points(one):
                     told[dot_name(number, place, column)] = (
-                        f"space {letter(number)} · {name} = {written(value)}\n"
+                        f"space {letter(number)} · {name} = {format_value(value)}\n"
                         f"E-T error {et:.2f} % · {count:.4g} of {len(step.errors):,} samples\n"
                         f"{decided(one, evolution.is_final(number))}"
                     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from nasformer.search.budget import format_quantity
 from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
+from nasformer.utils.units import format_quantity
 
 NAMES = {
     "params": "parameters",

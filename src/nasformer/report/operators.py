@@ -16,7 +16,7 @@ from nasformer.errors import UserError
 from nasformer.report.anatomy import Placed, dissect, operators, placed, shares, together
 from nasformer.report.contents import REPAIR, Run, members, random_members, steps
 from nasformer.space.arch import Arch
-from nasformer.train.log import watched
+from nasformer.train.log import read_snapshots
 from nasformer.utils.figures import GREY, INK, NICE, dress, legend_below, new_figure, pale, palette, plain
 
 FEWEST = 20  # random archs, for shares that mean something
@@ -138,7 +138,7 @@ def operator_panels(panels: Mapping[str, Logs]) -> Figure | None:
 def curves(path: Path) -> dict[str, Curve]:
     """What the looks at a supernet saw, by the name of the arch. Should epochs come twice, the last counts."""
     found: dict[str, Curve] = {}
-    for line in watched(path):
+    for line in read_snapshots(path):
         try:
             epoch = float(line["epoch"])
             for name, accuracy in line["watch"].items():

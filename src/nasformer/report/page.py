@@ -17,10 +17,10 @@ from nasformer.report.anatomy import with_operators
 from nasformer.report.contents import Model, Run
 from nasformer.report.hover import Picture
 from nasformer.report.labels import CHOSEN, figure_of, in_a_row, is_share, label, window_in_words
-from nasformer.search.budget import format_quantity
 from nasformer.search.problem import Candidate
 from nasformer.utils.files import write_text
 from nasformer.utils.tables import csv_text, html_row, html_table
+from nasformer.utils.units import format_quantity
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --line: #dde3ea; --paper: #f5f7f9;

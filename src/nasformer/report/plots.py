@@ -15,7 +15,6 @@ from nasformer.report.drawing import architectures
 from nasformer.report.labels import axis_label, figure_of, is_share, kind_of, look_of, on_axis, window_in_words
 from nasformer.report.operators import operator_shares, supernet_curves
 from nasformer.report.page import costs_of, finalists_of
-from nasformer.search.budget import format_quantity
 from nasformer.search.problem import Candidate
 from nasformer.utils.figures import (
     BLUE,
@@ -33,6 +32,7 @@ from nasformer.utils.figures import (
     new_figure,
     plain,
 )
+from nasformer.utils.units import format_quantity
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Accuracy, or another score, against cost: all candidates of a search, and the models of the results among them.

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from nasformer.search.budget import Budget, format_quantity, parse_quantity
+from nasformer.search.budget import Budget
 from nasformer.search.journal import Journal, read_journal
+from nasformer.search.options import SearchOptions
 from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
 from nasformer.search.problem import Candidate, Problem, Proposal
-from nasformer.search.run import SearchResult, references, search
+from nasformer.search.references import references
+from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.random import RandomSearch
-from nasformer.search.strategies.registry import STRATEGIES, complete_options, find_strategy
+from nasformer.search.strategies.registry import (
+    complete_options,
+    find_strategy,
+    list_strategies,
+    register_strategy,
+    strategy_options,
+)
 
 __all__ = [
-    "STRATEGIES",
     "Budget",
     "Candidate",
     "Cyclic",
@@ -23,16 +30,18 @@ __all__ = [
     "Problem",
     "Proposal",
     "RandomSearch",
+    "SearchOptions",
     "SearchResult",
     "Strategy",
     "complete_options",
     "crowding_distance",
     "find_strategy",
-    "format_quantity",
+    "list_strategies",
     "non_dominated_rank",
     "pareto_front",
-    "parse_quantity",
     "read_journal",
     "references",
+    "register_strategy",
     "search",
+    "strategy_options",
 ]

@@ -1,4 +1,4 @@
-"""An append-only JSONL file: a header with the search's settings, then one line per judged candidate.
+"""Journal of a search: an append-only JSONL file, a header with the settings, then one line per evaluated candidate.
 
 A line is on the disk before the search goes on, so a search can be killed at any moment. Nothing in it
 depends on the clock or the machine: a resumed run ends with the same bytes as one that was never interrupted.
@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,25 +23,31 @@ _START = b'{"journal":'
 
 
 class Journal:
-    """Opens (or begins) a journal; `records` holds the lines found in it, oldest first.
+    """A journal opened for writing; begun if there is none.
 
     A last line that was torn by a crash is cut off. Settings other than those in the header are refused.
     """
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any], *, fsync: bool = True) -> None:
-        self.path = Path(path)
-        self.fsync = fsync
-        self.records: list[dict[str, Any]] = []
+        self.path, self.fsync = Path(path), fsync
         header = {"journal": VERSION, "settings": json.loads(_dumps(settings))}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines, size = _read(self.path) if self.path.exists() else ([], 0)
-        if lines:
-            _check_settings(self.path, lines[0], header["settings"])
-            self.records = lines[1:]
+        self._lines = size = 0
+        for line, end in _read(self.path) if self.path.exists() else ():
+            if self._lines == 0:
+                _check_settings(self.path, line, header["settings"])
+            self._lines, size = self._lines + 1, end
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self._file.truncate(size)
-        if not lines:
+        if not self._lines:
             self.append(header)
+
+    @property
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The candidates that were in the file when it was opened, oldest first, read one by one."""
+        with open(self.path, "rb") as file:
+            for line in islice(file, 1, self._lines):
+                yield json.loads(line)
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Puts lines on the disk, together. If that fails the part already written is taken back."""
@@ -73,30 +80,33 @@ def read_journal(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist; expected the journal of a search")
-    lines, _ = _read(path)
+    lines = [line for line, _ in _read(path)]
     if not lines:
         raise UserError(f"{path} is empty; run the search again to fill it")
     return _settings(path, lines[0]), lines[1:]
 
 
-def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The sound lines of the file, and the number of bytes they take."""
-    data = path.read_bytes()
-    if data[: len(_START)] != _START[: len(data)]:
-        raise UserError(f"{path} is not a search journal; use another --out folder or move that file away")
-    *whole, torn = data.split(b"\n")  # `torn` is empty, or a line cut short by a crash
-    lines = [_parse(line) for line in whole]
-    if lines and lines[-1] is None and not torn:
-        lines.pop()
-    if None in lines:
-        damaged = lines.index(None) + 1
-        raise UserError(f"{path}, line {damaged} is damaged; restore the file or use another --out folder")
-    sound = [line for line in lines if line is not None]
-    return sound, sum(len(line) + 1 for line in whole[: len(sound)])
+def _read(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """The lines of the file, each with the number of bytes up to its end; without a damaged last line."""
+    with open(path, "rb") as file:
+        start = file.read(len(_START))
+        if start != _START[: len(start)]:
+            raise UserError(f"{path} is not a search journal; use another --out folder or move that file away")
+        size = file.seek(0)
+        for number, raw in enumerate(file, start=1):
+            line = _parse(raw)
+            if line is None:
+                if file.read(1):
+                    raise UserError(f"{path}, line {number} is damaged; restore the file or use another --out folder")
+                return
+            size += len(raw)
+            yield line, size
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:
-    """The line as a dict, or None if it is damaged."""
+    """The line as a dict, or None if it is damaged or cut short by a crash."""
+    if not raw.endswith(b"\n"):
+        return None
     try:
         record = json.loads(raw)
     except ValueError:
@@ -111,18 +121,18 @@ def _settings(path: Path, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_settings(path: Path, header: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    before, now = dict(_flat(_settings(path, header))), dict(_flat(settings))
+    before, now = dict(_flatten(_settings(path, header))), dict(_flatten(settings))
     pairs = {key: (before.get(key, "not set"), now.get(key, "not set")) for key in {**before, **now}}
-    said = ", ".join(f"{key} was {old}, now {new}" for key, (old, new) in pairs.items() if old != new)
-    if said:
-        raise UserError(f"{path} belongs to a search with other settings ({said}); use another --out folder")
+    changes = ", ".join(f"{key} was {old}, now {new}" for key, (old, new) in pairs.items() if old != new)
+    if changes:
+        raise UserError(f"{path} belongs to a search with other settings ({changes}); use another --out folder")
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings with nested ones named `outer.inner`."""
     for key, value in settings.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -132,11 +142,11 @@ def _dumps(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: dataclasses, mappings such as Arch, and paths."""
+    """What JSON cannot hold as it is: dataclasses, mappings such as Arch, and paths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         # Without what is None: a field that is new and not used leaves older journals valid.
-        named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {name: content for name, content in named.items() if content is not None}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: content for name, content in fields.items() if content is not None}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, os.PathLike):

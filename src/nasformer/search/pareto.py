@@ -6,6 +6,7 @@ A point is a tuple of finite numbers, each of which should be large. Equal point
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -29,16 +30,13 @@ def non_dominated_rank(points: Sequence[Point]) -> list[int]:
     """
     ranks = [0] * len(points)
     fronts: list[list[Point]] = []
-    # best first, so a point can be dominated only by points already placed
-    for index in sorted(range(len(points)), key=lambda i: tuple(points[i]), reverse=True):
+    for index in _best_first(points):
         point = points[index]
-        rank = 0
-        while rank < len(fronts) and any(dominates(other, point) for other in fronts[rank]):
-            rank += 1
-        if rank == len(fronts):
+        # What a front dominates, every better front dominates too.
+        ranks[index] = bisect_left(fronts, True, key=lambda front: not _dominated(point, front))
+        if ranks[index] == len(fronts):
             fronts.append([])
-        fronts[rank].append(point)
-        ranks[index] = rank
+        fronts[ranks[index]].append(point)
     return ranks
 
 
@@ -48,16 +46,28 @@ def pareto_front(points: Sequence[Point]) -> list[int]:
     >>> pareto_front([(1, 3), (0, 0), (3, 1), (1, 3)])
     [0, 2, 3]
     """
-    front: list[int] = []
-    # best first, so a point can be dominated only by points already found
-    for index in sorted(range(len(points)), key=lambda i: tuple(points[i]), reverse=True):
-        if not any(dominates(points[other], points[index]) for other in front):
-            front.append(index)
-    return sorted(front)
+    indices: list[int] = []
+    front: list[Point] = []
+    for index in _best_first(points):
+        if not _dominated(points[index], front):
+            indices.append(index)
+            front.append(points[index])
+    return sorted(indices)
+
+
+def _best_first(points: Sequence[Point]) -> list[int]:
+    """Indices in an order in which a point can be dominated only by points before it."""
+    return sorted(range(len(points)), key=lambda index: tuple(points[index]), reverse=True)
+
+
+def _dominated(point: Point, front: Sequence[Point]) -> bool:
+    """Whether a front, filled best first, dominates a point that comes after its members."""
+    # With two objectives the latest member is the best in the second one: if it does not dominate, none does.
+    return any(dominates(other, point) for other in (front[-1:] if len(point) <= 2 else front))
 
 
 def crowding_distance(points: Sequence[Point]) -> list[float]:
-    """How much room each point of one front has around it: extremes get infinity, repeats of a point get 0.
+    """How far apart the neighbours of each point of one front are: infinity at the ends, 0 for repeats of a point.
 
     Neighbours are the next lower and next higher *different* value of each objective, so the order of the
     points does not matter; only among equal points does the first one keep the distance.

@@ -1,10 +1,11 @@
-"""What a search is asked to solve: where to look, within which budget, and what counts as better."""
+"""Problem: which architectures are searched, within which budget, and what counts as better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Integral
 from random import Random
 from typing import Any, Literal
@@ -16,14 +17,10 @@ from nasformer.space.arch import Arch
 from nasformer.space.feasible import Costs, sample_feasible
 from nasformer.space.node import Node
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The two records of a search: what a strategy proposes, and what became of it.
-# ----------------------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Proposal:
-    """An architecture that a strategy wants judged; `parents` are ids of the candidates it descends from."""
+    """An architecture that a strategy wants evaluated; `parents` are ids of the candidates it descends from."""
 
     arch: Arch
     origin: str
@@ -31,9 +28,9 @@ class Proposal:
     parents: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A judged architecture; `scores` holds its costs and what the evaluation said, by name.
+    """An evaluated architecture; `scores` has its costs and the scores of the evaluation, by name.
 
     >>> candidate = Candidate(7, 1, "mutation", (3,), Arch(depth=12), {"params": 500, "accuracy": 0.75})
     >>> list(candidate.to_dict())
@@ -50,24 +47,27 @@ class Candidate:
     scores: Mapping[str, float] = field(hash=False)
 
     @classmethod
-    def judged(cls, id: int, proposal: Proposal, scores: Mapping[str, float]) -> Candidate:
+    def from_proposal(cls, id: int, proposal: Proposal, scores: Mapping[str, float]) -> Candidate:
         return cls(id, proposal.generation, proposal.origin, proposal.parents, proposal.arch, scores)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, which has no word for infinity and NaN: such scores become None."""
+        """Ready for JSON, which has no infinity and no NaN: such scores become None."""
         scores = {name: value if math.isfinite(value) else None for name, value in self.scores.items()}
         head = {"id": self.id, "generation": self.generation, "origin": self.origin}
         return {**head, "parents": list(self.parents), "arch": self.arch.to_dict(), **scores}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Candidate:
-        scores = dict(record)
-        head = {name: scores.pop(name) for name in ("id", "generation", "origin")}
-        parents, arch = tuple(scores.pop("parents")), Arch.from_dict(scores.pop("arch"))
-        return cls(**head, parents=parents, arch=arch, scores=plain_scores(scores))
+        parents, arch = tuple(record["parents"]), Arch.from_dict(record["arch"])
+        return cls(record["id"], record["generation"], record["origin"], parents, arch, recorded_scores(record))
 
 
 RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
+
+
+def recorded_scores(record: Mapping[str, Any]) -> dict[str, float]:
+    """The scores in the record of a candidate."""
+    return plain_scores({name: value for name, value in record.items() if name not in RESERVED})
 
 
 def plain_scores(scores: Mapping[str, Any]) -> dict[str, float]:
@@ -84,16 +84,12 @@ def _number(value: Any) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Several scores made one: candidates are ranked by each, and a low rank in any of them counts heavily (AZ-NAS).
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 def aggregate_ranks(columns: Sequence[Sequence[float]]) -> list[float]:
-    """For each candidate, the sum over scores of log(rank / m): 0 for the best in everything, lower for others.
+    """Several scores as one (AZ-NAS): for each candidate, the sum over scores of log(rank / m).
 
-    Ranks go from 1 (worst) to m (best), m is the number of candidates, and equal scores share their average rank.
-    A candidate with a score that is not finite gets -inf and takes no part in the ranking of the others.
+    It is 0 for the best in everything, and a low rank in any score counts heavily. Ranks go from 1 (worst) to m (best),
+    m is the number of candidates, and equal scores share their average rank. A candidate with a score that is not
+    finite gets -inf and takes no part in the ranking of the others.
 
     >>> accuracy, speed = [0.7, 0.8, 0.9], [30.0, 20.0, 10.0]
     >>> [round(score, 3) for score in aggregate_ranks([accuracy, speed])]
@@ -110,17 +106,17 @@ def aggregate_ranks(columns: Sequence[Sequence[float]]) -> list[float]:
     for index in valid:
         totals[index] = 0.0
     for column in columns:
-        for index, rank in zip(valid, _ranks([column[index] for index in valid]), strict=True):
+        for index, rank in zip(valid, _average_ranks([column[index] for index in valid]), strict=True):
             totals[index] += math.log(rank / len(valid))
     return totals
 
 
-def _ranks(scores: Sequence[float]) -> list[float]:
-    """From 1 for the smallest; equal ones share the average of their places."""
-    places: dict[float, list[int]] = {}
-    for place, score in enumerate(sorted(scores), start=1):
-        places.setdefault(score, []).append(place)
-    return [sum(places[score]) / len(places[score]) for score in scores]
+def _average_ranks(scores: Sequence[float]) -> list[float]:
+    """From 1 for the smallest; equal ones share the average of their ranks."""
+    ranks: dict[float, list[int]] = {}
+    for rank, score in enumerate(sorted(scores), start=1):
+        ranks.setdefault(score, []).append(rank)
+    return [(ranks[score][0] + ranks[score][-1]) / 2 for score in scores]
 
 
 Order = Literal["pareto", "ranks"]
@@ -131,9 +127,9 @@ class Problem:
     """The task that all strategies share.
 
     `objectives` names scores to raise or, with a leading minus, to lower: `("accuracy", "-params")`. With several,
-    `order` says what is better: "pareto" goes by front and then by the room around a candidate, as NSGA-II does;
-    "ranks" sums up the logarithms of the ranks among all candidates, as AZ-NAS does, and so asks for one winner that
-    is good by every measure.
+    `order` says what is better: "pareto" goes by front and then by crowding distance, as NSGA-II does; "ranks" sums up
+    the logarithms of the ranks among all candidates, as AZ-NAS does, and so asks for one winner that is good by every
+    measure.
     """
 
     node: Node
@@ -148,7 +144,7 @@ class Problem:
             raise UserError("a search needs at least one objective, such as accuracy")
 
     def rng(self, label: str) -> Random:
-        """A generator of its own for every purpose, the same in every process."""
+        """A random generator for one purpose, the same in every process."""
         return Random(f"{self.seed} {label}")
 
     def sample(self, rng: Random) -> Arch:
@@ -159,63 +155,75 @@ class Problem:
         return self.budget.fits(self.costs(arch))
 
     def point(self, scores: Mapping[str, float]) -> tuple[float, ...]:
-        """The values of the objectives, turned so that larger is better."""
-        point = []
-        for objective in self.objectives:
-            name = objective.removeprefix("-")
-            if name not in scores:
-                raise UserError(f"objective {name!r} is not among the scores: {', '.join(scores)}")
-            point.append(scores[name] if name == objective else -scores[name])
-        return tuple(point)
+        """The values of the objectives, negated where lower is better."""
+        try:
+            return tuple([-scores[name] if lower else scores[name] for name, lower in self._terms])
+        except KeyError as error:
+            raise UserError(f"objective {error} is not among the scores: {', '.join(scores)}") from None
 
-    def sound(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    @cached_property
+    def _terms(self) -> list[tuple[str, bool]]:
+        """The names of the objectives, and whether lower is better."""
+        return [(objective.removeprefix("-"), objective.startswith("-")) for objective in self.objectives]
+
+    def finite(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those whose objectives are all finite; no other may breed or win."""
-        return [one for one in candidates if all(map(math.isfinite, self.point(one.scores)))]
+        return [candidate for candidate in candidates if all(map(math.isfinite, self.point(candidate.scores)))]
 
     def best_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The sound candidates, best first; of equal ones the cheaper, then the older."""
-        sound = self.sound(candidates)
-        points = [self.point(one.scores) for one in sound]
-        badness = _badness(points, self.order)
-        keys = [(bad, self._price(one), one.id) for bad, one in zip(badness, sound, strict=True)]
-        return [sound[index] for index in sorted(range(len(sound)), key=keys.__getitem__)]
+        """The finite candidates, best first; of equal ones the cheaper, then the older."""
+        finite = self.finite(candidates)
+        badness = _badness([self.point(candidate.scores) for candidate in finite], self.order)
+        keys = [(bad, self.price(candidate), candidate.id) for bad, candidate in zip(badness, finite, strict=True)]
+        return [finite[index] for index in sorted(range(len(finite)), key=keys.__getitem__)]
 
     def winner(self, candidates: Sequence[Candidate]) -> Candidate:
         """The best by the first objective, or by all ranks together."""
-        sound = self.sound(candidates)
-        if not sound:
+        ranked = self.ranked(self.finite(candidates))
+        if not ranked:
             wanted = ", ".join(self.objectives)
-            raise UserError(f"no candidate has a finite score ({wanted}); look for NaN in the evaluation")
-        return self.ranked(sound)[0]
+            raise UserError(
+                f"no candidate has a finite score ({wanted}): all {len(candidates)} evaluations gave NaN, infinity or "
+                "None; evaluate one architecture by hand to see why"
+            )
+        return ranked[0]
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The sound candidates as they would win: by the first objective, or by all ranks together."""
+        """The finite candidates in the order of winning: by the first objective, or by all ranks together."""
         deciding = self.objectives if self.order == "ranks" else self.objectives[:1]
         return replace(self, objectives=deciding).best_first(candidates)
 
     def front(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The sound candidates that no other dominates, cheapest first.
+        """The finite candidates that no other dominates, cheapest first.
 
         A single objective is weighed against the first cost, as in a plot of accuracy over parameters; so are
         several that go by their ranks, as one.
         """
-        if self.order == "ranks" and len(self.objectives) > 1:
-            return self._front_of_ranks(self.sound(candidates))
-        if len(self.objectives) == 1 and candidates:
-            costs = (f"-{name}" for name in self.costs(candidates[0].arch))
-            both = (*self.objectives, next(costs, self.objectives[0]))
-            return replace(self, objectives=both, order="pareto").front(candidates)
-        sound = self.sound(candidates)
-        best = [sound[index] for index in pareto_front([self.point(one.scores) for one in sound])]
-        return sorted(best, key=lambda one: (self._price(one), one.id))
+        finite = self.finite(candidates)
+        front = [finite[index] for index in pareto_front(self._front_points(finite))]
+        return sorted(front, key=lambda candidate: (self.price(candidate), candidate.id))
 
-    def _front_of_ranks(self, sound: Sequence[Candidate]) -> list[Candidate]:
-        together = aggregate_ranks(list(zip(*(self.point(one.scores) for one in sound), strict=True)))
-        points = [(rank, *(-cost for cost in self._price(one)[:1])) for rank, one in zip(together, sound, strict=True)]
-        return sorted((sound[index] for index in pareto_front(points)), key=lambda one: (self._price(one), one.id))
+    def _front_points(self, finite: Sequence[Candidate]) -> list[tuple[float, ...]]:
+        points = [self.point(candidate.scores) for candidate in finite]
+        if len(self.objectives) > 1 and self.order == "pareto":
+            return points
+        if len(self.objectives) > 1:
+            points = [(rank,) for rank in aggregate_ranks(list(zip(*points, strict=True)))]
+        return [
+            (*point, *(-cost for cost in self.price(candidate)[:1]))
+            for point, candidate in zip(points, finite, strict=True)
+        ]
 
-    def _price(self, candidate: Candidate) -> tuple[float, ...]:
-        return tuple(self.costs(candidate.arch).values())
+    def price(self, candidate: Candidate) -> tuple[float, ...]:
+        """The costs of a candidate; a search has put them among its scores."""
+        try:
+            return tuple([candidate.scores[name] for name in self._cost_names])
+        except KeyError:
+            return tuple(self.costs(candidate.arch).values())
+
+    @cached_property
+    def _cost_names(self) -> tuple[str, ...]:
+        return tuple(self.costs(self.node.smallest()))
 
 
 def _badness(points: Sequence[tuple[float, ...]], order: Order) -> list[tuple[float, ...]]:
@@ -228,11 +236,12 @@ def _badness(points: Sequence[tuple[float, ...]], order: Order) -> list[tuple[fl
 
 
 def _nsga2(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """Sort keys: the better front first, within a front the points with more room around them."""
-    ranks = non_dominated_rank(points)
+    """Sort keys: the better front first, within a front the larger crowding distance."""
+    fronts: dict[int, list[int]] = {}
+    for index, rank in enumerate(non_dominated_rank(points)):
+        fronts.setdefault(rank, []).append(index)
     keys: list[tuple[float, ...]] = [()] * len(points)
-    for rank in set(ranks):
-        front = [index for index, its in enumerate(ranks) if its == rank]
-        for index, room in zip(front, crowding_distance([points[index] for index in front]), strict=True):
-            keys[index] = (rank, -room)
+    for rank, front in fronts.items():
+        for index, distance in zip(front, crowding_distance([points[index] for index in front]), strict=True):
+            keys[index] = (rank, -distance)
     return keys

@@ -1,4 +1,4 @@
-"""The search loop: ask, judge, write down, tell. What the journal already holds is not judged again."""
+"""The search loop: ask, evaluate, write to the journal, tell. What the journal already holds is not evaluated again."""
 
 from __future__ import annotations
 
@@ -8,51 +8,21 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
 from nasformer.search.journal import Journal
-from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores
+from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import Costs, check_satisfiable, sample_feasible
+from nasformer.space.feasible import Costs, check_satisfiable
 from nasformer.space.node import Node
 from nasformer.utils.progress import progress
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a winner must beat: a random arch, and the cheapest and the dearest one within the budget.
-# ----------------------------------------------------------------------------------------------------------------------
-
-DRAWS = 200
-
-
-def references(node: Node, costs: Costs, budget: Budget, seed: int = 0) -> dict[str, Arch]:
-    """A random arch, and the smallest and largest in the budget, by their number of parameters."""
-    windows = budget.windows()
-    drawn = [sample_feasible(node, Random(f"{seed} reference {k}"), costs, windows) for k in range(DRAWS)]
-    found = {"random": drawn[0]}
-    for name, sign in (("smallest", 1), ("largest", -1)):
-        found[name] = _extreme(node, costs, budget, drawn, sign)
-    return found
-
-
-def _extreme(node: Node, costs: Costs, budget: Budget, drawn: list[Arch], sign: int) -> Arch:
-    """Walks from the best of the ends and the draws by single steps that get better and stay in the budget."""
-
-    def price(arch: Arch) -> float:
-        return sign * costs(arch)["params"]
-
-    ends = [arch for arch in (node.smallest(), node.largest()) if budget.fits(costs(arch))]
-    best = min(ends + drawn, key=price)
-    while True:
-        better = [arch for arch in node.neighbours(best) if budget.fits(costs(arch)) and price(arch) < price(best)]
-        if not better:
-            return best
-        best = min(better, key=price)
-
+# Costs are needed when an arch is drawn, when it is proposed and when it is scored, all within one batch.
+CACHED_COSTS = 2**13
 
 Scores = Mapping[str, float]
 Evaluate = Callable[[Arch], Scores]
@@ -60,7 +30,7 @@ Evaluate = Callable[[Arch], Scores]
 
 @runtime_checkable
 class EvaluateMany(Protocol):
-    """An evaluation that judges several architectures faster together than one by one."""
+    """An evaluation that scores several architectures faster together than one by one."""
 
     def many(self, archs: Sequence[Arch]) -> list[Scores]: ...
 
@@ -99,6 +69,7 @@ def search(
     seed: int = 0,
     journal: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    on_open: Callable[[], None] | None = None,
     on_candidate: Callable[[Candidate], None] | None = None,
     quiet: bool = True,
 ) -> SearchResult:
@@ -108,13 +79,14 @@ def search(
     with the same journal and winner as if nothing had happened (as long as `evaluate` is deterministic).
 
     Args:
-        evaluate: Judges an architecture; gives scores by name, the objectives among them. One that has a method
+        evaluate: Scores an architecture; gives scores by name, the objectives among them. One that has a method
             `many` gets all that a strategy asks for at a time, such as a generation.
-        costs: The costs of an architecture by name; cheap, called for many more than are judged.
-        strategy: A name in STRATEGIES, or a Strategy class; `options` are its keyword arguments.
+        costs: The costs of an architecture by name; cheap, called for many more than are evaluated.
+        strategy: The name of a registered strategy, or a Strategy class; `options` are its keyword arguments.
         objectives: Scores or costs to raise, or with a leading minus to lower.
         order: What several objectives mean together: "pareto" or "ranks" (see `Problem`).
         settings: What else the scores depend on (checkpoint, data ...); a journal with others is refused.
+        on_open: Called when nothing speaks against the search any more: options, budget and journal are checked.
         on_candidate: Called after each candidate, also for those read back from the journal.
         quiet: Shows no progress.
 
@@ -129,35 +101,48 @@ def search(
     'stopped after 7 of 1000 candidates, found no other architecture within the budget (5 <= params <= 12)'
     """
     node = space if isinstance(space, Node) else space.root
-    problem = Problem(node, lru_cache(maxsize=2**16)(costs), budget, tuple(objectives), seed, order)
+    problem = Problem(node, lru_cache(CACHED_COSTS)(costs), budget, tuple(objectives), seed, order)
     check_satisfiable(node, problem.costs, budget.windows())
-    kind = find_strategy(strategy) if isinstance(strategy, str) else strategy
+    strategy_class = find_strategy(strategy) if isinstance(strategy, str) else strategy
+    chosen = complete_options(strategy_class, options or {})
+    instance = strategy_class(problem, **chosen)
     name = strategy if isinstance(strategy, str) else strategy.__name__
-    chosen = complete_options(kind, options or {})
-    player = kind(problem, **chosen)
     header = {"strategy": name, "options": chosen, **_settings(problem), **(settings or {})}
-    with Journal(journal, header) if journal else nullcontext() as book:
-        clerk = _Clerk(problem, evaluate, book)
-        with progress("search", player.evaluations, quiet) as report:
-            best = -math.inf
-            while not player.done:
-                results = []
-                for proposal, candidate in clerk.judge(player.ask()):
-                    results.append((proposal, candidate.scores))
-                    best = max(best, _first_objective(problem, candidate))
-                    report(candidate.id + 1, f"best {problem.objectives[0]} {best:.4g}")
-                    if on_candidate:
-                        on_candidate(candidate)
-                player.tell(results)
-        clerk.check_all_used()
-    judged, best_one = player.candidates, player.winner()
-    others = [one for one in problem.ranked(judged) if one.arch != best_one.arch]
-    return SearchResult(judged, best_one, problem.front(judged), player.note, [best_one, *others])
+    with Journal(journal, header) if journal else nullcontext() as opened:
+        if on_open:
+            on_open()
+        evaluator = JournaledEvaluator(problem, evaluate, opened)
+        _run(instance, evaluator, on_candidate, quiet)
+        evaluator.check_all_used()
+    return _result(instance)
 
 
-def _first_objective(problem: Problem, candidate: Candidate) -> float:
-    value = problem.point(candidate.scores)[0]
-    return value if math.isfinite(value) else -math.inf
+def _run(
+    strategy: Strategy,
+    evaluator: JournaledEvaluator,
+    on_candidate: Callable[[Candidate], None] | None,
+    quiet: bool,
+) -> None:
+    """Asks the strategy, evaluates and tells, until it is done."""
+    objective, best = strategy.problem.objectives[0], -math.inf
+    with progress("search", strategy.evaluations, quiet) as report:
+        while not strategy.done:
+            proposals = strategy.ask()
+            scores = []
+            for candidate in evaluator.evaluate(proposals):
+                scores.append(candidate.scores)
+                value = strategy.problem.point(candidate.scores)[0]
+                best = max(best, value if math.isfinite(value) else -math.inf)
+                report(candidate.id + 1, f"best {objective} {best:.4g}")
+                if on_candidate:
+                    on_candidate(candidate)
+            strategy.tell(list(zip(proposals, scores, strict=True)))
+
+
+def _result(strategy: Strategy) -> SearchResult:
+    candidates, winner = strategy.candidates, strategy.winner()
+    others = [candidate for candidate in strategy.problem.ranked(candidates) if candidate.arch != winner.arch]
+    return SearchResult(candidates, winner, strategy.problem.front(candidates), strategy.note, [winner, *others])
 
 
 def _settings(problem: Problem) -> dict[str, Any]:
@@ -172,41 +157,41 @@ def _settings(problem: Problem) -> dict[str, Any]:
     }
 
 
-class _Clerk:
-    """Looks the scores of a proposal up in the journal, or has them made and writes them down."""
+class JournaledEvaluator:
+    """Evaluates proposals, or reads their scores from the journal of an interrupted search."""
 
     def __init__(self, problem: Problem, evaluate: Evaluate, journal: Journal | None) -> None:
-        self.problem, self.evaluate, self.journal = problem, evaluate, journal
-        self.recorded: Iterator[dict[str, Any]] = iter(journal.records if journal else ())
-        self.count = 0
+        self.problem, self.scores_of, self.journal = problem, evaluate, journal
+        self.records: Iterator[dict[str, Any]] = iter(journal.records if journal else ())
+        self.count = 0  # of candidates so far
 
-    def judge(self, proposals: Sequence[Proposal]) -> Iterator[tuple[Proposal, Candidate]]:
-        """The candidates in order; what is in the journal is read, the rest is made."""
-        recorded = [record for _, record in zip(proposals, self.recorded, strict=False)]
-        recalled = [self._recall(*pair) for pair in enumerate(zip(proposals, recorded, strict=False), self.count)]
-        yield from zip(proposals, recalled, strict=False)
-        missing = proposals[len(recalled) :]
-        self.count += len(recalled)
-        if missing and isinstance(self.evaluate, EvaluateMany):
+    def evaluate(self, proposals: Sequence[Proposal]) -> Iterator[Candidate]:
+        """The candidates in order: those in the journal first, then the others, each written before it is given."""
+        read = 0
+        for proposal, record in zip(proposals, self.records, strict=False):
+            yield self._restore(proposal, record)
+            read += 1
+        missing = proposals[read:]
+        if missing and isinstance(self.scores_of, EvaluateMany):
             # All of them again, so that the scores do not depend on where a search was killed.
-            scores = self.evaluate.many([proposal.arch for proposal in proposals])[len(recalled) :]
+            scores = self.scores_of.many([proposal.arch for proposal in proposals])[read:]
             yield from self._write(missing, scores)
         else:
             for proposal in missing:
-                yield from self._write([proposal], [self.evaluate(proposal.arch)])
+                yield from self._write([proposal], [self.scores_of(proposal.arch)])
 
-    def _write(self, proposals: Sequence[Proposal], scores: Sequence[Scores]) -> Iterator[tuple[Proposal, Candidate]]:
-        """Candidates that were just judged, put into the journal together."""
-        pairs = enumerate(zip(proposals, scores, strict=True), self.count)
+    def _write(self, proposals: Sequence[Proposal], scores: Sequence[Scores]) -> list[Candidate]:
+        """Candidates that were just evaluated, put into the journal together."""
         candidates = [
-            Candidate.judged(id, proposal, self._scores(proposal.arch, found)) for id, (proposal, found) in pairs
+            Candidate.from_proposal(id, proposal, self._with_costs(proposal.arch, evaluated))
+            for id, (proposal, evaluated) in enumerate(zip(proposals, scores, strict=True), self.count)
         ]
         if self.journal:
             self.journal.append(*(candidate.to_dict() for candidate in candidates))
         self.count += len(candidates)
-        yield from zip(proposals, candidates, strict=True)
+        return candidates
 
-    def _scores(self, arch: Arch, scores: Scores) -> dict[str, float]:
+    def _with_costs(self, arch: Arch, scores: Scores) -> dict[str, float]:
         costs = self.problem.costs(arch)
         if clash := [name for name in costs.keys() & scores.keys() if costs[name] != scores[name]]:
             raise ValueError(f"the evaluation and the costs disagree on {min(clash)!r}; rename one of the two")
@@ -214,20 +199,21 @@ class _Clerk:
         self.problem.point(merged)  # a misspelt objective shows at the first candidate, not after the last
         return merged
 
-    def _recall(self, id: int, pair: tuple[Proposal, Mapping[str, Any]]) -> Candidate:
-        proposal, record = pair
-        expected = Candidate.judged(id, proposal, {}).to_dict()
+    def _restore(self, proposal: Proposal, record: Mapping[str, Any]) -> Candidate:
+        expected = Candidate.from_proposal(self.count, proposal, {}).to_dict()
         if any(record.get(name) != value for name, value in expected.items()):
-            raise self._stray(id)
-        return Candidate.from_dict(record)
+            raise self._wrong_line()
+        candidate = Candidate.from_proposal(self.count, proposal, recorded_scores(record))
+        self.count += 1
+        return candidate
 
     def check_all_used(self) -> None:
-        if next(self.recorded, None) is not None:
-            raise self._stray(self.count)
+        if next(self.records, None) is not None:
+            raise self._wrong_line()
 
-    def _stray(self, count: int) -> UserError:
+    def _wrong_line(self) -> UserError:
         path = self.journal.path if self.journal else None
         return UserError(
-            f"{path}, line {count + 2} is not what this search would have judged there: the space, the costs "
+            f"{path}, line {self.count + 2} is not what this search would have evaluated there: the space, the costs "
             "or nasformer itself has changed; use another --out folder"
         )

@@ -21,7 +21,8 @@ from nasformer.space.choice import Choice, Scalar
 from nasformer.space.dimensions import dimensions, uses, with_choices
 from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
 from nasformer.space.genes import ROLES, Gene, Role, genes, same_role
-from nasformer.space.node import MUTATIONS, Mutation, Node, corners
+from nasformer.space.mutation import MUTATIONS, Mutation, parse_mutation
+from nasformer.space.node import Node, corners
 from nasformer.space.oneof import ByCardinality, OneOf
 from nasformer.space.repeat import Repeat
 from nasformer.space.struct import Rule, Struct
@@ -46,6 +47,7 @@ __all__ = [
     "corners",
     "dimensions",
     "genes",
+    "parse_mutation",
     "same_role",
     "sample_feasible",
     "uses",

@@ -1,4 +1,4 @@
-"""An architecture: a small immutable value that reads like a record, can be a dict key and prints as JSON."""
+"""Arch: an architecture as a small immutable value that reads like a record, can be a dict key and prints as JSON."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Arch(Mapping[str, Value]):
 
     def to_dict(self) -> dict[str, Value]:
         """Plain dicts, lists and scalars, ready for JSON or YAML."""
-        return {name: thaw(value) for name, value in self._fields.items()}
+        return thaw(self)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False)
@@ -69,8 +69,8 @@ class Arch(Mapping[str, Value]):
         try:
             return self._fields[name]
         except KeyError:
-            known = ", ".join(self._fields)
-            raise AttributeError(f"this arch has no field {name!r}, it has: {known}") from None
+            fields = ", ".join(self._fields)
+            raise AttributeError(f"this arch has no field {name!r}, it has: {fields}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
@@ -107,20 +107,43 @@ _FROZEN = frozenset({int, float, str, bool, Arch})
 
 def freeze(value: Value) -> Value:
     """The immutable form of a value: lists become tuples, mappings become archs."""
+    if type(value) is tuple and _FROZEN.issuperset(map(type, value)):  # the blocks of an arch; kept fast
+        return value
     if isinstance(value, Arch | int | float | str):
         return value
     if isinstance(value, Mapping):
         return Arch(**value)
     if isinstance(value, list | tuple):
         return tuple(map(freeze, value))
-    kind = type(value).__name__
-    raise UserError(f"an arch cannot hold {value!r} ({kind}), expected numbers, strings, lists or dicts of these")
+    name = type(value).__name__
+    raise UserError(f"an arch cannot hold {value!r} ({name}), expected numbers, strings, lists or dicts of these")
 
 
 def thaw(value: Value) -> Value:
     """The plain form of a value: tuples become lists, archs become dicts."""
-    if isinstance(value, Arch):
-        return value.to_dict()
-    if isinstance(value, tuple):
+    if type(value) is Arch:
+        return {name: thaw(field) for name, field in value._fields.items()}
+    if type(value) is tuple:
         return [thaw(item) for item in value]
     return value
+
+
+class ArchPool:
+    """One shared Arch for each member of a small node.
+
+    Blocks have few distinct values: a search that keeps 100,000 archs stores and hashes each block once.
+    """
+
+    LIMIT = 10_000  # members of a node that is worth it
+
+    def __init__(self, cardinality: int) -> None:
+        self._archs: dict[tuple[Any, ...], Arch] | None = {} if cardinality <= self.LIMIT else None
+
+    def arch(self, fields: Mapping[str, Value]) -> Arch:
+        if self._archs is None:
+            return Arch(**fields)
+        key = tuple(fields.items())
+        arch = self._archs.get(key)
+        if arch is None:
+            arch = self._archs[key] = Arch(**fields)
+        return arch

@@ -1,4 +1,4 @@
-"""Choice: one value out of a list. The leaves of every space."""
+"""Choice: one value out of a list; the leaf of every space."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from reprlib import repr as short
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Value
-from nasformer.space.genes import Gene, Role, check_role
-from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, nearest_position
+from nasformer.space.genes import Gene, Path, Role, check_role
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import FIRST, Node, Rng, nearest_position
 
 Scalar = int | float | str | bool
 
@@ -18,8 +19,8 @@ Scalar = int | float | str | bool
 class Choice(Node):
     """One of the given scalars. Numbers must ascend, so that one position up always means larger.
 
-    `role` says what the choice decides: the "size" of the net, or its "topology" as a kernel does. It matters to
-    searches that move one of the two at a time, and to nothing else.
+    `role` says what the choice decides: the "size" of the net, or its "topology" as a kernel does. It matters only to
+    searches that move one of the two at a time.
 
     >>> heads = Choice(3, 4, 6)
     >>> heads.cardinality, heads.smallest(), heads.largest()
@@ -47,14 +48,14 @@ class Choice(Node):
         """The index of a value; UserError when it is not among the choices."""
         try:
             position = self._positions[value]
-        except (KeyError, TypeError):  # TypeError: a list or a dict cannot be looked up
+        except (KeyError, TypeError):  # TypeError: a list or a dict is no key
             position = None
         # True == 1 in Python, yet whoever writes true for 1 meant something else.
         if position is None or isinstance(value, bool) != isinstance(self.values[position], bool):
             raise UserError(f"{path} is {short(value)}, allowed: {', '.join(map(repr, self.values))}")
         return position
 
-    def sample(self, rng: Dice, given: Value = None) -> Scalar:
+    def sample(self, rng: Rng, given: Value = None) -> Scalar:
         return self.values[rng.randrange(self.cardinality)]
 
     def deepest(self) -> Choice:
@@ -80,7 +81,7 @@ class Choice(Node):
     def cross(self, a: Value, b: Value, rng: Random) -> Scalar:
         return a if rng.random() < 0.5 else b
 
-    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Scalar]:
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Scalar]:
         position = self.position(value)
         yield from self.values[max(position - 1, 0) : position]
         yield from self.values[position + 1 : position + 2]
@@ -97,13 +98,13 @@ class Choice(Node):
     def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
         yield name, self
 
-    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Choice:
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Choice:
         return choices.get(name, self)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         yield name, value
 
-    def carry(self, value: Value, rng: Dice) -> Scalar:
+    def adapt(self, value: Value, rng: Rng) -> Scalar:
         return self.validate(value) if self.contains(value) else self.sample(rng)
 
     def _corners(self) -> list[Scalar]:

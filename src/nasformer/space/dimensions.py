@@ -2,7 +2,7 @@
 
 A dimension is one Choice of the declaration, or the depth of a Repeat. Its name is the dotted path in the declaration:
 `stage1.embed_dim`, `stage1.blocks.depth`, and `stage1.blocks.num_heads` for that gene of all the blocks. Where there
-are alternatives, the name of the option is part of it: `stage1.blocks.conv.kernel`. The pick of a OneOf is none.
+are alternatives, the name of the option is part of it: `stage1.blocks.conv.kernel`. The pick of a OneOf is not one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def dimensions(node: Node) -> dict[str, Choice]:
     >>> list(dimensions(Struct(width=Choice(16, 24), blocks=Repeat(block, depth=Choice(1, 2)))))
     ['width', 'blocks.depth', 'blocks.conv.kernel', 'blocks.attention.heads']
     """
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for name, choice in node.dimensions():
-        if name in found:
+        if name in choices:
             raise UserError(f"the space has two dimensions named {name}; give one of these fields another name")
-        found[name] = choice
-    return found
+        choices[name] = choice
+    return choices
 
 
 def with_choices(node: Struct, choices: Mapping[str, Sequence[Scalar]]) -> Struct:
-    """The same space with other values for some dimensions; they are of the kind that the space has there.
+    """The same space with other values for some dimensions, converted to the types that the space has there.
 
     >>> space = Struct(width=Choice(16, 24), ratio=Choice(2.0, 3.0))
     >>> with_choices(space, {"width": [24, 32.0], "ratio": [2, 2.5]})
@@ -43,14 +43,14 @@ def with_choices(node: Struct, choices: Mapping[str, Sequence[Scalar]]) -> Struc
     Traceback (most recent call last):
     nasformer.errors.UserError: there is no dimension 'widht'; did you mean width?
     """
-    known = dimensions(node)
+    declared = dimensions(node)
     for name in choices:
-        check_known(name, known)
-    return node.replaced({name: like(known[name], values, name) for name, values in choices.items()})
+        check_dimension(name, declared)
+    return node.replace_choices({name: choice_like(declared[name], values, name) for name, values in choices.items()})
 
 
 def uses(node: Node, arch: Arch) -> Iterator[tuple[str, Scalar]]:
-    """Each dimension that an arch uses, with its value: once for every place, the depth of a Repeat once.
+    """Each dimension that an arch uses, with its value: once for every time it occurs, the depth of a Repeat once.
 
     >>> from nasformer.space import Repeat
     >>> space = Struct(width=Choice(16, 24), blocks=Repeat(Struct(heads=Choice(2, 4)), depth=Choice(1, 2)))
@@ -60,22 +60,22 @@ def uses(node: Node, arch: Arch) -> Iterator[tuple[str, Scalar]]:
     return node.uses(arch)
 
 
-def apart(node: Struct) -> dict[str, Scalar]:
+def values_beyond_corners(node: Struct) -> dict[str, Scalar]:
     """Values that members have but none of the `corners` of the space has one as large; only rules can do that.
 
     >>> from nasformer.space import Rule
     >>> rule = Rule(("one", "two"), lambda one, two: two % one == 0, "one must divide two")
-    >>> apart(Struct(rule, one=Choice(2, 5), two=Choice(5, 8)))
+    >>> values_beyond_corners(Struct(rule, one=Choice(2, 5), two=Choice(5, 8)))
     {'two': 8}
     """
     reached: dict[str, int] = {}
-    known = dimensions(node)
+    declared = dimensions(node)
     for arch in corners(node):
         for name, value in uses(node, arch):
-            reached[name] = max(known[name].position(value), reached.get(name, 0))
+            reached[name] = max(declared[name].position(value), reached.get(name, 0))
     return {
         name: value
-        for name, choice in known.items()
+        for name, choice in declared.items()
         for value in choice.values[reached.get(name, len(choice.values)) + 1 :]
         if _has_members(node, name, Choice(value))
     }
@@ -83,60 +83,63 @@ def apart(node: Struct) -> dict[str, Scalar]:
 
 def _has_members(node: Struct, name: str, choice: Choice) -> bool:
     try:
-        node.replaced({name: choice})
+        node.replace_choices({name: choice})
     except UserError:  # the rules leave nothing
         return False
     return True
 
 
-def check_known(name: str, known: Iterable[str]) -> None:
+def check_dimension(name: str, declared: Iterable[str]) -> None:
     """Raises a UserError that says which dimensions there are, unless the name is one of them."""
-    names = list(known)
+    names = list(declared)
     if name not in names:
-        # Whoever leaves the stage out means the dimension that ends alike.
+        # A name without its stage means the dimension that ends alike.
         close = difflib.get_close_matches(name, names, n=1) or [k for k in names if k.endswith(f".{name}")][:1]
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
         raise UserError(f"there is no dimension {name!r}; {hint}")
 
 
-def like(base: Choice, values: Sequence[Scalar], name: str) -> Choice:
-    """Other values in the place of a Choice, of its role and of its kind of values."""
+# New values take the types of the old ones: whole numbers where a dimension has them, floats where it has only these.
+
+
+def choice_like(base: Choice, values: Sequence[Scalar], name: str) -> Choice:
+    """A Choice of other values, with the role of the base and its types of values."""
     if not values:
-        raise UserError(f"{name} has no values, expected at least one, such as {written(base.values[0])}")
-    ours = [of_kind(base, value, name) for value in values]
+        raise UserError(f"{name} has no values, expected at least one, such as {format_value(base.values[0])}")
+    converted = [value_like(base, value, name) for value in values]
     try:
-        return Choice(*ours, role=base.role)
+        return Choice(*converted, role=base.role)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
 
 
-def of_kind(base: Choice, value: Value, name: str) -> Scalar:
-    """A value as the base has such values: whole numbers where it has them, floats where it has only these."""
+def value_like(base: Choice, value: Value, name: str) -> Scalar:
+    """A value in the type that the base has for it; UserError where it has no such values."""
     if base.contains(value):
         return base.validate(value)
-    kinds = {type(known) for known in base.values}
-    if kinds == {str} and isinstance(value, str):
+    types = {type(scalar) for scalar in base.values}
+    if types == {str} and isinstance(value, str):
         return value
-    if kinds <= {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
-        return number_like(base, value, name)
-    kind = "numbers like" if kinds <= {int, float} else "texts like" if kinds == {str} else "any of"
-    raise UserError(f"{name} has the value {written(value)!r}, expected {kind} {listed(base.values)}")
+    if types <= {int, float} and isinstance(value, int | float) and not isinstance(value, bool):
+        return _number_like(base, value, name)
+    wanted = "numbers like" if types <= {int, float} else "texts like" if types == {str} else "any of"
+    raise UserError(f"{name} has the value {format_value(value)!r}, expected {wanted} {format_values(base.values)}")
 
 
-def number_like(base: Choice, value: float, name: str) -> Scalar:
-    kinds = {type(known) for known in base.values}
+def _number_like(base: Choice, value: float, name: str) -> Scalar:
+    types = {type(scalar) for scalar in base.values}
     whole = float(value).is_integer()
-    if not whole and float not in kinds:
-        raise UserError(f"{name} has the value {value}, expected whole numbers like {listed(base.values)}")
-    if value <= 0 and all(known > 0 for known in base.values):  # type: ignore[operator]
-        raise UserError(f"{name} has the value {written(value)}, expected numbers above 0")
-    return int(value) if whole and int in kinds else float(value)
+    if not whole and float not in types:
+        raise UserError(f"{name} has the value {value}, expected whole numbers like {format_values(base.values)}")
+    if value <= 0 and all(number > 0 for number in base.values):  # type: ignore[operator]
+        raise UserError(f"{name} has the value {format_value(value)}, expected numbers above 0")
+    return int(value) if whole and int in types else float(value)
 
 
-def written(value: Scalar) -> str:
+def format_value(value: Scalar) -> str:
     """A value as people write it: 3 for 3.0, true for True.
 
-    >>> [written(value) for value in (3, 3.0, 3.5, True, "gelu")]
+    >>> [format_value(value) for value in (3, 3.0, 3.5, True, "gelu")]
     ['3', '3', '3.5', 'true', 'gelu']
     """
     if isinstance(value, bool):
@@ -144,5 +147,5 @@ def written(value: Scalar) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def listed(values: Sequence[Scalar]) -> str:
-    return ",".join(map(written, values))
+def format_values(values: Sequence[Scalar]) -> str:
+    return ",".join(map(format_value, values))

@@ -1,4 +1,4 @@
-"""Sampling under a budget that never spins: refuse the impossible, draw, repair, or say what to widen."""
+"""Sampling within a budget, with bounded work: refuse the impossible, draw, repair, or say what to widen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from random import Random
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.node import FIRST, LAST, Dice, Node
+from nasformer.space.node import FIRST, LAST, Node, Rng
+from nasformer.utils.units import format_digits, format_exactly
 
 Costs = Callable[[Arch], Mapping[str, float]]
 
@@ -30,10 +31,10 @@ class Window:
 
     def __str__(self) -> str:
         if self.low is None:
-            return self.name if self.high is None else f"{self.name} <= {in_short(self.high)}"
+            return self.name if self.high is None else f"{self.name} <= {format_exactly(self.high)}"
         if self.high is None:
-            return f"{self.name} >= {in_short(self.low)}"
-        return f"{self.name} between {in_short(self.low)} and {in_short(self.high)}"
+            return f"{self.name} >= {format_exactly(self.low)}"
+        return f"{self.name} between {format_exactly(self.low)} and {format_exactly(self.high)}"
 
     def cost(self, costs: Mapping[str, float]) -> float:
         if self.name not in costs:
@@ -68,7 +69,7 @@ def check_satisfiable(node: Node, costs: Costs, windows: Sequence[Window]) -> No
 def _check_window(node: Node, costs: Costs, window: Window) -> None:
     low, high = window.low, window.high
     if low is not None and high is not None and low > high:
-        ends = f"{window.flag('min')} {exactly(low)} is above {window.flag('max')} {exactly(high)}"
+        ends = f"{window.flag('min')} {format_digits(low)} is above {window.flag('max')} {format_digits(high)}"
         raise UserError(f"{ends}; lower the first or raise the second")
     least = _lowest(node, FIRST, lambda arch: window.cost(costs(arch)))
     most = -_lowest(node, LAST, lambda arch: -window.cost(costs(arch)))
@@ -78,11 +79,11 @@ def _check_window(node: Node, costs: Costs, window: Window) -> None:
         advice = f"lower {window.flag('min')}"
     else:
         return
-    reach = f"the smallest has {exactly(least)} and the largest {exactly(most)}"
+    reach = f"the smallest has {format_digits(least)} and the largest {format_digits(most)}"
     raise UserError(f"no architecture fits {window}: {reach}; {advice} or choose another space")
 
 
-def _lowest(node: Node, end: Dice, cost: Callable[[Arch], float]) -> float:
+def _lowest(node: Node, end: Rng, cost: Callable[[Arch], float]) -> float:
     """The lowest cost that single steps reach from the member at one end of the space."""
     arch = node.sample(end)
     best = cost(arch)
@@ -97,82 +98,63 @@ def _lowest(node: Node, end: Dice, cost: Callable[[Arch], float]) -> float:
 def sample_feasible(node: Node, rng: Random, costs: Costs, windows: Sequence[Window], tries: int = 200) -> Arch:
     """A random member whose costs lie in all the windows.
 
-    The first `tries` draws are plain samples: what they accept has exactly the space's own distribution
-    under the condition. Only when all of them miss does a repair walk take over. From a random member it
-    takes random single steps, each bringing the costs nearer to the windows. What the walk finds is biased:
-    it stops at the first member inside, so it favours the rim of the windows that faces the bulk of the
-    space, and members with many ways leading to them. Good enough to seed an evolution, not to estimate
-    averages.
+    The first `tries` draws are plain samples: what they accept has exactly the space's distribution under the
+    condition. Only when all of them miss does a repair walk take over. From a random member it takes random
+    single steps, each bringing the costs nearer to the windows. What the walk returns is biased: it stops at the
+    first member inside, so it favours the rim of the windows that faces the bulk of the space, and members with
+    many ways leading to them. Good enough to seed an evolution, not to estimate averages.
 
     The work is bounded. When nothing fits, a UserError says how close it came and what to widen.
     """
-    hunt = _Hunt(costs, windows)
+    violations = _Violations(costs, windows)
     for _ in range(tries):
         arch = node.sample(rng)
-        if hunt.miss(arch) == 0:
+        if violations.measure(arch) == 0:
             return arch
     for _ in range(RESTARTS):
-        repaired = _repair(node, node.sample(rng), hunt, rng)
+        repaired = _repair(node, node.sample(rng), violations, rng)
         if repaired is not None:
             return repaired
-    raise UserError(hunt.failure())
+    raise UserError(violations.message())
 
 
-def _repair(node: Node, arch: Arch, hunt: _Hunt, rng: Random) -> Arch | None:
+def _repair(node: Node, arch: Arch, violations: _Violations, rng: Random) -> Arch | None:
     """Walk from a member into the windows; None when no single step comes nearer any more."""
-    miss = hunt.miss(arch)
+    violation = violations.measure(arch)
     for _ in range(STEPS):
-        if miss == 0:
+        if violation == 0:
             return arch
         steps = list(node.neighbours(arch))
         rng.shuffle(steps)  # so that the first step that comes nearer is a uniform pick among all that do
-        nearer = next(((step, lower) for step in steps if (lower := hunt.miss(step)) < miss), None)
+        nearer = next(((step, lower) for step in steps if (lower := violations.measure(step)) < violation), None)
         if nearer is None:
             return None
-        arch, miss = nearer
+        arch, violation = nearer
     return None
 
 
-class _Hunt:
-    """Measures members against the windows and remembers the nearest misses, for the error message."""
+class _Violations:
+    """Measures how far members lie outside the windows and remembers the closest, for the error message."""
 
     def __init__(self, costs: Costs, windows: Sequence[Window]) -> None:
         self.costs, self.windows = costs, windows
-        self.nearest: dict[tuple[Window, str], tuple[float, float]] = {}  # (window, side) -> (miss, cost)
+        self.closest: dict[tuple[Window, str], tuple[float, float]] = {}  # (window, side) -> (violation, cost)
 
-    def miss(self, arch: Arch) -> float:
+    def measure(self, arch: Arch) -> float:
         """How far outside the windows the member lies in all; 0 when it fits."""
         costs = self.costs(arch)
         excesses = [window.excess(costs) for window in self.windows]
-        miss = sum(map(abs, excesses))
+        violation = sum(map(abs, excesses))
         for window, excess in zip(self.windows, excesses, strict=True):
             if excess:
                 key = window, "below" if excess < 0 else "above"
-                seen = miss, window.cost(costs)
-                self.nearest[key] = min(self.nearest.get(key, seen), seen)
-        return miss
+                seen = violation, window.cost(costs)
+                self.closest[key] = min(self.closest.get(key, seen), seen)
+        return violation
 
-    def failure(self) -> str:
+    def message(self) -> str:
         wanted = " and ".join(map(str, self.windows))
-        seen = ", ".join(f"{w.name} {exactly(cost)} {side}" for (w, side), (_, cost) in self.nearest.items())
+        seen = ", ".join(f"{w.name} {format_digits(cost)} {side}" for (w, side), (_, cost) in self.closest.items())
         change = {"below": ("lower", "min"), "above": ("raise", "max")}
-        advice = " or ".join(f"{change[side][0]} {w.flag(change[side][1])}" for w, side in self.nearest)
+        advice = " or ".join(f"{change[side][0]} {w.flag(change[side][1])}" for w, side in self.closest)
         return f"found no architecture with {wanted}; the closest seen: {seen}; {advice}"
-
-
-def exactly(count: float) -> str:
-    """All digits, in groups of three."""
-    return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.6g}"
-
-
-def in_short(count: float) -> str:
-    """With K, M or G where four digits say it all, else all digits.
-
-    >>> in_short(3_000_000), in_short(1.25e9), in_short(4_263_016), in_short(7.5)
-    ('3M', '1.25G', '4,263,016', '7.5')
-    """
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
-        digits = f"{count / size:.4g}"
-        if abs(count) >= size and float(digits) * size == count:
-            return digits + letter
-    return exactly(count)

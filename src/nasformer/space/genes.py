@@ -1,6 +1,6 @@
-"""Roles of genes: what a gene decides, the form of the net (topology) or how much of it there is (size).
+"""Genes and their roles: what an architecture decides, its form (topology) or how much of it there is (size).
 
-A gene is a Choice, the depth of a Repeat or the pick of a OneOf. Kernels and kinds of block are topology; depths,
+A gene is a Choice, the depth of a Repeat or the pick of a OneOf. Kernels and types of block are topology; depths,
 widths and ratios are size. A search can then move the genes of one role and leave the others as they are.
 """
 
@@ -22,7 +22,7 @@ Path = tuple[str | int, ...]
 
 
 class Gene(NamedTuple):
-    """One decision of an arch: where it stands, its role, and what was decided."""
+    """One decision of an arch: its path in the arch, its role, and the value that was chosen."""
 
     path: Path
     role: Role
@@ -35,9 +35,10 @@ def check_role(owner: str, role: str) -> None:
 
 
 def genes(node: Node, arch: Value, role: Role) -> dict[Path, Value]:
-    """The genes of one role, by where they stand: the topology of an arch, or its size.
+    """The genes of one role by their paths: the topology of an arch, or its size.
 
-    The pick of a OneOf stands at its own path and names the option, the depth of a Repeat stands at its own path too.
+    The pick of a OneOf is the name of its option, at the path of the OneOf; the depth of a Repeat is at the path of
+    the Repeat.
 
     >>> from nasformer.space import Choice, OneOf, Repeat, Struct
     >>> block = OneOf(conv=Struct(kernel=Choice(3, 5, role="topology"), width=Choice(1, 2)), pool=Struct())
@@ -53,5 +54,5 @@ def genes(node: Node, arch: Value, role: Role) -> dict[Path, Value]:
 
 def same_role(node: Node, a: Value, b: Value, role: Role) -> bool:
     """Whether two archs agree in every gene of the role that both of them have."""
-    ours, theirs = genes(node, a, role), genes(node, b, role)
-    return all(ours[path] == theirs[path] for path in ours.keys() & theirs.keys())
+    genes_a, genes_b = genes(node, a, role), genes(node, b, role)
+    return all(genes_a[path] == genes_b[path] for path in genes_a.keys() & genes_b.keys())

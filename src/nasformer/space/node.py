@@ -1,86 +1,27 @@
-"""What every node of a space can do. A space is a tree of nodes; a member of it is one immutable value.
+"""Node: what every part of a space can do. A space is a tree of nodes; a member of it is one immutable value.
 
-`sample` is the one walk that builds a member. The smallest and the largest member are the same walk with dice
-that always show the first or the last face.
+`sample` is the one walk that builds a member. The smallest and the largest member are the same walk with a random
+number generator that always draws the first or the last position.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
-from nasformer.space.genes import Gene, Path, Role, check_role
+from nasformer.space.genes import Gene, Path, Role
+from nasformer.space.mutation import Mutation
 
 if TYPE_CHECKING:
     from nasformer.space.choice import Choice
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# How strongly evolution mutates an architecture: three chances and the unit that they apply to.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """Chances to redraw the parts of an architecture.
-
-    A redraw draws from all the choices, so it may give the same value again, as AutoFormer's code does.
-
-    Args:
-        depth: Chance to redraw the depth of each Repeat. Deeper appends freshly sampled items, shallower
-            truncates.
-        width: Chance to redraw each Choice, or each pick of a OneOf, that lies outside any Repeat. A redrawn
-            pick brings freshly sampled contents.
-        block: The same inside a Repeat.
-        unit: What `block` applies to: with "gene" each Choice (or pick) of each item on its own, with "block"
-            each item as a whole.
-        role: Redraws only the genes of this role; all others stay as they are. A redrawn pick then brings along the
-            fields of the old option that the new one has by the same name, as far as it allows their values, and
-            draws the rest. A deeper Repeat copies its last item and redraws the genes of the role in the copies, so
-            that no gene of the other role is invented (only a Repeat that was empty has nothing to copy, and samples).
-    """
-
-    depth: float
-    width: float
-    block: float
-    unit: Literal["gene", "block"] = "gene"
-    role: Role | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("depth", "width", "block"):
-            chance = getattr(self, name)
-            if not 0 <= chance <= 1:
-                raise UserError(f"mutation {name} is {chance}, expected a chance between 0 and 1")
-        if self.unit not in ("gene", "block"):
-            raise UserError(f"mutation unit is {self.unit!r}, allowed: 'gene', 'block'")
-        if self.role is not None:
-            check_role("mutation", self.role)
-
-    def moves(self, role: Role) -> bool:
-        """Whether it redraws genes of this role at all."""
-        return self.role is None or self.role == role
-
-    def inside_repeat(self) -> Mutation:
-        """This mutation as the items of a Repeat see it: their choices are redrawn with chance `block`."""
-        return replace(self, width=self.block)
-
-    def certain(self) -> Mutation:
-        """This mutation with every chance at 1."""
-        return replace(self, depth=1.0, width=1.0, block=1.0)
-
-
-# AutoFormer gives two sets of numbers. Its published code redraws each gene of a layer with chance 0.2, depth
-# and embedding with 0.4; its paper has the two swapped: depth 0.2, each block 0.4.
-MUTATIONS = {"code": Mutation(0.4, 0.4, 0.2, "gene"), "paper": Mutation(0.2, 0.2, 0.4, "block")}
-
-
-class Dice(Protocol):
-    """What sampling asks of its source of randomness; a `random.Random` is one."""
+class Rng(Protocol):
+    """What sampling asks of a random number generator; a `random.Random` is one."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -108,7 +49,7 @@ class Node(ABC):
     code_length: int  # how many numbers `encode` gives, the same for all members
 
     @abstractmethod
-    def sample(self, rng: Dice, given: Value = None) -> Value:
+    def sample(self, rng: Rng, given: Value = None) -> Value:
         """A random member; with `given`, one that takes the same option as `given` in every OneOf."""
 
     def smallest(self, given: Value = None) -> Value:
@@ -121,9 +62,9 @@ class Node(ABC):
 
     @abstractmethod
     def deepest(self) -> Node:
-        """The same space, but every Repeat has its largest depth; stacks that a rule ties to others stay as they are.
+        """The same space, but every Repeat has its largest depth; those that a rule ties to others stay as they are.
 
-        A member of it has an item, and so an operator, in every place that any member has.
+        A member of it has an item, and so an operator, at every path that any member has.
         """
 
     @abstractmethod
@@ -134,7 +75,7 @@ class Node(ABC):
     def validate(self, value: Value, path: str = "arch") -> Value:
         """The member that `value` (an Arch, or plain dicts and lists) means; UserError when it is none.
 
-        `path` says in the error where the value stands.
+        `path` says in the error which part of the arch the value is.
         """
 
     def contains(self, value: Value) -> bool:
@@ -160,14 +101,14 @@ class Node(ABC):
 
     @abstractmethod
     def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Value:
-        """A random relative of the member; see `Mutation` for the chances."""
+        """The member with some parts redrawn; see `Mutation` for the probabilities."""
 
     @abstractmethod
     def cross(self, a: Value, b: Value, rng: Random) -> Value:
         """A child of two members, which takes each part from one of them at random."""
 
     @abstractmethod
-    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Value]:
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Value]:
         """All members one step away: one Choice or depth moved by one position, or one OneOf option replaced.
 
         Parts that a step adds are drawn with `fresh`: the smallest by default.
@@ -175,7 +116,7 @@ class Node(ABC):
 
     @abstractmethod
     def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
-        """Which option each OneOf in the member takes: pairs of where it is and the option's name."""
+        """Which option each OneOf in the member takes: pairs of its path and the option's name."""
 
     @abstractmethod
     def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
@@ -190,18 +131,18 @@ class Node(ABC):
         """Every Choice of the declaration, depths included, with its dotted name; `name` is that of this node."""
 
     @abstractmethod
-    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Node:
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Node:
         """The same space with other choices for the dimensions that are named."""
 
     @abstractmethod
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
-        """The value of each dimension that the member has, once for every place where it stands."""
+        """The value of each dimension that the member has, once for every time it occurs."""
 
     @abstractmethod
-    def carry(self, value: Value, rng: Dice) -> Value:
+    def adapt(self, value: Value, rng: Rng) -> Value:
         """A member that keeps what it can of a value of any other node: what has the same name and is allowed here.
 
-        The rest is drawn. That is how a net keeps its sizes when a block becomes one of another kind.
+        The rest is drawn. So a net keeps its sizes when a block becomes one of another type.
         """
 
     @abstractmethod
@@ -219,7 +160,7 @@ def corners(node: Node) -> list[Value]:
 
 
 def below(name: str, part: str) -> str:
-    """The dotted name of a part of what has a name; the root has none."""
+    """The dotted name of a part of a node; the root has no name."""
     return f"{name}.{part}" if name else part
 
 

@@ -1,4 +1,4 @@
-"""OneOf: one of several kinds of thing, each with choices of its own. A member is an arch with one key."""
+"""OneOf: one of several options, each with its own choices. A member is an arch with one key."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from reprlib import repr as short
 from typing import Self
 
 from nasformer.errors import UserError
-from nasformer.space.arch import Arch, Value
+from nasformer.space.arch import Arch, ArchPool, Value
 from nasformer.space.choice import Choice
-from nasformer.space.genes import Gene, Role, check_role
-from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, below, check_children, nearest_position
+from nasformer.space.genes import Gene, Path, Role, check_role
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import FIRST, Node, Rng, below, check_children, nearest_position
 
 
 class ByCardinality(Random):
-    """Dice with which an option of a OneOf is as likely as it has members: all configurations are equal.
+    """Random generator with which a OneOf draws an option in proportion to its members: all members are equally likely.
 
     >>> from nasformer.space import Choice
-    >>> operator, dice = OneOf(small=Choice(1), large=Choice(*range(99))), ByCardinality(0)
-    >>> sum("large" in operator.sample(dice) for _ in range(1000)) > 950
+    >>> operator, rng = OneOf(small=Choice(1), large=Choice(*range(99))), ByCardinality(0)
+    >>> sum("large" in operator.sample(rng) for _ in range(1000)) > 950
     True
     """
 
@@ -54,6 +55,7 @@ class OneOf(Node):
         self._ends = list(accumulate(option.cardinality for option in options.values()))
         self.cardinality = self._ends[-1]
         self.code_length = 1 + sum(option.code_length for option in options.values())
+        self._pool = ArchPool(self.cardinality)
 
     def __repr__(self) -> str:
         role = "" if self.role == "topology" else f".with_role({self.role!r})"
@@ -71,24 +73,24 @@ class OneOf(Node):
         other.role = role
         return other
 
-    def pick(self, rng: Dice) -> str:
+    def pick(self, rng: Rng) -> str:
         """The name of a random option. Another distribution over the options needs to change only this.
 
-        It may ask `rng` for `randrange` alone: the smallest and the largest member come from loaded dice.
+        It may call only `rng.randrange`: the smallest and the largest member are drawn with `FIRST` and `LAST`.
         """
-        if isinstance(rng, ByCardinality):  # the option in which a random one of all the members is
+        if isinstance(rng, ByCardinality):  # the option of a random one of all the members
             return self.names[bisect_right(self._ends, rng.randrange(self.cardinality))]
         return self.names[rng.randrange(len(self.names))]
 
-    def sample(self, rng: Dice, given: Value = None) -> Arch:
+    def sample(self, rng: Rng, given: Value = None) -> Arch:
         name = self.pick(rng) if given is None else _name(given)
-        return Arch(**{name: self.options[name].sample(rng, None if given is None else given[name])})
+        return self._pool.arch({name: self.options[name].sample(rng, None if given is None else given[name])})
 
     def deepest(self) -> OneOf:
         return self._with_options({name: option.deepest() for name, option in self.options.items()})
 
     def _with_options(self, options: dict[str, Node]) -> Self:
-        other = copy(self)  # a subclass may pick in its own way
+        other = copy(self)  # keeps the role, and the subclass, which may pick differently
         OneOf.__init__(other, **options)
         return other
 
@@ -104,7 +106,7 @@ class OneOf(Node):
         name = _name(value)
         if name not in self.options:
             raise UserError(f"{path} has the unknown option {name!r}, allowed: {allowed}")
-        return Arch(**{name: self.options[name].validate(value[name], f"{path}.{name}")})
+        return self._pool.arch({name: self.options[name].validate(value[name], f"{path}.{name}")})
 
     def encode(self, value: Value) -> list[float]:
         code = [float(self.names.index(_name(value)))]
@@ -124,7 +126,7 @@ class OneOf(Node):
         if rng.random() < mutation.width:
             return self.sample(rng)
         name = _name(value)
-        return Arch(**{name: self.options[name].mutate(value[name], rng, mutation)})
+        return self._pool.arch({name: self.options[name].mutate(value[name], rng, mutation)})
 
     def _mutate_role(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
         name = old = _name(value)
@@ -132,13 +134,13 @@ class OneOf(Node):
         if mutation.moves(self.role) and rng.random() < mutation.width:
             name = self.pick(rng)
         if name != old:
-            content = self.options[name].carry(content, rng)
-        return Arch(**{name: self.options[name].mutate(content, rng, mutation)})
+            content = self.options[name].adapt(content, rng)
+        return self._pool.arch({name: self.options[name].mutate(content, rng, mutation)})
 
     def cross(self, a: Value, b: Value, rng: Random) -> Arch:
         return a if rng.random() < 0.5 else b
 
-    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Arch]:
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Arch]:
         current = _name(value)
         for name, option in self.options.items():
             inside = name == current
@@ -156,26 +158,26 @@ class OneOf(Node):
         yield from self.options[name].genes(value[name], (*path, name))
 
     def roles(self) -> set[Role]:
-        own: set[Role] = {self.role} if len(self.names) > 1 else set()
-        return own.union(*(option.roles() for option in self.options.values()))
+        pick: set[Role] = {self.role} if len(self.names) > 1 else set()
+        return pick.union(*(option.roles() for option in self.options.values()))
 
     def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
         for part, option in self.options.items():
             yield from option.dimensions(below(name, part))
 
-    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> OneOf:
-        options = self.options.items()
-        return self._with_options({part: option.replaced(choices, below(name, part)) for part, option in options})
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> OneOf:
+        options = {part: option.replace_choices(choices, below(name, part)) for part, option in self.options.items()}
+        return self._with_options(options)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         part = _name(value)
         yield from self.options[part].uses(value[part], below(name, part))
 
-    def carry(self, value: Value, rng: Dice) -> Arch:
+    def adapt(self, value: Value, rng: Rng) -> Arch:
         content = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None
         name = _name(value) if content is not None else ""
         name = name if name in self.options else self.pick(rng)
-        return Arch(**{name: self.options[name].carry(content, rng)})
+        return Arch(**{name: self.options[name].adapt(content, rng)})
 
     def _corners(self) -> list[Arch]:
         return [Arch(**{name: corner}) for name, option in self.options.items() for corner in option._corners()]

@@ -1,4 +1,4 @@
-"""Repeat: a stack of items of the same kind, of variable depth. A member is a tuple of items."""
+"""Repeat: a stack of items, of variable depth. A member is a tuple of items."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from reprlib import repr as short
 from nasformer.errors import UserError
 from nasformer.space.arch import Value
 from nasformer.space.choice import Choice
-from nasformer.space.genes import Gene, Role
-from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, below, lazy_product
+from nasformer.space.genes import Gene, Path, Role
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import FIRST, Node, Rng, below, lazy_product
 
 Items = tuple[Value, ...]
 
@@ -37,12 +38,12 @@ class Repeat(Node):
     def __repr__(self) -> str:
         return f"Repeat({self.item!r}, depth={self.depth!r})"
 
-    def sample(self, rng: Dice, given: Value = None) -> Items:
+    def sample(self, rng: Rng, given: Value = None) -> Items:
         depth = self.depths[rng.randrange(len(self.depths))]
         if given is None:
             return tuple([self.item.sample(rng) for _ in range(depth)])
-        known = (*given, *[None] * (depth - len(given)))
-        return tuple(self.item.sample(rng, known[layer]) for layer in range(depth))
+        fixed = (*given, *[None] * (depth - len(given)))
+        return tuple(self.item.sample(rng, fixed[layer]) for layer in range(depth))
 
     def deepest(self) -> Repeat:
         return Repeat(self.item.deepest(), depth=Choice(self.depths[-1], role=self.depth.role))
@@ -76,19 +77,19 @@ class Repeat(Node):
         depth = self.depths[rng.randrange(len(self.depths))] if redrawn else len(value)
         kept = self._mutate_items(value[:depth], rng, mutation)
         last = kept[-1] if kept else None
-        return (*kept, *[self._redrawn(last, rng, mutation) for _ in range(depth - len(kept))])
+        return (*kept, *[self._redraw(last, rng, mutation) for _ in range(depth - len(kept))])
 
     def _mutate_items(self, items: Items, rng: Random, mutation: Mutation) -> list[Value]:
         if mutation.unit == "block":
-            return [self._redrawn(item, rng, mutation) if rng.random() < mutation.block else item for item in items]
-        inner = mutation.inside_repeat()
+            return [self._redraw(item, rng, mutation) if rng.random() < mutation.block else item for item in items]
+        inner = mutation.inside_repeat
         return [self.item.mutate(item, rng, inner) for item in items]
 
-    def _redrawn(self, item: Value, rng: Random, mutation: Mutation) -> Value:
+    def _redraw(self, item: Value, rng: Random, mutation: Mutation) -> Value:
         """A new item; where the mutation has a role, one that differs from `item` in genes of that role alone."""
         if mutation.role is None or item is None:
             return self.item.sample(rng)
-        return self.item.mutate(item, rng, mutation.certain())
+        return self.item.mutate(item, rng, mutation.certain)
 
     def cross(self, a: Value, b: Value, rng: Random) -> Items:
         child = list(a if rng.random() < 0.5 else b)
@@ -97,7 +98,7 @@ class Repeat(Node):
                 child[layer] = pair[rng.randrange(2)]
         return tuple(child)
 
-    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Items]:
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Items]:
         for depth in self.depth.neighbours(len(value)):
             added = [self.item.sample(fresh) for _ in range(int(depth) - len(value))]
             yield (*value[: int(depth)], *added)
@@ -121,9 +122,9 @@ class Repeat(Node):
         yield below(name, "depth"), self.depth
         yield from self.item.dimensions(self._inside(name))
 
-    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Repeat:
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Repeat:
         depth = choices.get(below(name, "depth"), self.depth)
-        return Repeat(self.item.replaced(choices, self._inside(name)), depth=depth)
+        return Repeat(self.item.replace_choices(choices, self._inside(name)), depth=depth)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         yield below(name, "depth"), len(value)
@@ -134,12 +135,12 @@ class Repeat(Node):
         """Parts of an item are named as if they were the stack's; an item without named parts is its `item`."""
         return below(name, "item") if isinstance(self.item, Choice | Repeat) else name
 
-    def carry(self, value: Value, rng: Dice) -> Items:
-        known = value if isinstance(value, tuple) else ()
-        depth = int(self.depth.carry(len(known), rng) if isinstance(value, tuple) else self.depth.sample(rng))
+    def adapt(self, value: Value, rng: Rng) -> Items:
+        items = value if isinstance(value, tuple) else ()
+        depth = int(self.depth.adapt(len(items), rng) if isinstance(value, tuple) else self.depth.sample(rng))
         # Layers that the value does not have are made from its last one, as in mutation.
-        sources = (*known, *known[-1:] * (depth - len(known)))
-        return tuple(self.item.carry(sources[k] if known else None, rng) for k in range(depth))
+        sources = (*items, *items[-1:] * (depth - len(items)))
+        return tuple(self.item.adapt(sources[k] if items else None, rng) for k in range(depth))
 
     def _corners(self) -> list[Items]:
         return [(corner,) * self.depths[-1] for corner in self.item._corners()]

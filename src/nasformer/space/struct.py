@@ -1,6 +1,7 @@
-"""Rules between the fields of a Struct, and the groups of fields that they tie together.
+"""Struct: named fields, chosen independently except where a rule ties them. A member is an arch.
 
-A group's valid combinations are listed once, so that counting and sampling stay exact and never retry.
+Fields that rules tie together form a group. Its valid combinations are listed once, so that counting and sampling
+stay exact and never retry.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from reprlib import repr as short
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.space.arch import Arch, Value
+from nasformer.space.arch import Arch, ArchPool, Value
 from nasformer.space.choice import Choice
-from nasformer.space.genes import Gene, Role
-from nasformer.space.node import FIRST, Dice, Mutation, Node, Path, below, check_children, lazy_product
+from nasformer.space.genes import Gene, Path, Role
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import FIRST, Node, Rng, below, check_children, lazy_product
 
 MAX_COMBINATIONS = 100_000
 MUTATION_TRIES = 10
@@ -29,7 +31,7 @@ Values = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition between fields: `test` gets their values in the order of `fields`, `why` says it in words.
+    """A condition between fields: `test` gets their values in the order of `fields`, `why` is its error message.
 
     >>> rule = Rule(("dim", "heads"), lambda dim, heads: dim % heads == 0, "heads must divide dim")
     >>> rule
@@ -78,11 +80,11 @@ class Group:
     def allows(self, values: Values) -> bool:
         return all(rule.holds(values) for rule in self.rules)
 
-    def sample(self, rng: Dice, given: Values | None = None) -> Values:
-        allowed = self.combinations if given is None else self._agreeing(given)
+    def sample(self, rng: Rng, given: Values | None = None) -> Values:
+        allowed = self.combinations if given is None else self._with_picks_of(given)
         return allowed[rng.randrange(len(allowed))]
 
-    def _agreeing(self, given: Values) -> list[dict[str, Value]]:
+    def _with_picks_of(self, given: Values) -> list[dict[str, Value]]:
         """The combinations that take the same options as `given`, wherever both have a OneOf."""
         fixed = dict(self._picks(given))
         return [
@@ -103,15 +105,15 @@ class Group:
         """The whole group from one parent: a mix of both could break a rule."""
         return self._part_of(a if rng.random() < 0.5 else b)
 
-    def carry(self, known: Values, rng: Dice) -> Values:
-        """Carry the fields; when that breaks a rule, a random combination of those that keep the most of them."""
-        child = {name: field.carry(known.get(name), rng) for name, field in self.fields.items()}
+    def adapt(self, values: Values, rng: Rng) -> Values:
+        """Adapt the fields; when that breaks a rule, a random combination of those that keep the most of them."""
+        child = {name: field.adapt(values.get(name), rng) for name, field in self.fields.items()}
         if self.allows(child):
             return child
-        shared = known.keys() & child.keys()
-        kept = [sum(values[name] == child[name] for name in shared) for values in self.combinations]
+        shared = values.keys() & child.keys()
+        kept = [sum(combination[name] == child[name] for name in shared) for combination in self.combinations]
         most = max(kept)
-        allowed = [values for values, count in zip(self.combinations, kept, strict=True) if count == most]
+        allowed = [combination for combination, count in zip(self.combinations, kept, strict=True) if count == most]
         return allowed[rng.randrange(len(allowed))]
 
     def _part_of(self, value: Values) -> Values:
@@ -134,21 +136,21 @@ class Group:
 
     def corners(self) -> list[Values]:
         """The largest combinations that together take every option which the rules let a OneOf take."""
-        found: list[Values] = []
+        largest: list[Values] = []
         seen: set[tuple[Path, str]] = set()
         for values in reversed(self.combinations):
             options = set(self._picks(values))
-            if not found or options - seen:
-                found.append(values)
+            if not largest or options - seen:
+                largest.append(values)
                 seen |= options
-        return found[::-1]
+        return largest[::-1]
 
     def _picks(self, values: Values) -> Iterable[tuple[Path, str]]:
         for name, node in self.fields.items():
             yield from node.picks(values[name], (name,))
 
 
-def grouped(rules: tuple[Rule, ...], fields: dict[str, Node]) -> list[Group]:
+def group_fields(rules: tuple[Rule, ...], fields: dict[str, Node]) -> list[Group]:
     """One group for each set of fields that rules connect, directly or through other rules."""
     joined: list[set[str]] = []
     for rule in rules:
@@ -162,11 +164,6 @@ def grouped(rules: tuple[Rule, ...], fields: dict[str, Node]) -> list[Group]:
         )
         for names in joined
     ]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Struct: several named fields, chosen independently except where a rule ties them. A member is an arch.
-# ----------------------------------------------------------------------------------------------------------------------
 
 
 class Struct(Node):
@@ -189,7 +186,7 @@ class Struct(Node):
         check_children("Struct field", fields)
         _check_rules(rules, fields)
         self.rules, self.fields = rules, fields
-        self.groups = grouped(rules, fields)
+        self.groups = group_fields(rules, fields)
         tied = {name for group in self.groups for name in group.fields}
         self.free = {name: field for name, field in fields.items() if name not in tied}
         self.cardinality = prod(field.cardinality for field in self.free.values())
@@ -197,23 +194,24 @@ class Struct(Node):
         ends = list(accumulate((field.code_length for field in fields.values()), initial=0))
         self.code_length = ends[-1]
         self._spans = {name: slice(*span) for name, span in zip(fields, pairwise(ends), strict=True)}
+        self._pool = ArchPool(self.cardinality)
 
     def __repr__(self) -> str:
         parts = [*map(repr, self.rules), *(f"{name}={field!r}" for name, field in self.fields.items())]
         return f"Struct({', '.join(parts)})"
 
-    def _arch(self, *parts: Mapping[str, Value]) -> Arch:
+    def _arch(self, *parts: Values) -> Arch:
         """The arch made of the values of free fields and groups, in the order of the declaration."""
+        if len(parts) == 1:  # no groups: the common case, kept fast
+            return self._pool.arch(parts[0])
         values = {name: value for part in parts for name, value in part.items()}
-        return Arch(**{name: values[name] for name in self.fields})
+        return self._pool.arch({name: values[name] for name in self.fields})
 
-    def sample(self, rng: Dice, given: Value = None) -> Arch:
+    def sample(self, rng: Rng, given: Value = None) -> Arch:
         if given is None:
             free = {name: field.sample(rng) for name, field in self.free.items()}
         else:
             free = {name: field.sample(rng, given[name]) for name, field in self.free.items()}
-        if not self.groups:  # the common case, kept fast
-            return Arch(**free)
         return self._arch(free, *(group.sample(rng, given) for group in self.groups))
 
     def deepest(self) -> Struct:
@@ -230,8 +228,8 @@ class Struct(Node):
         arch = Arch(**{name: field.validate(value[name], f"{path}.{name}") for name, field in self.fields.items()})
         for rule in self.rules:
             if not rule.holds(arch):
-                found = ", ".join(f"{name} is {short(arch[name])}" for name in rule.fields)
-                raise UserError(f"{path} breaks a rule: {rule.why} ({found})")
+                values = ", ".join(f"{name} is {short(arch[name])}" for name in rule.fields)
+                raise UserError(f"{path} breaks a rule: {rule.why} ({values})")
         return arch
 
     def _check_names(self, value: Value, path: str) -> None:
@@ -262,7 +260,7 @@ class Struct(Node):
         free = {name: field.cross(a[name], b[name], rng) for name, field in self.free.items()}
         return self._arch(free, *(group.cross(a, b, rng) for group in self.groups))
 
-    def neighbours(self, value: Value, fresh: Dice = FIRST) -> Iterator[Arch]:
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Arch]:
         for name, field in self.fields.items():
             for step in field.neighbours(value[name], fresh):
                 arch = Arch(**{**value, name: step})
@@ -284,18 +282,18 @@ class Struct(Node):
         for part, field in self.fields.items():
             yield from field.dimensions(below(name, part))
 
-    def replaced(self, choices: Mapping[str, Choice], name: str = "") -> Struct:
-        fields = {part: field.replaced(choices, below(name, part)) for part, field in self.fields.items()}
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Struct:
+        fields = {part: field.replace_choices(choices, below(name, part)) for part, field in self.fields.items()}
         return Struct(*self.rules, **fields)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         for part, field in self.fields.items():
             yield from field.uses(value[part], below(name, part))
 
-    def carry(self, value: Value, rng: Dice) -> Arch:
-        known = value if isinstance(value, Mapping) else {}
-        free = {name: field.carry(known.get(name), rng) for name, field in self.free.items()}
-        return self._arch(free, *(group.carry(known, rng) for group in self.groups))
+    def adapt(self, value: Value, rng: Rng) -> Arch:
+        values = value if isinstance(value, Mapping) else {}
+        free = {name: field.adapt(values.get(name), rng) for name, field in self.free.items()}
+        return self._arch(free, *(group.adapt(values, rng) for group in self.groups))
 
     def _corners(self) -> list[Arch]:
         parts: list[list[Mapping[str, Value]]] = [group.corners() for group in self.groups]

@@ -1,7 +1,7 @@
-"""Sound statistics of batch norm for an arch that inherits its weights.
+"""Batch-norm statistics of an arch that inherits its weights from a supernet.
 
-In training, the shared running statistics are an average over whatever archs were sampled, so they fit none of them.
-Before an arch is judged or shipped, its own are estimated on training images. Without batch norm nothing is done.
+In training, the shared running statistics average over whatever archs were sampled, so they fit none of them. Before
+an arch is evaluated or exported, its statistics are estimated on training images. Without batch norm nothing is done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BATCH = 256
 
 
 def recalibrated(supernet: Supernet, arch: Arch, batches: BatchSource, images: int = IMAGES) -> Backbone:
-    """The arch as an ordinary model in evaluation mode, with statistics of its own over so many training images."""
+    """The arch as an ordinary model in evaluation mode, with statistics estimated on so many training images."""
     model = supernet.extract(arch).eval()
     recalibrate(model, batches, images)
     return model
@@ -28,21 +28,21 @@ def recalibrated(supernet: Supernet, arch: Arch, batches: BatchSource, images: i
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: BatchSource, images: int = IMAGES) -> None:
-    """Makes the statistics the plain average over batches of training images, which are not augmented.
+    """Sets the running statistics to their plain average over batches of training images, without augmentation.
 
-    The mode of the model and the momentum of its norms are left as they were; stochastic depth is off meanwhile.
+    The mode of the model and the momentum of its norms stay as they were; stochastic depth is off meanwhile.
     """
-    norms = {module: module.momentum for module in model.modules() if isinstance(module, _BatchNorm)}
-    if not norms:
+    momenta = {module: module.momentum for module in model.modules() if isinstance(module, _BatchNorm)}
+    if not momenta:
         return
     training = model.training
     model.eval()
-    for norm in norms:
+    for norm in momenta:
         norm.reset_running_stats()
         norm.train()
-        norm.momentum = None  # torch's word for the average over all batches
+        norm.momentum = None  # torch then averages over all batches
     for x in batches.calibration(images, BATCH):
         model(x)
-    for norm, momentum in norms.items():
+    for norm, momentum in momenta.items():
         norm.momentum = momentum
     model.train(training)

@@ -1,4 +1,4 @@
-"""Samplers: which archs a training step runs. Pure functions of (seed, step), so that all processes agree.
+"""Samplers: which archs a training step runs, as a function of (seed, step), so that all processes agree.
 
 They differ in two independent ways: how likely each alternative (operator) of a space is, and whether a step runs one
 arch or a sandwich of several.
@@ -15,11 +15,13 @@ from nasformer.space.arch import Arch
 from nasformer.space.oneof import ByCardinality
 
 Sampler = Callable[[int], list[Arch]]
-MakeSampler = Callable[[Space, int], Sampler]
+"""From the number of a step to its archs."""
+SamplerFactory = Callable[[Space, int], Sampler]
+"""From a space and a seed to a sampler."""
 
 
 def hierarchical(space: Space, seed: int = 0) -> Sampler:
-    """One random arch a step: each operator is equally likely, then each of its configurations (TrioNet's).
+    """Sampler of one arch a step: each operator is equally likely, then each of its configurations (TrioNet's).
 
     >>> import nasformer
     >>> sampler = hierarchical(nasformer.get_space("autoformer-tiny"), seed=7)
@@ -30,21 +32,21 @@ def hierarchical(space: Space, seed: int = 0) -> Sampler:
 
 
 def uniform(space: Space, seed: int = 0) -> Sampler:
-    """One random arch a step: each configuration is equally likely, so operators with many of them come often.
+    """Sampler of one arch a step: each configuration is equally likely, so operators with many of them come often.
 
-    In a space without alternatives, such as AutoFormer's, there is nothing to weigh: the same archs as `hierarchical`.
-    Depths are drawn uniformly in both; else nearly all archs would be of the largest.
+    In a space without alternatives, such as AutoFormer's, it draws the same archs as `hierarchical`. Depths are drawn
+    uniformly in both; else nearly all archs would have the largest.
     """
     return lambda step: [space.sample(ByCardinality(f"uniform {seed} {step}"))]
 
 
-SAMPLERS: dict[str, MakeSampler] = {"uniform": uniform, "hierarchical": hierarchical}
+SAMPLERS: dict[str, SamplerFactory] = {"uniform": uniform, "hierarchical": hierarchical}
 
 
-def sandwich(space: Space, seed: int = 0, *, inner: MakeSampler = hierarchical, randoms: int = 2) -> Sampler:
-    """The largest, the smallest and so many random archs a step, in this order, all with the same operators.
+def sandwich(space: Space, seed: int = 0, *, inner: SamplerFactory = hierarchical, randoms: int = 2) -> Sampler:
+    """Sampler of the largest, the smallest and so many random archs a step, in this order, with the same operators.
 
-    First `inner` draws an operator for every place of the deepest arch; then everything else is the largest, the
+    First `inner` draws an operator for every block of the deepest arch; then everything else is the largest, the
     smallest or uniformly random, the depth included. Without alternatives it is the plain sandwich rule.
 
     >>> import nasformer
@@ -53,16 +55,20 @@ def sandwich(space: Space, seed: int = 0, *, inner: MakeSampler = hierarchical, 
     (14, 12, 2)
     """
     root = space.root
-    operators = inner(replace(space, root=root.deepest()), seed)
+    draw_operators = inner(replace(space, root=root.deepest()), seed)
 
     def sample(step: int) -> list[Arch]:
-        (given,), rng = operators(step), random.Random(f"sandwich {seed} {step}")
-        return [root.largest(given), root.smallest(given), *(root.sample(rng, given) for _ in range(randoms))]
+        (operators,), rng = draw_operators(step), random.Random(f"sandwich {seed} {step}")
+        return [
+            root.largest(operators),
+            root.smallest(operators),
+            *(root.sample(rng, operators) for _ in range(randoms)),
+        ]
 
     return sample
 
 
 def make_sampler(space: Space, name: str = "hierarchical", randoms: int = 0, seed: int = 0) -> Sampler:
     """The sampler of this name, or with `randoms` above 0 a sandwich around it."""
-    inner = SAMPLERS[name]
-    return sandwich(space, seed, inner=inner, randoms=randoms) if randoms else inner(space, seed)
+    factory = SAMPLERS[name]
+    return sandwich(space, seed, inner=factory, randoms=randoms) if randoms else factory(space, seed)

@@ -1,9 +1,8 @@
-"""Supernets on disk: weights as safetensors, and beside them which space they belong to."""
+"""Supernets on disk: weights as safetensors, and a config that says which space they belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,13 +12,11 @@ from torch import Size, Tensor
 
 from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
+from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
-from nasformer.families.sharing import MultiHead, Rule, declared_rule, rule_for
+from nasformer.families.sharing import rule_for
 from nasformer.families.space import Space
-from nasformer.space.choice import Choice
-from nasformer.space.dimensions import dimensions
-from nasformer.space.node import corners
-from nasformer.space.struct import Struct
+from nasformer.supernet.carry import copy_slice
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 
@@ -45,31 +42,32 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     config = read_json(path / CONFIG)
     if not isinstance(config.get("space"), str) or not isinstance(config.get("options"), dict):
         raise UserError(f"{path / CONFIG} is damaged (no space and options); restore it or train again")
-    found = get_space(config["space"], **retupled(config["options"]))
-    if expected is not None and expected.name != found.name:
+    space = get_space(config["space"], **options_from_json(config["options"]))
+    if expected is not None and expected.name != space.name:
         raise UserError(
-            f"{path} holds a supernet of {found.name}, not of {expected.name}; ask for --space {quote(found.name)}"
+            f"{path} holds a supernet of {space.name}, not of {expected.name}; ask for --space {quote(space.name)}"
         )
-    supernet = Supernet(found)
-    fill(supernet, read_tensors(path / WEIGHTS), path)
+    supernet = Supernet(space)
+    load_weights(supernet, read_tensors(path / WEIGHTS), path)
     return supernet
 
 
-def load_file(path: Path, expected: Space | None) -> Supernet:
+def load_file(path: Path, space: Space | None) -> Supernet:
+    """A supernet from a file of weights alone."""
     if not path.exists():
         raise UserError(f"no supernet at {path}; train one first, or name a folder or a file of weights")
-    if expected is None:
+    if space is None:
         raise UserError(f"{path} does not say which space it belongs to; name it with --space")
     state = read_tensors(path)
     if is_official(state):
-        expected, state = expected.with_options(qkv_bias_sharing="contiguous"), from_official(state)
-    supernet = Supernet(expected)
-    fill(supernet, state, path)
+        space, state = space.with_options(qkv_bias_sharing="contiguous"), from_official(state)
+    supernet = Supernet(space)
+    load_weights(supernet, state, path)
     return supernet
 
 
 @torch.no_grad()
-def fill(supernet: Supernet, state: Mapping[str, Tensor], source: Path) -> None:
+def load_weights(supernet: Supernet, state: Mapping[str, Tensor], source: Path) -> None:
     """Copies weights in. Where the space varies a dimension, wider weights are cut by the sharing rules."""
     smallest = {name: weight.shape for name, weight in supernet.slices(supernet.space.root.smallest()).items()}
     for name, weight in supernet.shared().items():
@@ -80,162 +78,12 @@ def fill(supernet: Supernet, state: Mapping[str, Tensor], source: Path) -> None:
                 f"{source}: {name} is {list(state[name].shape)}, {supernet.space.name} needs {list(weight.shape)}; "
                 "it is of another space or of other model options (img_size, num_classes ...)"
             )
-        copy_common(state[name], weight, rule_for(name, supernet.rules), weight.shape)
+        copy_slice(state[name], weight, rule_for(name, supernet.rules), weight.shape)
 
 
-def fits(given: torch.Size, needed: torch.Size, smallest: torch.Size | None) -> bool:
+def fits(given: Size, needed: Size, smallest: Size | None) -> bool:
     """Whether a weight can be cut to the needed shape: wider only where small members are narrower."""
     if len(given) != len(needed):
         return False
     elastic = [a < b for a, b in zip(smallest or [0] * len(needed), needed, strict=True)]
-    return all(g == n or (g > n and free) for g, n, free in zip(given, needed, elastic, strict=True))
-
-
-def retupled(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as they were before JSON turned their tuples into lists, which are not hashable."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Weights of one supernet in another of the same family: what both have is copied, the rest stays as it was.
-#
-# Where does an entry of the old tensor belong in the new one? The sharing rule knows: applied to the old tensor and the
-# shape that both have it gives the values, applied to the numbers 0, 1, 2 ... in the shape of the new one it gives
-# their
-# places. A member of both spaces then computes in the new supernet what it computed in the old one.
-#
-# One rule has no single answer: Multi-Head Sharing cuts by the number of heads of the member. So values go to the
-# places
-# of every number of heads that both spaces have, the largest last. Where places collide, as they do when the channels
-# grow to less than twice as many, members with the most heads stay exact and others do not; `Carried` names the
-# tensors.
-# ----------------------------------------------------------------------------------------------------------------------
-
-Users = dict[int, Size]
-"""The largest shape in which members use a tensor, by their number of heads; 1 where heads do not matter."""
-
-
-@dataclass(frozen=True)
-class Carried:
-    """How many of the new supernet's tensors came from the old one.
-
-    Args:
-        whole: All of their entries came.
-        part: Some came, for the old tensor was smaller.
-        fresh: None came, for the old supernet had no such tensor.
-        inexact: Names of tensors that members of both spaces may read in another order than before.
-    """
-
-    whole: int
-    part: int
-    fresh: int
-    inexact: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        note = f"; {len(self.inexact)} of them fit only the members with the most heads" if self.inexact else ""
-        return f"{self.whole} tensors came whole, {self.part} in part, {self.fresh} are fresh{note}"
-
-
-@torch.no_grad()
-def carry_over(old: Supernet, new: Supernet) -> Carried:
-    """Copies into the new supernet what the old one has of it.
-
-    >>> import nasformer
-    >>> space = nasformer.get_space("autoformer-micro", img_size=8)
-    >>> wider = space.with_choices({"embed_dim": [48, 64, 80], "blocks.depth": [3, 4]})
-    >>> old, new = Supernet(space), Supernet(wider, seed=1)
-    >>> print(carry_over(old, new))
-    21 tensors came whole, 51 in part, 0 are fresh
-    >>> arch, x = wider.root.smallest(), torch.randn(1, 3, 8, 8)
-    >>> torch.equal(old.eval()(x, arch), new.eval()(x, arch))
-    True
-    """
-    check_same_model(old.space, new.space)
-    given, before, after = old.shared(), users(old), users(new)
-    counts, inexact = {"whole": 0, "part": 0, "fresh": 0}, []
-    for name, weight in new.shared().items():
-        if name not in given:
-            counts["fresh"] += 1
-            continue
-        cuts = [(rule_of(name, new, heads), shape) for heads, shape in common(before[name], after[name])]
-        came = torch.zeros_like(weight, dtype=torch.bool)
-        for rule, shape in cuts:
-            copy_common(given[name], weight, rule, shape)
-            copy_common(torch.ones_like(given[name], dtype=torch.bool), came, rule, shape)
-        counts["whole" if came.all() else "part"] += 1
-        if not all(torch.equal(rule(weight, shape), rule(given[name], shape).to(weight)) for rule, shape in cuts[1:]):
-            inexact.append(name)
-    return Carried(**counts, inexact=tuple(inexact))
-
-
-def copy_common(given: Tensor, weight: Tensor, rule: Rule, shape: Size) -> None:
-    """Copies what a rule cuts to a shape out of one tensor to the places that it cuts out of another."""
-    values = rule(given, shape).to(weight)
-    if shape == weight.shape:
-        weight.copy_(values)
-        return
-    numbers = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
-    flat = weight.flatten().index_copy(0, rule(numbers, shape).flatten(), values.flatten())
-    weight.copy_(flat.view(weight.shape))
-
-
-def common(before: Users, after: Users) -> list[tuple[int, Size]]:
-    """What to copy, last things last: the shape that both have by so many heads, for each number that both have.
-
-    Before that comes all of the tensor by the most heads that the new one has, for entries that no member of both uses.
-    """
-    everything = Size(map(min, largest(before), largest(after)))
-    heads = sorted(before.keys() & after.keys())
-    return [(max(after), everything), *((count, Size(map(min, before[count], after[count]))) for count in heads)]
-
-
-def largest(users: Users) -> Size:
-    return Size(map(max, zip(*users.values(), strict=True)))
-
-
-def rule_of(name: str, supernet: Supernet, heads: int) -> Rule:
-    rule = declared_rule(name, supernet.rules)
-    return rule.bound({rule.option: heads}) if isinstance(rule, MultiHead) else rule
-
-
-def users(supernet: Supernet) -> Mapping[str, Users]:
-    """Who uses each of the shared tensors: all of it, but for those that are cut by heads."""
-    found: dict[str, Users] = {name: {1: weight.shape} for name, weight in supernet.shared().items()}
-    cut_by_heads = {name for name in found if isinstance(declared_rule(name, supernet.rules), MultiHead)}
-    if not cut_by_heads:
-        return found
-    found |= {name: {} for name in cut_by_heads}
-    for name, heads, shape in uses_by_heads(supernet):
-        found[name][heads] = Size(map(max, shape, found[name].get(heads, shape)))
-    return found
-
-
-def uses_by_heads(supernet: Supernet) -> Iterator[tuple[str, int, Size]]:
-    """Name, number of heads and shape of every tensor that is cut by heads, in the largest members with each number."""
-    for root in by_heads(supernet.space.root, {r.option for r in supernet.rules.values() if isinstance(r, MultiHead)}):
-        for arch in corners(root):
-            for segment in supernet.space.plan(arch):
-                options: dict[str, Any] = dict(segment.options)
-                for part in supernet.skeleton(segment).parts:
-                    name = f"{segment.name}.{part.name}"
-                    rule = declared_rule(name, supernet.rules)
-                    if isinstance(rule, MultiHead):
-                        yield name, options.get(rule.option, 1), part.shape
-
-
-def by_heads(root: Struct, options: set[str]) -> Iterator[Struct]:
-    """The space for each number of heads alone: dimensions that end in the name of the option say how many."""
-    heads = {name: choice for name, choice in dimensions(root).items() if name.rpartition(".")[2] in options}
-    for count in sorted({value for choice in heads.values() for value in choice.values}):
-        yield root.replaced({name: Choice(count) for name, choice in heads.items() if count in choice.values})
-
-
-def check_same_model(old: Space, new: Space) -> None:
-    """Refuses supernets that differ in more than their choices."""
-    if old.model is not new.model:
-        raise UserError(f"weights of {old.name} do not fit {new.name}: they are of different families")
-    free = new.model.options_of(new.root)
-    for name, value in new.full_options.items():
-        if name not in free and old.full_options[name] != value:
-            options = f"{name}={old.full_options[name]}", f"{name}={value}"
-            raise UserError(f"weights of {old.name} with {options[0]} do not fit {new.name} with {options[1]}")
+    return all(g == n or (g > n and varies) for g, n, varies in zip(given, needed, elastic, strict=True))

@@ -1,13 +1,16 @@
 """One set of shared weights that runs every arch of a space, by slices.
 
-There are no elastic twins of layers: the supernet runs the *static* layers of an arch, with slices of the shared
-weights in place of their own. So what it computes is, by construction, what the extracted model computes.
+A forward pass goes through the plan of the arch, segment by segment. Each segment runs the *static* layer of its kind,
+with slices of the shared weights in place of its parameters; the sharing rules of the family say which slices. There
+are no elastic twins of layers, so what the supernet computes is, by construction, what the extracted model computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
+from html import escape
 from typing import Any, NamedTuple
 
 import torch
@@ -15,108 +18,14 @@ from torch import Size, Tensor, nn
 from torch.func import functional_call
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
+from nasformer.families.base import Backbone, container
 from nasformer.families.segment import Segment
-from nasformer.families.sharing import MultiHead, Rule, rule_for
+from nasformer.families.sharing import SharingRule, SharingRules, rule_for
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import set_drop_path
 from nasformer.space.arch import Arch
-from nasformer.space.dimensions import apart
+from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The weightless layer through which all segments of one kind run.
-# ----------------------------------------------------------------------------------------------------------------------
-
-Run = Callable[[Tensor, Sequence[Tensor], Tensor | None], Tensor]
-
-
-class Part(NamedTuple):
-    """One shared tensor of a layer: its name, its rule and its shape; learned, or a statistic of batch norm."""
-
-    name: str
-    rule: Rule
-    shape: Size
-    learned: bool
-
-
-class Skeleton:
-    """A layer without weights: called with the shared weights, it takes its slices of them and runs.
-
-    Slicing happens inside the call, so that a compiled skeleton fuses it with the casts that autocast asks for, and
-    its backward writes each full-size gradient once. Batch norm updates its slices of the shared statistics in place.
-    """
-
-    def __init__(
-        self,
-        segment: Segment,
-        rules: Mapping[str, Rule | MultiHead],
-        device: torch.device,
-        compile_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        with torch.random.fork_rng(devices=[]):  # weights are drawn in vain, and drop path must not notice
-            layer = Segment("", *segment.kind).build().to(device)
-        options = dict(segment.options)
-        self.parts = [
-            Part(name, rule_for(name, rules, options), tensor.shape, isinstance(tensor, nn.Parameter))
-            for name, tensor in layer.state_dict(keep_vars=True).items()
-        ]
-        self.names = [part.name for part in self.parts]
-        self.device, self.rates = device, dict[float, Tensor]()
-        self.stochastic = [name for name, _ in layer.named_buffers() if name.endswith("drop_path.rate")]
-        self.layer = without_weights(layer)
-        self.runs = {training: self.bind(training, compile_options) for training in (True, False)}
-
-    def __call__(self, x: Tensor, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
-        rate = self.rate(drop_path) if self.stochastic and training else None
-        return self.runs[training](x, weights, rate)
-
-    def rate(self, drop_path: float) -> Tensor:
-        if drop_path not in self.rates:
-            self.rates[drop_path] = torch.tensor(drop_path, device=self.device)
-        return self.rates[drop_path]
-
-    def fill(self, weights: Sequence[Tensor], drop_path: float) -> nn.Module:
-        """An ordinary layer with copies of its slices: several times faster than building one and drawing weights."""
-        layer = deepcopy(self.layer)
-        own = {name: tensor.clone() for name, tensor in slices(self.parts, weights).items()}
-        learned = {part.name: nn.Parameter(own[part.name]) for part in self.parts if part.learned}
-        layer.load_state_dict({**own, **learned}, assign=True)
-        set_drop_path(layer, drop_path)
-        return layer.requires_grad_()
-
-    def bind(self, training: bool, compile_options: Mapping[str, Any] | None) -> Run:
-        layer, parts, stochastic = deepcopy(self.layer).train(training), self.parts, self.stochastic
-
-        def run(x: Tensor, weights: Sequence[Tensor], rate: Tensor | None) -> Tensor:
-            tensors = slices(parts, weights)
-            if rate is not None:
-                tensors |= dict.fromkeys(stochastic, rate)
-            # A layer has no weight twice; to look for such takes a sixth of the time that Python takes.
-            return functional_call(layer, tensors, (x,), tie_weights=False)
-
-        if compile_options is None:
-            return run
-        # The compiler keeps its graphs by code object and gives up after a few of them: one object per kind.
-        run.__code__ = run.__code__.replace()
-        return torch.compile(run, dynamic=False, **compile_options)
-
-
-def slices(parts: Sequence[Part], weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    return {part.name: part.rule(weight, part.shape) for part, weight in zip(parts, weights, strict=True)}
-
-
-def without_weights(layer: nn.Module) -> nn.Module:
-    """The layer with all that is shared on the meta device; constants such as index tables stay."""
-    for module in layer.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
-        for name, buffer in module._buffers.items():
-            if buffer is not None and name not in module._non_persistent_buffers_set:
-                module._buffers[name] = buffer.to("meta")
-    return layer
-
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
 COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False}
@@ -128,11 +37,13 @@ class Supernet(nn.Module):
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-micro", img_size=8, patch_size=4)
     >>> supernet, arch, x = Supernet(space), space.sample(seed=1), torch.randn(2, 3, 8, 8)
+    >>> supernet
+    Supernet('autoformer-micro', 311,114 shared parameters, cpu)
     >>> torch.equal(supernet.eval()(x, arch), supernet.extract(arch)(x))
     True
 
     Args:
-        space: Which archs there are, and which model each one is.
+        space: Which archs there are, and which network each one is.
         seed: Seed of the initial weights.
     """
 
@@ -153,10 +64,6 @@ class Supernet(nn.Module):
         """Whether there is batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
-    def shared(self) -> dict[str, Tensor]:
-        """All that archs share, by name: the weights, and the statistics of batch norm where a family has it."""
-        return {**dict(self.weights.named_parameters()), **dict(self.weights.named_buffers())}
-
     def forward(self, x: Tensor, arch: Arch) -> Tensor:
         shared = self.shared()
         for segment in self.space.plan(arch):
@@ -164,6 +71,10 @@ class Supernet(nn.Module):
             weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
             x = skeleton(x, weights, segment.drop_path, self.training)
         return x
+
+    def shared(self) -> dict[str, Tensor]:
+        """All shared tensors by name: the weights, and the statistics of batch norm where a family has it."""
+        return {**dict(self.weights.named_parameters()), **dict(self.weights.named_buffers())}
 
     def skeleton(self, segment: Segment) -> Skeleton:
         """The weightless layer of this kind of segment, built once."""
@@ -183,75 +94,170 @@ class Supernet(nn.Module):
 
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
-        """The arch as an ordinary model with its own copy of the weights, and of statistics as they are."""
-        shared = self.shared()
-        model = self.space.model(arch, layer_of=lambda segment: self.filled(segment, shared), **self.space.options)
-        return model.train(self.training)
+        """The arch as an ordinary model with copies of its weights, and of statistics as they are."""
+        build_layer = partial(self.extract_layer, shared=self.shared())
+        return self.space.model(arch, build_layer=build_layer, **self.space.options).train(self.training)
 
     @torch.no_grad()
-    def filled(self, segment: Segment, shared: Mapping[str, Tensor]) -> nn.Module:
-        """The layer of a segment as an ordinary one, with its own copy of its slices of what is `shared`."""
+    def extract_layer(self, segment: Segment, shared: Mapping[str, Tensor]) -> nn.Module:
+        """The layer of a segment as an ordinary one, with copies of its slices of the shared tensors."""
         skeleton = self.skeleton(segment)
-        return skeleton.fill([shared[f"{segment.name}.{name}"] for name in skeleton.names], segment.drop_path)
+        return skeleton.with_weights([shared[f"{segment.name}.{name}"] for name in skeleton.names], segment.drop_path)
 
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compiles one graph per kind of segment (12 for AutoFormer-T), not one per arch.
 
-        Options are those of torch.compile.
+        Args:
+            options: Those of torch.compile.
         """
         self.compile_options = options or {"options": COMPILE_OPTIONS}
         self.skeletons.clear()
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the shared weights that no weight decay should touch."""
-        ends = tuple(self.space.model.undecayed)
-        return {name for name, _ in self.named_parameters() if name.endswith(ends)}
+        """Names of the shared weights without weight decay."""
+        suffixes = tuple(self.space.model.no_decay_suffixes)
+        return {name for name, _ in self.named_parameters() if name.endswith(suffixes)}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Supernet:
-        self.skeletons.clear()  # their constants live where the weights lived
+        self.skeletons.clear()  # their constants stay on the device where the weights were
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "skeletons": {}}  # compiled code is neither copied nor pickled
 
+    def __repr__(self) -> str:
+        return f"Supernet({self.space.name!r}, {self._size()})"
+
+    def _repr_html_(self) -> str:
+        """Space, size and device, for notebooks."""
+        return f"<div><b>Supernet</b>, {escape(self._size())}{self.space._repr_html_()}</div>"
+
+    def _size(self) -> str:
+        return f"{sum(weight.numel() for weight in self.parameters()):,} shared parameters, {self.device}"
+
 
 def shared_weights(space: Space, seed: int) -> nn.Module:
     """The union of the weights of the largest members, each as large as its largest user has it.
 
-    One largest member has every weight, unless the space has alternatives: then each alternative's does its part.
-    The running statistics of batch norm are shared like weights, as buffers.
+    One largest member has every weight, unless the space has alternatives: then the largest member of each alternative
+    adds its own. The running statistics of batch norm are shared like weights, as buffers.
     """
     check_largest(space)
-    weights: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for arch in corners(space.root):
-            for name, weight in space.build(arch).state_dict(keep_vars=True).items():
-                if name not in weights or weight.numel() > weights[name].numel():
-                    weights[name] = weight
-    root = nn.Module()
-    for name, weight in weights.items():
+            for name, tensor in space.build(arch).state_dict(keep_vars=True).items():
+                if name not in tensors or tensor.numel() > tensors[name].numel():
+                    tensors[name] = tensor
+    weights = nn.Module()
+    for name, tensor in tensors.items():
         path, _, last = name.rpartition(".")
-        if isinstance(weight, nn.Parameter):
-            owner(root, path).register_parameter(last, weight)
+        if isinstance(tensor, nn.Parameter):
+            container(weights, path).register_parameter(last, tensor)
         else:
-            owner(root, path).register_buffer(last, weight)
-    return root
+            container(weights, path).register_buffer(last, tensor)
+    return weights
 
 
 def check_largest(space: Space) -> None:
     """Refuses a space whose rules keep its largest values apart: no member would have the weights that all need."""
-    for name, value in apart(space.root).items():
+    for name, value in values_beyond_corners(space.root).items():
         raise UserError(
             f"{space.name} has no largest member, which a supernet needs: by its rules, {name}={value} goes only with "
             "smaller values of others; choose values whose largest go together"
         )
 
 
-def owner(root: nn.Module, path: str) -> nn.Module:
-    """The module at a dotted path, made of empty containers where there is none yet."""
-    for part in filter(None, path.split(".")):
-        if not hasattr(root, part):
-            root.add_module(part, nn.Module())
-        root = getattr(root, part)
-    return root
+class Part(NamedTuple):
+    """A shared tensor of a layer: its name, sharing rule and shape; learned, or a statistic of batch norm."""
+
+    name: str
+    rule: SharingRule
+    shape: Size
+    learned: bool
+
+
+Forward = Callable[[Tensor, Sequence[Tensor], Tensor | None], Tensor]
+"""The forward pass of a skeleton: input, shared weights and, where there is stochastic depth, its rate."""
+
+
+class Skeleton:
+    """A layer without weights, through which all segments of one kind run: it slices the shared weights and runs.
+
+    Slicing happens inside the call, so that a compiled skeleton fuses it with the casts that autocast asks for, and
+    its backward writes each full-size gradient once. Batch norm updates its slices of the shared statistics in place.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        rules: SharingRules,
+        device: torch.device,
+        compile_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        with torch.random.fork_rng(devices=[]):  # initial weights are thrown away; stochastic depth must not notice
+            layer = Segment("", *segment.kind).build().to(device)
+        options = dict(segment.options)
+        self.parts = [
+            Part(name, rule_for(name, rules, options), tensor.shape, isinstance(tensor, nn.Parameter))
+            for name, tensor in layer.state_dict(keep_vars=True).items()
+        ]
+        self.names = [part.name for part in self.parts]
+        self.device, self.rates = device, dict[float, Tensor]()
+        self.drop_paths = [name for name, _ in layer.named_buffers() if name.endswith("drop_path.rate")]
+        self.layer = without_weights(layer)
+        self.forwards = {training: self.make_forward(training, compile_options) for training in (True, False)}
+
+    def __call__(self, x: Tensor, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
+        rate = self.rate(drop_path) if self.drop_paths and training else None
+        return self.forwards[training](x, weights, rate)
+
+    def rate(self, drop_path: float) -> Tensor:
+        """A stochastic-depth rate as a tensor, made once."""
+        if drop_path not in self.rates:
+            self.rates[drop_path] = torch.tensor(drop_path, device=self.device)
+        return self.rates[drop_path]
+
+    def make_forward(self, training: bool, compile_options: Mapping[str, Any] | None) -> Forward:
+        """The forward pass in training or evaluation mode, perhaps compiled."""
+        layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
+
+        def forward(x: Tensor, weights: Sequence[Tensor], rate: Tensor | None) -> Tensor:
+            tensors = slice_parts(parts, weights)
+            if rate is not None:
+                tensors |= dict.fromkeys(drop_paths, rate)
+            # No layer has tied weights, and looking for them takes a sixth of the time that Python takes.
+            return functional_call(layer, tensors, (x,), tie_weights=False)
+
+        if compile_options is None:
+            return forward
+        # The compiler keeps its graphs by code object and gives up after a few of them: one object per kind.
+        forward.__code__ = forward.__code__.replace()
+        return torch.compile(forward, dynamic=False, **compile_options)
+
+    def with_weights(self, weights: Sequence[Tensor], drop_path: float) -> nn.Module:
+        """An ordinary layer with copies of its slices: several times faster than building and initialising one."""
+        layer = deepcopy(self.layer)
+        copies = {name: tensor.clone() for name, tensor in slice_parts(self.parts, weights).items()}
+        learned = {part.name: nn.Parameter(copies[part.name]) for part in self.parts if part.learned}
+        layer.load_state_dict({**copies, **learned}, assign=True)
+        set_drop_path(layer, drop_path)
+        return layer.requires_grad_()
+
+
+def slice_parts(parts: Sequence[Part], weights: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The slices of the shared weights that a layer uses, by name."""
+    return {part.name: part.rule(weight, part.shape) for part, weight in zip(parts, weights, strict=True)}
+
+
+def without_weights(layer: nn.Module) -> nn.Module:
+    """The layer with its weights and statistics on the meta device; constants such as index tables stay."""
+    for module in layer.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                module._buffers[name] = buffer.to("meta")
+    return layer

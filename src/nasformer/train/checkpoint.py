@@ -1,10 +1,12 @@
 """Checkpoints of a training: all that the rest of it depends on, in a folder that is whole or not there.
 
-Random numbers need no saving: every draw is a function of (seed, step).
+A checksum of each file shows damage, and the checkpoint before is kept meanwhile. Random numbers need no saving: every
+draw is a function of (seed, step). Below: the one time that a training goes back, when its loss is not finite.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -22,62 +24,117 @@ from torch import Tensor, nn
 from nasformer.data.loaders import Batch, BatchSource
 from nasformer.errors import UserError
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
+from nasformer.utils.progress import say
 
 Parts = dict[str, dict[str, Tensor]]
 """The state of a training: weights, optimizer and, where there is one, average, each by the names of weights."""
+SETTINGS, CHECKSUMS = "settings.json", "checksums"
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that cannot be read or is not as it was written; the message names the file."""
 
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of one training; only the newest is kept.
+    """The checkpoints of one training: the newest and one before it are kept, of a finished training the last.
 
     Args:
         folder: Where they live.
         settings: What the training was started with; a checkpoint of other settings is refused.
+        quiet: Says nothing of damaged ones.
     """
 
     folder: Path
     settings: dict[str, Any]
+    quiet: bool = False
 
-    def save(self, step: int, parts: Parts) -> None:
-        draft, final = self.folder / f".step-{step}.tmp", self.folder / f"step-{step}"
+    def __post_init__(self) -> None:
+        self.settings = json.loads(json.dumps(self.settings))  # as it will be read: tuples are lists there
+
+    def save(self, step: int, parts: Parts, *, keep: int | None = None, last: bool = False) -> None:
+        """Writes a checkpoint, then removes others.
+
+        Args:
+            keep: The step of the one that is kept beside it; None: the newest before it.
+            last: Whether it is that of a finished training, which needs no other.
+        """
+        draft, final = self.folder / f".step-{step}.tmp", self.path(step)
         shutil.rmtree(draft, ignore_errors=True)
         for name, tensors in parts.items():
             save_tensors(draft / f"{name}.safetensors", tensors)
-        write_json(draft / "settings.json", self.settings)
+        checksums = {file.name: file_digest(file) for file in sorted(draft.iterdir())}
+        checksums[SETTINGS] = json_digest(self.settings)
+        write_json(draft / SETTINGS, {**self.settings, CHECKSUMS: checksums})
+        shutil.rmtree(final, ignore_errors=True)  # such as a damaged one
         os.replace(draft, final)
-        for old in self.folder.iterdir():  # also what a kill left half written
-            if old not in (final, self.rollback_path):
-                shutil.rmtree(old, ignore_errors=True)
+        older = [other for other in self.steps() if other < step]
+        self.remove_others([step, *([keep] if keep is not None else older[-1:] if not last else [])])
 
-    @property
-    def rollback_path(self) -> Path:
-        return self.folder / "rollback.json"
+    def remove_others(self, steps: list[int]) -> None:
+        """Removes all but these checkpoints; also what a kill left half written."""
+        kept = {self.rollback_path, *map(self.path, steps)}
+        for path in self.folder.iterdir():
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
 
-    def note_rollback(self, facts: Mapping[str, Any]) -> None:
-        """Beside the checkpoints, not in one: it holds for steps, whichever checkpoint a training goes on from."""
-        write_json(self.rollback_path, {"settings": self.settings, "rollback": facts})
+    def clear(self) -> None:
+        for step in self.steps():
+            shutil.rmtree(self.path(step), ignore_errors=True)
 
-    def noted_rollback(self) -> dict[str, Any] | None:
-        """The facts noted; but not those of other settings, which left no checkpoint behind."""
-        found = read_json(self.rollback_path) if self.rollback_path.exists() else {}
-        return found["rollback"] if found.get("settings") == json.loads(json.dumps(self.settings)) else None
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step}"
 
     def steps(self) -> list[int]:
-        found = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
-        return sorted(int(match[1]) for match in found if match)
+        names = (re.fullmatch(r"step-(\d+)", path.name) for path in self.folder.glob("step-*"))
+        return sorted(int(match[1]) for match in names if match)
 
-    def load(self) -> tuple[int, Parts]:
-        """The newest checkpoint's step and tensors; step 0 and nothing where there is none."""
-        if not self.steps():
-            return 0, {}
-        step = self.steps()[-1]
-        folder = self.folder / f"step-{step}"
-        self.check(read_json(folder / "settings.json"))
-        return step, {path.stem: read_tensors(path) for path in folder.glob("*.safetensors")}
+    def load(self, start_over: bool = False) -> tuple[int, Parts]:
+        """The newest sound checkpoint's step and tensors; step 0 and nothing where there is none.
 
-    def check(self, found: dict[str, Any]) -> None:
-        before, now = flat(found), flat(self.settings)
+        Args:
+            start_over: Whether step 0 will do as well where all checkpoints are damaged.
+        """
+        damages = list[str]()
+        for step in reversed(self.steps()):
+            try:
+                settings, parts = self.read(step)
+            except DamagedCheckpoint as error:
+                damages.append(str(error))
+                continue
+            self.check(settings)
+            self._warn(damages, f"going on from the checkpoint before, at step {step}")
+            return step, parts
+        if damages and not start_over:
+            raise UserError(
+                f"{damages[0]}, and there is no other checkpoint; restore it, or remove {self.folder} to start over"
+            )
+        self._warn(damages, "starting over")
+        return 0, {}
+
+    def _warn(self, damages: list[str], then: str) -> None:
+        for damage in [] if self.quiet else damages:
+            say(f"{damage}; {then}")
+
+    def read(self, step: int) -> tuple[dict[str, Any], Parts]:
+        """A checkpoint's settings and tensors, verified; those of versions without checksums are taken as they are."""
+        folder = self.path(step)
+        try:
+            settings = read_json(folder / SETTINGS)
+            checksums = settings.pop(CHECKSUMS, None)
+            if checksums is not None:
+                verify(folder, settings, checksums)
+            parts = {path.stem: read_tensors(path) for path in folder.glob("*.safetensors")}
+        except (UserError, OSError) as error:
+            raise DamagedCheckpoint(str(error).split("; ")[0]) from error
+        for name in ("weights", "optimizer"):
+            if name not in parts:
+                raise DamagedCheckpoint(f"{folder / name}.safetensors is missing")
+        return settings, parts
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Refuses a checkpoint of other settings by the name of the first that differs."""
+        before, now = flat(settings), flat(self.settings)
         for name, value in now.items():
             if before.get(name) != value:
                 raise UserError(
@@ -85,17 +142,54 @@ class Checkpoints:
                     "go on with the old setting or use another --out folder"
                 )
 
+    @property
+    def rollback_path(self) -> Path:
+        return self.folder / "rollback.json"
+
+    def save_rollback(self, rollback: Rollback) -> None:
+        """Beside the checkpoints, not in one: it holds for steps, whichever checkpoint a training goes on from."""
+        write_json(self.rollback_path, {"settings": self.settings, "rollback": asdict(rollback)})
+
+    def load_rollback(self) -> Rollback | None:
+        """The rollback of this training; but not one of other settings, which left no checkpoint behind."""
+        if not self.rollback_path.exists():
+            return None
+        saved = read_json(self.rollback_path)
+        try:
+            settings, rollback = saved["settings"], Rollback(**saved["rollback"])
+            if not isinstance(rollback.back_to + rollback.shift, int):
+                raise TypeError
+        except (KeyError, TypeError):
+            raise UserError(f"{self.rollback_path} is damaged; restore it or start in another folder") from None
+        return rollback if settings == self.settings else None
+
+
+def verify(folder: Path, settings: dict[str, Any], checksums: Any) -> None:
+    """Compares files and settings of a checkpoint with their checksums."""
+    if not isinstance(checksums, dict) or checksums.get(SETTINGS) != json_digest(settings):
+        raise UserError(f"{folder / SETTINGS} is damaged (its checksum differs)")
+    for name, checksum in checksums.items():
+        if name != SETTINGS and not (folder / name).exists():
+            raise UserError(f"{folder / name} is missing")
+        if name != SETTINGS and file_digest(folder / name) != checksum:
+            raise UserError(f"{folder / name} is damaged (its checksum differs)")
+
+
+def file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def json_digest(content: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by their dotted names, so that a message can name the one that differs."""
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
-
-
-def copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
+        named |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return named
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -110,29 +204,24 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    parameters = dict(model.named_parameters())
+    """Replaces the optimizer's state by a saved one."""
+    parameters, fused = dict(model.named_parameters()), bool(optimizer.param_groups[0].get("fused"))
+    optimizer.state.clear()
     for label, tensor in tensors.items():
         name, _, key = label.rpartition(":")
         parameter = parameters[name]
         # AdamW keeps its step count on the CPU unless it is fused
-        device = parameter.device if tensor.ndim or fused(optimizer) else torch.device("cpu")
+        device = parameter.device if tensor.ndim or fused else torch.device("cpu")
         optimizer.state[parameter][key] = tensor.to(device, copy=True)
 
 
-def fused(optimizer: torch.optim.Optimizer) -> bool:
-    return bool(optimizer.param_groups[0].get("fused"))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A second chance for a training whose loss or weights are no numbers any more.
-#
+# Rollback: a second chance for a training whose loss or weights are not finite.
 # Everything random is a function of (seed, step), so the same steps would give the same result again. Hence from the
 # step that the training goes back to, it draws as if that many epochs later, past its end, where it would never have
 # come (other batches, archs and dropped layers), and with half the learning rate. Where it goes back to depends on the
 # settings alone, not on the moments of checkpoints; so a killed training still ends as one that ran through.
-# ----------------------------------------------------------------------------------------------------------------------
 
-SLOWER = 0.5
+ROLLBACK_LR = 0.5
 """What the learning rate is multiplied by from there to the end: what fails is most often too high a rate."""
 
 
@@ -152,12 +241,13 @@ class Rollback:
     """That a training went back, and how it goes on.
 
     Args:
-        back_to: The step it went back to, and failed: the one at which the trouble was seen.
+        back_to: The step it went back to.
+        failed: The step at which the trouble was seen.
         what: What was not finite.
         shift: By how many steps later its random draws are.
 
-    >>> rollback = Rollback.of(4, NotFinite("loss", 6), total=20, steps_per_epoch=8)
-    >>> rollback.draw(3), rollback.draw(4), rollback.slower(3), rollback.slower(4)
+    >>> rollback = Rollback.after(NotFinite("loss", 6), back_to=4, total=20, steps_per_epoch=8)
+    >>> rollback.draw(3), rollback.draw(4), rollback.lr_factor(3), rollback.lr_factor(4)
     (3, 28, 1.0, 0.5)
     """
 
@@ -167,23 +257,21 @@ class Rollback:
     shift: int
 
     @classmethod
-    def of(cls, back_to: int, trouble: NotFinite, total: int, steps_per_epoch: int) -> Rollback:
-        """Whole epochs, so that an epoch still shows each image once."""
+    def after(cls, trouble: NotFinite, back_to: int, total: int, steps_per_epoch: int) -> Rollback:
+        """The draws shift by whole epochs, so that an epoch still shows each image once."""
         return cls(back_to, trouble.step, trouble.what, math.ceil(total / steps_per_epoch) * steps_per_epoch)
 
     def draw(self, step: int) -> int:
+        """The step whose random draws this step has."""
         return step + self.shift if step >= self.back_to else step
 
-    def slower(self, step: int) -> float:
-        return SLOWER if step >= self.back_to else 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def lr_factor(self, step: int) -> float:
+        return ROLLBACK_LR if step >= self.back_to else 1.0
 
     def __str__(self) -> str:
         return (
             f"the {self.what} was not finite at step {self.failed}: training went back to step {self.back_to}, and on "
-            f"from there with other random draws and {SLOWER:g} of the learning rate"
+            f"from there with other random draws and {ROLLBACK_LR:g} of the learning rate"
         )
 
 
@@ -195,7 +283,5 @@ def batches_from(source: BatchSource, start: int, rollback: Rollback | None) -> 
     yield from source.train_batches(rollback.draw(start) if rollback else start)
 
 
-def check_finite(model: nn.Module, step: int) -> None:
-    """A finite loss may have had a gradient that is not; the weights then are not finite either."""
-    if not torch.stack(torch._foreach_norm(list(model.parameters()))).sum().isfinite():
-        raise NotFinite("weights' norm", step)
+def weights_are_finite(model: nn.Module) -> bool:
+    return bool(torch.stack(torch._foreach_norm(list(model.parameters()))).sum().isfinite())

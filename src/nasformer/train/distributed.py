@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,23 @@ class World:
 
     def agree(self, decision: bool, device: torch.device) -> bool:
         """What the main process has decided."""
+        return self.any(decision and self.main, device=device)[0]
+
+    def any(self, *flags: bool, device: torch.device) -> list[bool]:
+        """For each flag, whether any process has set it."""
         if self.size == 1:
-            return decision
-        told = torch.tensor([decision], dtype=torch.int64, device=device)
-        dist.broadcast(told, 0)
-        return bool(told)
+            return list(flags)
+        together = torch.tensor(flags, dtype=torch.int64, device=device)
+        dist.all_reduce(together, dist.ReduceOp.MAX)
+        return [bool(flag) for flag in together.tolist()]
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the processes, number by number, whichever numbers are asked for together."""
+        if self.size == 1:
+            return values
+        rows = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(rows, values)
+        return torch.stack(rows).mean(0)
 
 
 def join_world(device: torch.device) -> World:

@@ -1,4 +1,4 @@
-"""The precision to compute in."""
+"""Evaluation: accuracy and loss of a model and of subnets with inherited weights, and which classes are confused."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.supernet import Supernet
+
+KEPT = 8
+"""Models kept: an arch is judged on one split, then on another, then shipped."""
+EVALUATION_BATCH = 512
 
 
 def autocast(device: torch.device, precision: str = "auto") -> AbstractContextManager[object]:
@@ -24,14 +30,6 @@ def autocast(device: torch.device, precision: str = "auto") -> AbstractContextMa
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Accuracy: of a model, or of an arch with the weights it inherits from a supernet.
-# ----------------------------------------------------------------------------------------------------------------------
-
-KEPT = 8
-"""Models kept: an arch is judged on one split, then on another, then shipped."""
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -39,41 +37,48 @@ def evaluate(
     split: Split = "test",
     *,
     arch: Arch | None = None,
-    batch_size: int = 512,
+    batch_size: int = EVALUATION_BATCH,
     precision: str = "auto",
 ) -> dict[str, float]:
-    """Top-1 and top-5 accuracy (0 to 1) on a split.
+    """Top-1 and top-5 accuracy (0 to 1) and the mean cross-entropy on a split.
 
     Args:
         arch: Which arch to run, if the model is a supernet.
     """
-    device = next(model.parameters()).device
-    top1, top5, count = torch.zeros((), device=device), torch.zeros((), device=device), 0
-    for guesses, labels in ranked(model, batches, split, arch=arch, batch_size=batch_size, precision=precision):
-        hits = guesses == labels[:, None]
-        top1 += hits[:, 0].sum()
-        top5 += hits.any(1).sum()
+    sums, count = torch.zeros(3, device=next(model.parameters()).device), 0
+    for logits, labels in predictions(model, batches, split, arch=arch, batch_size=batch_size, precision=precision):
+        hits = top_classes(logits) == labels[:, None]
+        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        sums += torch.stack([hits[:, 0].sum(), hits.any(1).sum(), loss])
         count += len(labels)
-    return {"accuracy": top1.item() / count, "top5": top5.item() / count}
+    if not count:
+        raise UserError(f"no image of the {split} part can be read; check the files")
+    top1, top5, loss_sum = sums.tolist()
+    return {"accuracy": top1 / count, "top5": top5 / count, "loss": loss_sum / count}
 
 
 @torch.no_grad()
-def ranked(
+def predictions(
     model: nn.Module,
     batches: BatchSource,
     split: Split,
     *,
     arch: Arch | None = None,
-    batch_size: int = 512,
+    batch_size: int = EVALUATION_BATCH,
     precision: str = "auto",
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """A split in batches: the model's five best guesses for each image (all, where there are fewer), and the labels."""
+    """A split in batches: the model's logits and the labels."""
     model.eval()
     device = next(model.parameters()).device
     for x, labels in batches.evaluation(split, batch_size):
         with autocast(device, precision):
             logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, batch_size)
-        yield logits.topk(min(5, logits.shape[1])).indices, labels
+        yield logits, labels
+
+
+def top_classes(logits: Tensor) -> Tensor:
+    """The five best guesses for each image, best first; all classes, where there are fewer."""
+    return logits.topk(min(5, logits.shape[1])).indices
 
 
 def padded(forward: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
@@ -84,10 +89,11 @@ def padded(forward: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
     return forward(torch.cat([x, x.new_zeros(missing, *x.shape[1:])]))[: len(x)]
 
 
-class Heirs:
-    """Archs with the weights they inherit from a supernet, which must not change meanwhile.
+class SubnetEvaluator:
+    """Evaluates archs with the weights they inherit from a supernet, which must not change meanwhile.
 
-    Where there is batch norm, each arch gets statistics of its own first, and the last few are kept.
+    Where there is batch norm, each arch gets statistics of its own first, and the last few are kept. Called with an
+    arch, it gives the scores of a search: on images held out of training, never on the test set.
 
     Args:
         images: How many training images these statistics are estimated on.
@@ -99,27 +105,20 @@ class Heirs:
             partial(recalibrated, supernet, batches=batches, images=images)
         )
 
+    def __call__(self, arch: Arch) -> dict[str, float]:
+        scores = self.evaluate(arch, "holdout")
+        return {"accuracy": scores["accuracy"], "loss": scores["loss"]}
+
     def accuracy(self, arch: Arch, split: Split = "test") -> float:
+        return self.evaluate(arch, split)["accuracy"]
+
+    def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
         if self.supernet.has_statistics:
-            return evaluate(self.model(arch), self.batches, split, precision=self.precision)["accuracy"]
-        return evaluate(self.supernet, self.batches, split, arch=arch, precision=self.precision)["accuracy"]
+            return evaluate(self.model(arch), self.batches, split, precision=self.precision)
+        return evaluate(self.supernet, self.batches, split, arch=arch, precision=self.precision)
 
 
-def inherited_accuracy(
-    supernet: Supernet,
-    batches: BatchSource,
-    split: Split = "holdout",
-    precision: str = "auto",
-    images: int = IMAGES,
-) -> Callable[[Arch], dict[str, float]]:
-    """The evaluator of a search: accuracy with inherited weights on images held out of training."""
-    heirs = Heirs(supernet, batches, precision, images)
-    return lambda arch: {"accuracy": heirs.accuracy(arch, split)}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which classes a model takes for which: from the counts, its accuracy by class and the classes it knows worst.
-# ----------------------------------------------------------------------------------------------------------------------
+# Confusion: accuracy by class, and which class is taken for which
 
 
 @dataclass(frozen=True)
@@ -138,10 +137,10 @@ class ClassScore:
 class Confusion:
     """How often images of a class (row) were taken for which class (column).
 
-    >>> found = Confusion(torch.tensor([[3, 1], [0, 4]]), 1.0, ["cat", "dog"])
-    >>> found.scores
+    >>> confusion = Confusion(torch.tensor([[3, 1], [0, 4]]), 1.0, ["cat", "dog"])
+    >>> confusion.scores
     {'accuracy': 0.875, 'top5': 1.0, 'images': 8}
-    >>> found.worst(1)
+    >>> confusion.worst(1)
     [ClassScore(name='cat', images=4, correct=3, accuracy=0.75, mistaken_for='dog')]
     """
 
@@ -168,15 +167,16 @@ class Confusion:
 
     def worst(self, count: int) -> list[ClassScore]:
         """The classes with the lowest accuracy; of equal ones the first."""
-        known = [(one.accuracy, place, one) for place, one in enumerate(self.by_class) if one.accuracy is not None]
-        return [one for *_, one in sorted(known)[:count]]
+        scored = [(score.accuracy, number) for number, score in enumerate(self.by_class) if score.accuracy is not None]
+        return [self.score_of(number) for _, number in sorted(scored)[:count]]
 
 
 def find_confusion(model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
     """Runs a model on a split and counts."""
     size, hits, images = len(classes), 0, 0
     pairs = torch.zeros(size * size, dtype=torch.int64)
-    for guesses, labels in ranked(model, batches, split):
+    for logits, labels in predictions(model, batches, split):
+        guesses = top_classes(logits)
         hits += int((guesses == labels[:, None]).any(1).sum())
         images += len(labels)
         pairs += torch.bincount((labels * size + guesses[:, 0]).cpu(), minlength=size * size)

@@ -1,12 +1,13 @@
-"""The training log: one JSON line per interval, the same after any number of kills.
+"""The training log: one JSON line per interval, the same after any number of kills; and the same for TensorBoard.
 
-Lines with a loss are of the training itself; lines with a "watch" hold the accuracies of some archs at that step, those
-of the doctor's under "subnets"; one with a "rollback" says that the training came back to that step, and why.
+Lines with a loss are of the training itself. Lines with a "watch" are snapshots: the accuracies of some archs at that
+step, those of the doctor's under "subnets". A line with a "rollback" says that the training went back to its step.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,12 @@ class TrainLog:
 
     def __init__(self, path: Path | None, start_step: int, tensorboard: bool = False) -> None:
         self.path = path
-        self.events = Events(path.parent, start_step) if path and tensorboard else None
+        self.events = TensorBoardEvents(path.parent, start_step) if path and tensorboard else None
         if path is not None:
-            kept = [line for line in self.read(path) if line["step"] < start_step + ("rollback" not in line)]
+            try:
+                kept = [line for line in self.read(path) if line["step"] < start_step + ("rollback" not in line)]
+            except (KeyError, TypeError):
+                raise damaged(path, "a line has no step") from None
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def append(self, line: dict[str, Any]) -> None:
@@ -40,15 +44,23 @@ class TrainLog:
         """The whole lines of a log; a last one that a kill cut short does not count."""
         if not path.exists():
             return []
-        text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
         try:
-            return [json.loads(line) for line in whole.splitlines()]
+            text = path.read_text(encoding="utf-8")
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}); restore it or start in another folder") from None
+            raise damaged(path, str(error)) from None
+
+    @staticmethod
+    def last_loss(path: Path) -> float:
+        """The loss that was written last; NaN where there is none."""
+        return next((line["loss"] for line in reversed(TrainLog.read(path)) if "loss" in line), math.nan)
 
 
-def is_watch(line: Any) -> bool:
+def damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is damaged ({reason}); restore it or start in another folder")
+
+
+def is_snapshot(line: Any) -> bool:
     return isinstance(line, dict) and "watch" in line
 
 
@@ -56,23 +68,19 @@ def is_rollback(line: Any) -> bool:
     return isinstance(line, dict) and "rollback" in line
 
 
-def watched(path: Path) -> list[dict[str, Any]]:
-    """The looks at a supernet's archs during its training: lines with step, epoch and, by name, accuracies."""
-    return [line for line in TrainLog.read(path) if is_watch(line)]
+def read_snapshots(path: Path) -> list[dict[str, Any]]:
+    """The snapshots of a supernet during its training: lines with step, epoch and, by name, accuracies."""
+    return [line for line in TrainLog.read(path) if is_snapshot(line)]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The training log for TensorBoard as well: each line's numbers as scalars, in one file that only ever grows.
-#
-# No thread and nothing to close: a line is in the file when `append` returns. A training that goes on from an earlier
-# step says so, and TensorBoard drops what was behind that step.
-# ----------------------------------------------------------------------------------------------------------------------
-
-FILE = "events.out.tfevents.0000000000.nasformer"
+EVENTS_FILE = "events.out.tfevents.0000000000.nasformer"
 
 
-class Events:
-    """Scalars by step in FOLDER/tensorboard.
+class TensorBoardEvents:
+    """The numbers of each line as scalars by step, in one file in FOLDER/tensorboard that only ever grows.
+
+    No thread and nothing to close: a line is in the file when `append` returns. A training that goes on from an earlier
+    step says so, and TensorBoard drops what was behind that step.
 
     Args:
         start_step: Where the training goes on from; what the file has behind it does not count any more.
@@ -80,7 +88,7 @@ class Events:
 
     def __init__(self, folder: Path, start_step: int = 0) -> None:
         check_installed()
-        self.path, self.start_step, self.fresh = folder / "tensorboard" / FILE, start_step, True
+        self.path, self.start_step, self.fresh = folder / "tensorboard" / EVENTS_FILE, start_step, True
 
     def append(self, line: dict[str, Any]) -> None:
         """Writes the numbers of a line of the log."""

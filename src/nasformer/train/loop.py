@@ -1,52 +1,183 @@
-"""The training loop, for supernets and for single models alike."""
+"""Training: one loop for supernets and for single models.
+
+A training starts from its newest checkpoint, or anew. Each step takes a batch and, for a supernet, the archs that its
+sampler draws, adds up their gradients and updates the weights. Steps come in intervals, each with a line in the log; a
+training whose loss is not finite at the end of an interval goes back to its start, once. Checkpoints are written by
+time, at any step. Everything random is a function of (seed, step): a training that was killed and started again with
+the same folder ends with the same weights and the same log as one that ran through.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batch, Batches, BatchSource
 from nasformer.families.base import Backbone
-from nasformer.search.budget import Budget
-from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.samplers import Sampler, make_sampler
 from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
 from nasformer.train.checkpoint import (
     Checkpoints,
+    DamagedCheckpoint,
     NotFinite,
     Parts,
     Rollback,
     batches_from,
-    check_finite,
-    copied,
     optimizer_tensors,
     restore_optimizer,
+    weights_are_finite,
 )
 from nasformer.train.distributed import World, join_world, reduce_gradients
-from nasformer.train.evaluate import autocast, inherited_accuracy
+from nasformer.train.evaluate import autocast
 from nasformer.train.log import TrainLog
 from nasformer.train.loss import Loss, load_teacher, soft_cross_entropy, with_teacher
-from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, learning_rate, make_optimizer
+from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
-from nasformer.train.watch import Watch
+from nasformer.train.signals import StopSignals, TrainingStopped
+from nasformer.train.snapshots import Snapshots
 from nasformer.utils.progress import Progress, progress, say
-from nasformer.utils.rng import Stream, mix
+from nasformer.utils.rng import Purpose, mix
+
+FIRST_CHECKPOINT = 0.1
+"""When the first checkpoint is due, as a share of the time between two."""
+STEPS_TO_AGREE = 8
+"""Steps after which several processes ask each other whether to stop or save: asking waits for the GPU."""
+INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds", "tensorboard")
+"""What a recipe says of how fast a training runs and how often it reports; all else decides its result."""
+
+
+def train_supernet(
+    supernet: Supernet,
+    data: Data | BatchSource,
+    recipe: Recipe | None = None,
+    *,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    quiet: bool = False,
+    calibration_images: int = IMAGES,
+    label: str = "supernet",
+) -> float:
+    """Trains the shared weights in place, each step on the archs that the recipe's sampler draws.
+
+    With a folder it can be killed and started again. Under torchrun every process calls it alike.
+
+    Args:
+        folder: Where log and checkpoints go; None keeps nothing.
+        settings: What else the weights depend on (data ...), to refuse a folder of another training.
+        calibration_images: How many images batch norm is estimated anew on for a snapshot of an arch.
+        label: What the progress bar calls it.
+
+    Returns:
+        The mean loss of the last interval.
+    """
+    recipe = recipe or Recipe()
+    if recipe.compile:
+        supernet.compile()
+    return fit(
+        supernet,
+        data,
+        recipe,
+        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
+        folder=folder,
+        seed=seed,
+        # No arch of its own: so the folder of a single model's training is refused.
+        settings={"space": supernet.space.name, "arch": None, **(settings or {})},
+        quiet=quiet,
+        calibration_images=calibration_images,
+        label=label,
+    )
+
+
+def train_model(
+    model: nn.Module,
+    data: Data | BatchSource,
+    recipe: Recipe | None = None,
+    *,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+    quiet: bool = False,
+    label: str = "model",
+) -> float:
+    """Trains an ordinary model in place, the whole of it in every step. Returns the mean loss of the last interval.
+
+    With a folder it can be killed and started again. Under torchrun every process calls it alike, with the same
+    weights. What a recipe says of supernets (`freeze`, `sampler`, `sandwich` ...) has no meaning here.
+    """
+    recipe = recipe or Recipe()
+    if recipe.compile:
+        model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
+    arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
+    settings = {"arch": arch, **(settings or {})}
+    return fit(model, data, recipe, folder=folder, seed=seed, settings=settings, quiet=quiet, label=label)
+
+
+def fit(
+    model: nn.Module,
+    data: Data | BatchSource,
+    recipe: Recipe,
+    *,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> float:
+    """Trains a model where its weights are, among the processes of torchrun; `options` are those of `Trainer`."""
+    device = next(model.parameters()).device
+    world = join_world(device)
+    batches = as_batches(data, recipe, seed, world, device)
+    loss = loss_of(recipe, batches, device)
+    path = Path(folder) if folder else None
+    return Trainer(model, batches, recipe, loss=loss, folder=path, seed=seed, world=world, **options).run()
+
+
+def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
+    """The batches of a dataset; a source of batches is left as it is."""
+    if not isinstance(data, Data):
+        return data
+    return Batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
+
+
+def loss_of(recipe: Recipe, batches: BatchSource, device: torch.device) -> Loss:
+    """The targets alone, or together with the top class of the recipe's teacher."""
+    if not recipe.teacher:
+        return soft_cross_entropy
+    teacher = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
+    return with_teacher(teacher, recipe.teacher_weight, recipe.augment.smoothing)
+
+
+def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
+    """The schedule: linear warm-up, then a cosine from the peak to the minimum.
+
+    >>> recipe = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.0, min_lr=0.0)
+    >>> [round(learning_rate(step, 1, recipe), 2) for step in range(10)]
+    [0.0, 0.5, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
+    """
+    peak, warmup = recipe.peak_lr(), recipe.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
+    progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
+    return recipe.min_lr + (peak - recipe.min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+def result_settings(recipe: Recipe) -> dict[str, Any]:
+    """What of a recipe decides the result of a training."""
+    without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
+    return {name: value for name, value in asdict(recipe).items() if name not in without}
 
 
 class Trainer:
-    """Trains a model by a recipe. Everything random is a function of (seed, step): a killed training, started
-    again with the same folder, ends with the same weights as one that ran through.
+    """Trains a model by a recipe.
 
     Args:
         model: A supernet, with a sampler that says which archs a step runs; or any other model, without.
@@ -54,7 +185,8 @@ class Trainer:
         batches: Where the images come from.
         folder: Where log and checkpoints go; None keeps nothing.
         settings: What else the weights depend on (space, data ...), to refuse a folder of another training.
-        calibration_images: How many images batch norm is estimated anew on before an arch is watched.
+        calibration_images: How many images batch norm is estimated anew on for a snapshot of an arch.
+        label: What the progress bar calls it.
     """
 
     def __init__(
@@ -71,9 +203,11 @@ class Trainer:
         world: World | None = None,
         quiet: bool = False,
         calibration_images: int = IMAGES,
+        label: str = "train",
     ) -> None:
         self.model, self.batches, self.recipe, self.sampler, self.loss = model, batches, recipe, sampler, loss
-        self.seed, self.world, self.quiet = seed, world or World(), quiet
+        self.seed, self.world, self.label = seed, world or World(), label
+        self.quiet = quiet or not self.world.main
         self.device = next(model.parameters()).device
         self.optimizer = make_optimizer(model, recipe)
         self.frozen = recipe.freeze == "slices" and isinstance(model, Supernet)
@@ -81,80 +215,100 @@ class Trainer:
         self.total = recipe.total_steps(batches.steps_per_epoch)
         self.interval = max(1, round(recipe.log_epochs * batches.steps_per_epoch))
         everything = {**result_settings(recipe), **(settings or {}), "seed": seed}
-        self.checkpoints = Checkpoints(folder / "checkpoints", everything) if folder else None
-        self.log_path = folder / "log.jsonl" if folder and self.world.main else None
+        self.checkpoints = Checkpoints(folder / "checkpoints", everything, self.quiet) if folder else None
+        self.log_path = folder / "log.jsonl" if folder else None
+        self.snapshots: Snapshots | None = None
+        if isinstance(model, Supernet):
+            self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
+
+        self.done = 0  # steps
+        # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
+        self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
+        # The state at the start of the interval, to go back to; empty where it is lost.
+        self.interval_state = Parts()
         self.rollback: Rollback | None = None
-        self.good, self.note = Parts(), ""  # the last state that was finite; the last loss in words
-        self.watch = Watch(model, batches, recipe, calibration_images, seed) if isinstance(model, Supernet) else None
+        self.note = ""
+        self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * recipe.checkpoint_seconds
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
-        start = step = self.restore()
-        log, saved, mean = self.open_log(start), time.monotonic(), math.nan
+        self.restore()
+        log, mean = self.open_log(), math.nan
+        if self.done == self.total and self.log_path:
+            mean = TrainLog.last_loss(self.log_path)
         self.model.train()
-        with progress("train", self.total, self.quiet or not self.world.main) as report:
-            batches = batches_from(self.batches, start, self.rollback)
-            while step < self.total:
+        with StopSignals() as stop, progress(self.label, self.total, self.quiet) as report:
+            batches = batches_from(self.batches, self.done, self.rollback)
+            while self.done < self.total:
                 try:
-                    mean = self.interval_from(step, batches, log, report)
+                    mean = self.train_interval(batches, log, report, stop)
                 except NotFinite as trouble:
-                    self.roll_back(step, trouble)
-                    batches, log = batches_from(self.batches, step, self.rollback), self.open_log(step)
-                    continue
-                step, self.good = self.end_of(step), self.state()
-                if step == self.total or time.monotonic() - saved > self.recipe.checkpoint_seconds:
-                    self.save(step)
-                    saved = time.monotonic()
+                    self.roll_back(trouble)
+                    batches, log = batches_from(self.batches, self.done, self.rollback), self.open_log()
         if self.average:
             self.average.copy_to(self.model)
-        # A training that was finished before has its last loss in the log.
-        return TrainLog.read(self.log_path)[-1]["loss"] if self.log_path and start == self.total else mean
-
-    def open_log(self, step: int) -> TrainLog:
-        """The log, to go on with behind this step."""
-        return TrainLog(self.log_path, step, self.recipe.tensorboard)
-
-    def end_of(self, step: int) -> int:
-        """Where the interval ends that begins with this step."""
-        return min((step // self.interval + 1) * self.interval, self.total)
-
-    def interval_from(self, start: int, batches: Iterator[Batch], log: TrainLog, report: Progress) -> float:
-        """Trains to the next line of the log and writes it; returns the mean loss."""
-        if self.rollback and self.rollback.back_to == start:
-            log.append(self.line(start, rollback=self.rollback.to_dict()))
-        losses, end = list[Tensor](), self.end_of(start)
-        for step in range(start, end):
-            losses.append(self.step(step, *next(batches)))
-            # A watch comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
-            if self.watch and self.log_path and self.watch.due(step + 1, self.total):
-                log.append(self.line(step + 1, **self.watch.look()))
-            if step + 1 < end:
-                report(step + 1, self.note)
-        mean = self.mean_loss(losses, end)
-        check_finite(self.model, end)
-        log.append(self.line(end, loss=mean, lr=self.rate(end - 1)))
-        self.note = f"loss {mean:.3f}"
-        report(end, self.note)
         return mean
 
-    def roll_back(self, step: int, trouble: NotFinite) -> None:
-        """Goes back to where the interval began, once; says so, and notes it for a training that is resumed."""
-        if self.rollback:
-            raise trouble
-        self.rollback = Rollback.of(step, trouble, self.total, self.batches.steps_per_epoch)
-        self.optimizer.state.clear()
-        self.optimizer.zero_grad()
-        self.take(self.good)
-        if self.world.main:
-            if self.checkpoints:
-                self.checkpoints.note_rollback(self.rollback.to_dict())
-            if not self.quiet:
-                say(str(self.rollback))
+    def open_log(self) -> TrainLog:
+        """The log, to go on with behind the steps that are done."""
+        return TrainLog(self.log_path if self.world.main else None, self.done, self.recipe.tensorboard)
+
+    def train_interval(self, batches: Iterator[Batch], log: TrainLog, report: Progress, stop: StopSignals) -> float:
+        """Trains to the next line of the log and writes it; returns the mean loss."""
+        if self.rollback and self.rollback.back_to == self.done:
+            log.append(self.log_line(rollback=asdict(self.rollback)))
+        end = min(self.interval_start + self.interval, self.total)
+        while self.done < end:
+            self.new_losses.append(self.step(self.done, *next(batches)))
+            self.done += 1
+            # A snapshot comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
+            if self.snapshots and self.log_path and self.snapshots.due(self.done, self.total) and self.world.main:
+                log.append(self.log_line(**self.snapshots.take()))
+            if self.done < end:
+                report(self.done, self.note)
+                self.save_if_due(stop)
+        mean = self.mean_loss()
+        log.append(self.log_line(loss=mean, lr=self.rate(end - 1)))
+        self.note = f"loss {mean:.3f}"
+        report(end, self.note)
+        self.begin_interval(self.state())
+        self.save_if_due(stop)
+        return mean
+
+    @property
+    def interval_start(self) -> int:
+        """The first step of the interval that the next step belongs to."""
+        return self.done // self.interval * self.interval
+
+    def begin_interval(self, state: Parts) -> None:
+        self.interval_state, self.new_losses = state, []
+        self.losses = torch.zeros(0, device=self.device)
+
+    def log_line(self, **facts: Any) -> dict[str, Any]:
+        return {"step": self.done, "epoch": round(self.done / self.batches.steps_per_epoch, 4), **facts}
+
+    def mean_loss(self) -> float:
+        """The mean of the interval; a finite one may have had a gradient that is not, which shows in the weights."""
+        mean = self.gather_losses().mean()
+        if not mean.isfinite():
+            raise NotFinite("loss", self.done)
+        if not weights_are_finite(self.model):
+            raise NotFinite("weights' norm", self.done)
+        return mean.item()
+
+    def gather_losses(self) -> Tensor:
+        """The losses of the interval so far, each the mean over the processes."""
+        if self.new_losses:
+            self.losses = torch.cat([self.losses, self.world.mean(torch.stack(self.new_losses))])
+            self.new_losses = []
+        return self.losses
+
+    # One step
 
     def step(self, step: int, x: Tensor, targets: Tensor) -> Tensor:
         """One update of the weights; returns the loss without waiting for it."""
         draw = self.rollback.draw(step) if self.rollback else step
-        torch.manual_seed(mix(self.seed, Stream.LAYERS, draw, self.world.rank))
+        torch.manual_seed(mix(self.seed, Purpose.LAYERS, draw, self.world.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step)
         archs: list[Arch | None] = list(self.sampler(draw)) if self.sampler else [None]
@@ -170,7 +324,7 @@ class Trainer:
 
     def rate(self, step: int) -> float:
         rate = learning_rate(step, self.batches.steps_per_epoch, self.recipe)
-        return rate * self.rollback.slower(step) if self.rollback else rate
+        return rate * self.rollback.lr_factor(step) if self.rollback else rate
 
     def gradients(self, x: Tensor, targets: Tensor, archs: list[Arch | None]) -> Tensor:
         """Adds up the gradients of a step's archs, in a sandwich the largest first; returns the sum of their losses."""
@@ -204,21 +358,40 @@ class Trainer:
         else:
             self.optimizer.step()
 
-    def mean_loss(self, losses: list[Tensor], step: int) -> float:
-        mean = torch.stack(losses).mean()
-        if self.world.size > 1:
-            dist.all_reduce(mean)
-            mean /= self.world.size
-        if not mean.isfinite():
-            raise NotFinite("loss", step)
-        return mean.item()
+    # Checkpoints
 
-    def line(self, done: int, **facts: Any) -> dict[str, Any]:
-        return {"step": done, "epoch": round(done / self.batches.steps_per_epoch, 4), **facts}
+    def save_if_due(self, stop: StopSignals) -> None:
+        """Writes a checkpoint by time, at the end, or to stop; all processes together."""
+        at_end = self.done == self.total
+        if self.world.size > 1 and self.done % STEPS_TO_AGREE and not at_end:
+            return
+        late = self.world.main and time.monotonic() - self.saved_at >= self.wait
+        due, stopping = self.world.any(late, stop.requested is not None, device=self.device)
+        saved = self.save() if at_end or due or stopping else False
+        if stopping:
+            raise TrainingStopped(self.done, self.total, saved, stop.requested)
 
-    def save(self, step: int) -> None:
-        if self.checkpoints and self.world.main:
-            self.checkpoints.save(step, self.good)
+    def save(self) -> bool:
+        """Writes a checkpoint, unless there is no folder or something is not finite; returns whether it did."""
+        losses = self.gather_losses()
+        if not self.checkpoints or not (losses.isfinite().all() and weights_are_finite(self.model)):
+            return False
+        if self.world.main and len(losses):
+            self.save_within_interval(self.checkpoints, losses)
+        elif self.world.main:
+            self.checkpoints.save(self.done, self.interval_state, last=self.done == self.total)
+        self.saved_at, self.wait = time.monotonic(), self.recipe.checkpoint_seconds
+        return True
+
+    def save_within_interval(self, checkpoints: Checkpoints, losses: Tensor) -> None:
+        """Writes a checkpoint with the losses so far; for a rollback, that of the interval's start is kept beside it.
+
+        Step 0 needs none: it is what a training starts with.
+        """
+        start, parts = self.interval_start, {**self.state(), "interval": {"losses": losses}}
+        if start and self.interval_state and start not in checkpoints.steps():
+            checkpoints.save(start, self.interval_state)
+        checkpoints.save(self.done, parts, keep=start or None)
 
     def state(self) -> Parts:
         """A copy of all that the rest of the training depends on, in main memory."""
@@ -226,185 +399,62 @@ class Trainer:
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizer)
         if self.average:
             parts["average"] = self.average.tensors
-        return {part: {name: copied(one) for name, one in tensors.items()} for part, tensors in parts.items()}
+        return {
+            part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+            for part, tensors in parts.items()
+        }
 
     @torch.no_grad()
-    def take(self, parts: Parts) -> None:
+    def set_state(self, parts: Parts) -> None:
         self.model.load_state_dict(parts["weights"])
         restore_optimizer(self.model, self.optimizer, parts["optimizer"])
         if self.average and "average" in parts:
             self.average.restore(parts["average"])
 
-    def restore(self) -> int:
-        """Goes back to the newest checkpoint; returns the step it is at."""
-        step, parts = self.checkpoints.load() if self.checkpoints else (0, {})
-        if parts:
-            self.take(parts)
-        noted = self.checkpoints.noted_rollback() if self.checkpoints else None
-        self.rollback = Rollback(**noted) if noted else None
-        self.good = self.state()
+    def restore(self) -> None:
+        """Goes on from the newest checkpoint, if there is one."""
+        self.begin_interval(self.state())
+        if self.checkpoints and self.log_path:
+            # Without a line in the log there is nothing to lose but the damaged checkpoint itself.
+            self.done, parts = self.checkpoints.load(start_over=not TrainLog.read(self.log_path))
+            self.rollback = self.checkpoints.load_rollback()
+            if parts:
+                self.set_state(parts)
+                self.restore_interval(self.checkpoints, parts)
         self.world.barrier()  # nobody may write while another still reads
-        return step
+        self.saved_at = time.monotonic()
+        if 0 < self.done < self.total and not self.quiet:
+            say(f"{self.label}: resuming at step {self.done} of {self.total}")
 
+    def restore_interval(self, checkpoints: Checkpoints, parts: Parts) -> None:
+        """Losses so far, and the state to go back to: that of the checkpoint itself where an interval starts."""
+        start = self.interval_start
+        if self.done == start:
+            self.begin_interval(parts)
+        elif start:
+            try:
+                self.begin_interval(checkpoints.read(start)[1])
+            except DamagedCheckpoint:
+                self.begin_interval({})
+        if "interval" in parts:
+            self.losses = parts["interval"]["losses"].to(self.device)
 
-# How fast a training runs and how often it reports; all else decides its result.
-INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds", "tensorboard")
-
-
-def result_settings(recipe: Recipe) -> dict[str, Any]:
-    without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
-    return {name: value for name, value in asdict(recipe).items() if name not in without}
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What training a supernet and training an ordinary model have in common: processes, batches, loss, loop.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def fit(
-    model: nn.Module,
-    data: Data | BatchSource,
-    recipe: Recipe,
-    *,
-    sampler: Sampler | None = None,
-    folder: str | Path | None = None,
-    seed: int = 0,
-    settings: dict[str, Any] | None = None,
-    quiet: bool = False,
-    calibration_images: int = IMAGES,
-) -> float:
-    """Trains a model in place, where its weights are, among the processes of torchrun. Returns the last mean loss."""
-    device = next(model.parameters()).device
-    world = join_world(device)
-    batches = as_batches(data, recipe, seed, world, device)
-    trainer = Trainer(
-        model,
-        batches,
-        recipe,
-        sampler=sampler,
-        loss=loss_of(recipe, batches, device),
-        folder=Path(folder) if folder else None,
-        settings=settings,
-        seed=seed,
-        world=world,
-        quiet=quiet,
-        calibration_images=calibration_images,
-    )
-    return trainer.run()
-
-
-def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
-    if not isinstance(data, Data):
-        return data
-    return Batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
-
-
-def loss_of(recipe: Recipe, batches: BatchSource, device: torch.device) -> Loss:
-    """The targets alone, or together with what the recipe's teacher thinks."""
-    if not recipe.teacher:
-        return soft_cross_entropy
-    teacher = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
-    return with_teacher(teacher, recipe.teacher_weight, recipe.augment.smoothing)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The two things one does with a supernet: train it, and search it.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def train_supernet(
-    supernet: Supernet,
-    data: Data | BatchSource,
-    recipe: Recipe | None = None,
-    *,
-    folder: str | Path | None = None,
-    seed: int = 0,
-    settings: dict[str, Any] | None = None,
-    quiet: bool = False,
-    calibration_images: int = IMAGES,
-) -> float:
-    """Trains the shared weights in place, each step on the archs that the recipe's sampler draws.
-
-    Returns the last mean loss. With a folder it can be killed and started again. Under torchrun every process calls
-    it alike.
-    """
-    recipe = recipe or Recipe()
-    if recipe.compile:
-        supernet.compile()
-    return fit(
-        supernet,
-        data,
-        recipe,
-        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
-        folder=folder,
-        seed=seed,
-        # No arch of its own: so the folder of a single model's training is refused.
-        settings={"space": supernet.space.name, "arch": None, **(settings or {})},
-        quiet=quiet,
-        calibration_images=calibration_images,
-    )
-
-
-def search_supernet(
-    supernet: Supernet,
-    data: Data | BatchSource,
-    *,
-    budget: Budget | None = None,
-    strategy: str = "evolution",
-    options: Mapping[str, Any] | None = None,
-    objectives: tuple[str, ...] = ("accuracy",),
-    seed: int = 0,
-    journal: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    precision: str = "auto",
-    quiet: bool = False,
-    calibration_images: int = IMAGES,
-) -> SearchResult:
-    """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
-
-    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
-    """
-    # What has no effect is no setting: so it refuses no journal.
-    calibration = {"calibration_images": calibration_images} if supernet.has_statistics else {}
-    batches = as_batches(data, Recipe(), seed, World(), supernet.device)
-    return search(
-        supernet.space,
-        inherited_accuracy(supernet, batches, "holdout", precision, calibration_images),
-        supernet.space.costs,
-        strategy=strategy,
-        options=options,
-        budget=budget or Budget(),
-        objectives=objectives,
-        seed=seed,
-        journal=journal,
-        settings={"space": supernet.space.name, **calibration, **(settings or {})},
-        quiet=quiet,
-    )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What one does with a single model: train it from scratch.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def train_model(
-    model: nn.Module,
-    data: Data | BatchSource,
-    recipe: Recipe | None = None,
-    *,
-    folder: str | Path | None = None,
-    seed: int = 0,
-    settings: dict[str, Any] | None = None,
-    quiet: bool = False,
-) -> float:
-    """Trains an ordinary model in place, the whole of it in every step. Returns the last mean loss.
-
-    With a folder it can be killed and started again. Under torchrun every process calls it alike, with the same
-    weights. What a recipe says of supernets (`freeze`, `sampler`, `sandwich` ...) has no meaning here.
-    """
-    recipe = recipe or Recipe()
-    if recipe.compile:
-        model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
-    arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
-    settings = {"arch": arch, **(settings or {})}
-    return fit(model, data, recipe, folder=folder, seed=seed, settings=settings, quiet=quiet)
+    def roll_back(self, trouble: NotFinite) -> None:
+        """Goes back to where the interval began, once; says so, and notes it for a training that is resumed."""
+        if self.rollback or not self.interval_state:
+            raise trouble
+        back_to = (self.done - 1) // self.interval * self.interval
+        self.rollback = Rollback.after(trouble, back_to, self.total, self.batches.steps_per_epoch)
+        self.optimizer.zero_grad()
+        self.set_state(self.interval_state)
+        self.done = back_to
+        self.begin_interval(self.interval_state)
+        if self.checkpoints and self.world.main:
+            # Checkpoints behind this step are of the attempt that failed.
+            if back_to:
+                self.checkpoints.save(back_to, self.interval_state)
+            else:
+                self.checkpoints.clear()
+            self.checkpoints.save_rollback(self.rollback)
+        if not self.quiet:
+            say(str(self.rollback))

@@ -1,4 +1,4 @@
-"""The loss: soft targets, and optionally what a teacher thinks."""
+"""The loss: cross-entropy with soft targets, and optionally the top class of a teacher."""
 
 from __future__ import annotations
 

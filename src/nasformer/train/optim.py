@@ -1,8 +1,11 @@
-"""Optimizers with weight decay where it belongs, and the two readings of "freeze the rest"."""
+"""Optimizers: weight decay where it belongs, updates of sampled slices only, and the moving average of weights.
+
+AutoFormer's paper freezes what a sampled arch does not use; its code lets momentum and decay move it. `FrozenSlices` is
+the paper's reading.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
@@ -30,11 +33,11 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def decaying_weights(model: nn.Module, recipe: Recipe) -> dict[str, nn.Parameter]:
-    """The weights that decay at all: no biases, no norms, and nothing that the model or the recipe spares."""
-    ask: Any = getattr(model, "no_weight_decay", set)
-    spared = (*ask(), *recipe.no_decay)
+    """The weights that decay at all: no biases, no norms, and nothing that the model or the recipe exempts."""
+    of_model: Any = getattr(model, "no_weight_decay", set)
+    exempt = (*of_model(), *recipe.no_decay)
     named = model.named_parameters()
-    return {name: p for name, p in named if p.ndim > 1 and not any(part in name for part in spared)}
+    return {name: p for name, p in named if p.ndim > 1 and not any(part in name for part in exempt)}
 
 
 def decays_by_loss(model: nn.Module, recipe: Recipe) -> bool:
@@ -81,44 +84,22 @@ class FrozenSlices:
         return [weight, *(t for t in state.values() if isinstance(t, Tensor) and t.shape == weight.shape)]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The learning rate as a function of the step.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a cosine from the peak to the minimum.
-
-    >>> recipe = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.0, min_lr=0.0)
-    >>> [round(learning_rate(step, 1, recipe), 2) for step in range(10)]
-    [0.0, 0.5, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
-    """
-    peak, warmup = recipe.peak_lr(), recipe.warmup_epochs * steps_per_epoch
-    if step < warmup:
-        return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
-    progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
-    return recipe.min_lr + (peak - recipe.min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# A moving average of weights.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
 class MovingAverage:
-    """Keeps ``average = decay * average + (1 - decay) * weight`` for every weight of a model, and for statistics.
+    """Exponential moving average of weights.
+
+    Keeps ``average = decay * average + (1 - decay) * weight`` for every weight of a model, and for statistics.
 
     Early on the decay is lower, so that the random start is forgotten: (1 + step) / (10 + step) at most.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.tensors = {name: tensor.clone() for name, tensor in averaged(model).items()}
+        self.tensors = {name: tensor.clone() for name, tensor in averaged_tensors(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.tensors.values()), list(averaged(model).values()), 1 - decay)
+        torch._foreach_lerp_(list(self.tensors.values()), list(averaged_tensors(model).values()), 1 - decay)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         for name, tensor in tensors.items():
@@ -126,10 +107,10 @@ class MovingAverage:
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
-        for name, tensor in averaged(model).items():
+        for name, tensor in averaged_tensors(model).items():
             tensor.copy_(self.tensors[name])
 
 
-def averaged(model: nn.Module) -> dict[str, Tensor]:
+def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Weights and the running statistics of batch norm; its count of batches is no number to average."""
     return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}

@@ -1,7 +1,4 @@
-"""A recipe: all that decides how weights are trained. Its fields are the options of the command line.
-
-No torch here: the command line reads this file to print its help, and help comes at once.
-"""
+"""The recipe: all that decides how weights are trained. Its fields are options of the command line. No torch here."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nasformer.data.options import AugmentConfig
+from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
+from nasformer.utils.ranges import check_range
 
 
 @dataclass
@@ -68,30 +66,30 @@ class Recipe:
     compile: bool = False
     """Compile one graph per kind of block: slow to start, about twice as fast on a GPU."""
     log_epochs: float = 1.0
-    """Epochs between lines of the training log; checkpoints are written at these moments."""
+    """Epochs between lines of the training log."""
     checkpoint_seconds: float = 60.0
-    """Least time between two checkpoints."""
+    """Time between two checkpoints; the first comes after a tenth of it."""
     watch_epochs: float = 0.0
-    """Epochs between looks at the accuracy of the largest arch of each operator (or of the largest and the smallest
+    """Epochs between snapshots: the accuracy of the largest arch of each operator (or of the largest and the smallest
     arch), and of the 13 archs by which `nasformer doctor` judges, with the weights of the moment, on the held-out
     images; they go into the log. 0: never."""
     tensorboard: bool = False
     """Write the training log for TensorBoard as well, beside log.jsonl; needs nasformer[tensorboard]."""
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    augment: AugmentOptions = field(default_factory=AugmentOptions)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "repeats"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; give 1 or more")
-        if self.iterations is not None and self.iterations < 1:
-            raise UserError(f"iterations is {self.iterations}; give 1 or more, or epochs instead")
-        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay", "sandwich", "watch_epochs"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} is {getattr(self, name)}; give 0 or more")
-        if not 0 <= self.ema < 1:
-            raise UserError(f"ema is {self.ema}; give a decay from 0 (off) to just below 1, such as 0.999")
-        if not 0 <= self.teacher_weight <= 1:
-            raise UserError(f"teacher_weight is {self.teacher_weight}; give a number from 0 to 1")
+            check_range(self, name, 1)
+        for name in ("iterations", "lr_batch"):
+            check_range(self, name, 1, optional=True)
+        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay", "sandwich"):
+            check_range(self, name, 0)
+        for name in ("checkpoint_seconds", "watch_epochs"):
+            check_range(self, name, 0)
+        check_range(self, "clip_grad", above=0, optional=True)
+        check_range(self, "ema", 0, below=1)
+        check_range(self, "teacher_weight", 0, 1)
+        check_range(self, "log_epochs", above=0)
         if self.inplace_distillation and not self.sandwich:
             raise UserError("inplace_distillation needs the largest arch in every step; set sandwich to 2 as well")
         if self.decay == "largest" and not self.sandwich:

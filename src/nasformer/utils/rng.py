@@ -1,4 +1,4 @@
-"""Randomness as a pure function of integers: a seed, a purpose (`Stream`) and a place (a step, an epoch).
+"""Random numbers as a pure function of integers: a seed, a `Purpose` and a place (a step, an epoch).
 
 No state is carried along, so a resumed run repeats itself and several processes agree without talking.
 """
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 
-class Stream(IntEnum):
-    """What numbers are drawn for: each purpose has its own stream, so switching one on changes no other."""
+class Purpose(IntEnum):
+    """What numbers are drawn for: each purpose has numbers of its own, so switching one on changes no other."""
 
     SPLIT = 1
     ORDER = 2
@@ -24,6 +24,7 @@ class Stream(IntEnum):
     MIXING = 7
     ITEM = 8
     LAYERS = 9
+    SUBSET = 10
 
 
 def mix(seed: int, *words: int) -> int:

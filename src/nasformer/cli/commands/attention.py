@@ -1,34 +1,52 @@
-"""The command that shows where the heads of a block look: attention."""
+"""The command that draws where the heads of a block look: attention."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
-
-from nasformer.attention.maps import AttentionMaps, Query, attention_maps
-from nasformer.cli.commands.common import print_json
-from nasformer.cli.config import AttentionCommand
-from nasformer.data.decode import BadImage, check_channels, read_image
-from nasformer.data.files import channels_first, resize_and_crop
-from nasformer.data.images import normalise
-from nasformer.data.loaders import BatchSource
+from nasformer.cli.tables import print_json, print_table
+from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.storage import input_shape, load_model
-from nasformer.runs import folder as folders
-from nasformer.train.distributed import World
-from nasformer.utils.device import choose_device
-from nasformer.utils.files import write_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nasformer.attention.maps import AttentionMaps, Query
+    from nasformer.data.loaders import BatchSource
+    from nasformer.families.base import Backbone
 
 MOST = 3
 """Pairs of heads that are printed."""
 
 
-class Shown(NamedTuple):
+@dataclass
+class AttentionCommand(DataOptions):
+    """Draw where the heads of a block look, and how alike they are."""
+
+    positional: ClassVar = ("model", "image")
+    main: ClassVar = ("block", "query", "data", "index", "out", "device")
+    example: ClassVar = "nasformer attention runs/digits --data digits --block 2 --out attention.png"
+
+    model: str = ""
+    """a run folder with a model in it, or a folder that `nasformer extract` or `nasformer export` wrote"""
+    image: str = ""
+    """an image file; or leave it out and name a test image with --data and --index"""
+    block: str = ""
+    """3.7 is block 7 of stage 3; 7 is the seventh block of a net without stages"""
+    query: str = ""
+    """who looks: row,column on the block's map, where 0,0 is top left, or cls, the class token; none: the centre"""
+    data: str = ""
+    """a data set whose test image --index is shown: digits, an .npz file, a folder of images or a set by name"""
+    index: int = 0
+    """which test image of --data, counted from 0"""
+    out: str = "attention.png"
+    """the picture to write: .png or .svg"""
+
+
+class ModelInput(NamedTuple):
     """One image as the model sees it, [1, channels, rows, columns], and how it was normalised."""
 
     x: Tensor
@@ -38,28 +56,33 @@ class Shown(NamedTuple):
     @property
     def pixels(self) -> Tensor:
         """[channels, rows, columns] in 0..1."""
-        mean, std = torch.tensor([self.mean, self.std]).view(2, -1, 1, 1)
+        mean, std = self.x.new_tensor([self.mean, self.std]).view(2, -1, 1, 1).cpu()
         return (self.x[0].cpu() * std + mean).clamp(0, 1)
 
 
-def attention(command: AttentionCommand, as_json: bool) -> None:
-    check(command)
-    folder, query = folders.model_folder(Path(command.model)), parse_query(command.query)
-    model = load_model(folder).to(choose_device(command.device))
-    shown = from_data(command, folder, model) if command.data else from_file(Path(command.image), folder, model)
-    maps = attention_maps(model, shown.x, command.block)
+def attention(options: AttentionCommand, as_json: bool) -> None:
+    from nasformer.attention.maps import attention_maps
+    from nasformer.families.storage import load_model
+    from nasformer.runs.single import model_folder
+    from nasformer.utils.device import choose_device
+
+    check(options)
+    folder, query = model_folder(Path(options.model)), parse_query(options.query)
+    model = load_model(folder).to(choose_device(options.device))
+    shown = from_data(options, folder, model) if options.data else from_file(Path(options.image), folder, model)
+    maps = attention_maps(model, shown.x, options.block)
     query = query or (maps.grid[0] // 2, maps.grid[1] // 2)
-    draw(maps, shown, query, command)
-    print_json(summary(maps, query, command.out)) if as_json else print_maps(maps, command.out)
+    draw(maps, shown, query, options)
+    print_json(summary(maps, query, options.out)) if as_json else print_maps(maps, options.out)
 
 
-def check(command: AttentionCommand) -> None:
-    if not command.model or bool(command.image) == bool(command.data):
+def check(options: AttentionCommand) -> None:
+    if not options.model or bool(options.image) == bool(options.data):
         raise UserError("say which model and image: nasformer attention MODEL IMAGE, or MODEL --data DATA --index N")
-    if not command.block:
+    if not options.block:
         raise UserError("say which block: --block 3.7 is block 7 of stage 3, --block 7 the seventh without stages")
-    if Path(command.out).suffix not in (".png", ".svg"):
-        raise UserError(f"--out is {command.out!r}; give a file that ends in .png or .svg")
+    if Path(options.out).suffix not in (".png", ".svg"):
+        raise UserError(f"--out is {options.out!r}; give a file that ends in .png or .svg")
 
 
 def parse_query(text: str) -> Query | None:
@@ -76,13 +99,22 @@ def parse_query(text: str) -> Query | None:
     return int(found[1]), int(found[2])
 
 
-def from_file(path: Path, folder: Path, model: Backbone) -> Shown:
+def from_file(path: Path, folder: Path, model: Backbone) -> ModelInput:
     """An image file, prepared as evaluation does."""
+    import torch
+
+    from nasformer.data.decode import BadImage, channels_first, check_channels, read_image
+    from nasformer.data.images import normalise
+    from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
+    from nasformer.families.storage import input_shape
+    from nasformer.results.folder import RunFolder
+    from nasformer.runs.data import for_channels
+
     channels, rows, columns = input_shape(model)
-    known = folders.normalisation_of(folder)
+    facts = RunFolder(folder).facts("mean", "std")
     if rows != columns:
         raise UserError(f"{folder} is for images of {rows} x {columns} pixels; files can be shown to square ones only")
-    if known.keys() != {"mean", "std"}:
+    if facts.keys() != {"mean", "std"}:
         raise UserError(f"{folder} does not say how images are normalised; show one of its data: --data DATA --index N")
     if not path.is_file():
         raise UserError(f"there is no image {path}; check the path")
@@ -90,17 +122,23 @@ def from_file(path: Path, folder: Path, model: Backbone) -> Shown:
         image = read_image(str(path), check_channels(channels))
     except BadImage as error:
         raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
-    pixels = torch.from_numpy(channels_first(resize_and_crop(image, rows)))[None]
-    mean, std = (folders.for_channels(known[name], channels) for name in ("mean", "std"))
-    return Shown(normalise(pixels, mean, std), mean, std)
+    crop_pct = 1.0 if image.size == (rows, rows) else CROP_PCT
+    pixels = torch.from_numpy(channels_first(resize_and_crop(image, (rows, rows), crop_pct)))[None]
+    mean, std = (for_channels(facts[name], channels) for name in ("mean", "std"))
+    return ModelInput(normalise(pixels, mean, std), mean, std)
 
 
-def from_data(command: AttentionCommand, folder: Path, model: Backbone) -> Shown:
+def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:
     """A test image of a data set."""
-    device, sizes = choose_device(command.device), (model.options["img_size"], model.options["in_chans"])
-    batches = folders.load_batches(command, folders.UNTRAINED, World(), device, *sizes)
-    folders.normalise_as(batches, folder)
-    return Shown(nth_test_image(batches, command.index), batches.mean, batches.std)
+    from nasformer.results.folder import RunFolder
+    from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+    from nasformer.train.distributed import World
+    from nasformer.utils.device import choose_device
+
+    device, sizes = choose_device(options.device), (model.options["img_size"], model.options["in_chans"])
+    batches = load_batches(options, UNTRAINED, World(), device, *sizes)
+    normalize_as(batches, RunFolder(folder))
+    return ModelInput(nth_test_image(batches, options.index), batches.mean, batches.std)
 
 
 def nth_test_image(batches: BatchSource, index: int) -> Tensor:
@@ -112,11 +150,12 @@ def nth_test_image(batches: BatchSource, index: int) -> Tensor:
     raise UserError(f"--index is {index}; there are {count} test images, so give 0 to {count - 1}")
 
 
-def draw(maps: AttentionMaps, shown: Shown, query: Query, command: AttentionCommand) -> None:
+def draw(maps: AttentionMaps, shown: ModelInput, query: Query, options: AttentionCommand) -> None:
     from nasformer.attention.picture import attention_figure
     from nasformer.utils.figures import png, svg
+    from nasformer.utils.files import write_bytes
 
-    out = Path(command.out)
+    out = Path(options.out)
     figure = attention_figure(maps, shown.pixels, query)
     write_bytes(out, (svg if out.suffix == ".svg" else png)(figure))
 
@@ -137,20 +176,18 @@ def summary(maps: AttentionMaps, query: Query, out: str) -> dict[str, Any]:
 
 
 def print_maps(maps: AttentionMaps, out: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     rows, columns = maps.grid
-    table = Table(title=f"heads of block {maps.block}, on a map of {rows} x {columns}")
-    elsewhere = "on the class token" if maps.class_token else "on padding"
-    padded = bool(maps.elsewhere().max() > 0)
-    for column in ("head", "entropy (bits)", "distance", *([elsewhere] if padded else [])):
-        table.add_column(column, justify="right")
-    for head, entropy, distance, share in zip(
-        maps.heads, maps.entropy().tolist(), maps.distance().tolist(), maps.elsewhere().tolist(), strict=True
-    ):
-        table.add_row(str(head), f"{entropy:.2f}", f"{distance:.2f}", *([f"{share:.1%}"] if padded else []))
-    Console().print(table)
+    outside = maps.elsewhere().tolist()
+    headings = ["head", "entropy (bits)", "distance"]
+    if max(outside) > 0:
+        headings.append("on the class token" if maps.class_token else "on padding")
+    cells = [
+        [str(head), f"{entropy:.2f}", f"{distance:.2f}", f"{share:.1%}"][: len(headings)]
+        for head, entropy, distance, share in zip(
+            maps.heads, maps.entropy().tolist(), maps.distance().tolist(), outside, strict=True
+        )
+    ]
+    print_table(f"heads of block {maps.block}, on a map of {rows} x {columns}", headings, cells)
     pairs = maps.pairs()
     if pairs:
         most = ", ".join(f"{pair.first} and {pair.second} ({pair.similarity:.2f})" for pair in pairs[:MOST])

@@ -1,88 +1,151 @@
-"""The commands for one model: retrain, finetune, extract and evaluate."""
+"""Commands for one model: retrain, finetune, extract, export and evaluate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from nasformer.cli.commands.common import chosen_space, print_json
-from nasformer.cli.config import EvaluateCommand, ExtractCommand, FinetuneCommand, RetrainCommand
+from nasformer.cli.tables import print_json
+from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.runs import folder as folders
-from nasformer.runs import run as pipeline
-from nasformer.runs import single as finetuning
-from nasformer.runs import single as retraining
-from nasformer.runs.beside import check_baselines
-from nasformer.runs.ship import places, ship
-from nasformer.search.budget import format_quantity
+from nasformer.families.options import SpaceOptions
+from nasformer.runs.options import FinetuneCommand, RetrainCommand
+from nasformer.utils.units import format_quantity
+
+if TYPE_CHECKING:
+    from nasformer.results.result import RunResult
 
 WORST = 3
 
 
-def retrain(command: RetrainCommand, as_json: bool) -> None:
-    command = retraining.settled(command)
-    if not command.arch:
-        raise UserError("say what to retrain: nasformer retrain RUN, or --space SPACE --arch ARCH")
-    arch = chosen_space(command).arch(command.arch)
-    with pipeline.open_run(command) as run:
-        check_baselines(run, command.baseline)
-        summary = retraining.retrain(run, arch, command.train, command.baseline)
-        if command.export and run.world.main:
-            ship(run.folder)
-    if run.world.main:
-        print_json(summary) if as_json else print_trained(summary["winner"], run.folder, summary["references"])
+@dataclass
+class ExtractCommand(SpaceOptions):
+    """Cut an architecture out of a supernet, as an ordinary model with its weights."""
+
+    positional: ClassVar = ("run",)
+    main: ClassVar = ("to", "arch", "space")
+    example: ClassVar = "nasformer extract runs/digits --to my-model"
+
+    run: str = ""
+    """a run folder, a supernet folder or a file of supernet weights"""
+    arch: str | None = None
+    """JSON file, inline JSON or preset; None: the winner of the run's search"""
+    to: str = ""
+    """the folder to write"""
 
 
-def finetune(command: FinetuneCommand, as_json: bool) -> None:
-    if not command.run:
-        raise UserError("say whose weights to start from: nasformer finetune RUN --data DATA --out NEW")
-    heritage = finetuning.find_heritage(command)
-    command = finetuning.settled_weights(command, heritage)
-    with pipeline.open_run(command) as run:
-        summary = finetuning.finetune(run, heritage, command.train)
-        if command.export and run.world.main:
-            ship(run.folder)
-    if run.world.main:
-        print_json(summary) if as_json else print_trained(summary["winner"], run.folder)
+@dataclass
+class ExportCommand:
+    """Write a model for use elsewhere: self-contained Python, torch.export, ONNX; each checked against the model."""
+
+    positional: ClassVar = ("run",)
+    example: ClassVar = "nasformer export runs/digits --to exported"
+
+    run: str = ""
+    """a run folder with a model in it, or a folder that `nasformer extract` wrote"""
+    to: str = ""
+    """the folder to write"""
+    formats: str = "python,pt2,onnx"
+    """which files, beside weights, config and model card: any of python, pt2 and onnx"""
 
 
-def print_trained(model: dict[str, Any], folder: Path, references: Sequence[dict[str, Any]] = ()) -> None:
-    for found in (model, *references):
-        costs = f"{format_quantity(found['params'])} parameters, {format_quantity(found['macs'])} MACs"
-        held_out = f", held-out {found['holdout_accuracy']:.2%}" if "holdout_accuracy" in found else ""
-        print(f"{found['name']}: {costs}, test {found['test_accuracy']:.2%}{held_out}")
-    print(places(folder))
+@dataclass
+class EvaluateCommand(DataOptions):
+    """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
+
+    positional: ClassVar = ("model",)
+    main: ClassVar = ("data", "split", "arch", "out", "holdout", "seed", "device")
+    example: ClassVar = "nasformer evaluate runs/digits --data digits"
+
+    model: str = ""
+    """a folder that `nasformer extract` or `nasformer run` wrote, or a run folder together with --arch"""
+    arch: str | None = None
+    """the architecture, if MODEL is a run folder"""
+    split: Literal["test", "holdout", "train"] = "test"
+    """which images"""
+    out: str = ""
+    """a folder for evaluation.json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
 
 
-def extract(command: ExtractCommand, as_json: bool) -> None:
+def retrain(options: RetrainCommand, as_json: bool) -> None:
+    from nasformer.runs.single import retrain_run
+
+    show(retrain_run(options), options.out, as_json)
+
+
+def finetune(options: FinetuneCommand, as_json: bool) -> None:
+    from nasformer.runs.single import finetune_run
+
+    show(finetune_run(options), options.out, as_json)
+
+
+def show(result: RunResult | None, out: str, as_json: bool) -> None:
+    from nasformer.results.folder import RunFolder
+
+    if result is None:  # under torchrun only the main process has a result
+        return None
+    if as_json:
+        return print_json(result.to_dict())
+    for model in result.models:
+        costs = f"{format_quantity(model['params'])} parameters, {format_quantity(model['macs'])} MACs"
+        held_out = f", held-out {model['holdout_accuracy']:.2%}" if "holdout_accuracy" in model.scores else ""
+        print(f"{model.name}: {costs}, test {model['test_accuracy']:.2%}{held_out}")
+    return print(RunFolder(out).outputs())
+
+
+def extract(options: ExtractCommand, as_json: bool) -> None:
     from nasformer.families.storage import save_model
+    from nasformer.results.folder import RunFolder, check_output
+    from nasformer.runs import single
+    from nasformer.runs.run import asked_space
 
-    if not command.run or not command.to:
+    if not options.run or not options.to:
         raise UserError("say what to extract from and where to: nasformer extract RUN --to FOLDER")
-    space = chosen_space(command) if command.space else None
-    supernet = folders.find_supernet(Path(command.run), space)
-    arch = supernet.space.arch(command.arch) if command.arch else folders.winner(Path(command.run))
-    facts = folders.facts_of(Path(command.run), "mean", "std", "classes", "trained_on")
-    save_model(folders.cut(supernet, arch), command.to, space=supernet.space.name, **facts)
+    target = check_output(options.to, "model.safetensors", option="--to")
+    folder = RunFolder(options.run)
+    supernet = single.find_supernet(folder.path, asked_space(options) if options.space else None)
+    arch = supernet.space.arch(options.arch) if options.arch else folder.winner()
+    facts = folder.facts("mean", "std", "classes", "trained_on")
+    save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
-        return print_json({"folder": command.to, "arch": arch.to_dict(), **costs})
-    print(f"{command.to}: {format_quantity(costs['params'])} parameters, {format_quantity(costs['macs'])} MACs")
+        return print_json({"folder": options.to, "arch": arch.to_dict(), **costs})
+    return print(f"{target}: {format_quantity(costs['params'])} parameters, {format_quantity(costs['macs'])} MACs")
+
+
+def export(options: ExportCommand, as_json: bool) -> None:
+    from nasformer.runs.ship import export_folder
+    from nasformer.runs.single import model_folder
+
+    if not options.run or not options.to:
+        raise UserError("say what to export and where to: nasformer export RUN --to FOLDER")
+    formats = [name.strip() for name in options.formats.split(",") if name.strip()]
+    exported = export_folder(model_folder(Path(options.run)), options.to, formats)
+    if as_json:
+        return print_json({"folder": options.to, "differences": exported.differences, "notes": exported.notes})
+    print(f"{options.to}: logits differ from the model's by at most")
+    for file, difference in exported.differences.items():
+        print(f"  {file:18} {'not checked' if difference is None else f'{difference:.1e}'}")
+    for note in exported.notes:
+        print(note)
     return None
 
 
-def evaluate(command: EvaluateCommand, as_json: bool) -> None:
-    if not command.model:
-        raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
-    found = folders.evaluate_folder(command)
-    if command.out:
-        from nasformer.report.confusion import write_confusion
+def evaluate(options: EvaluateCommand, as_json: bool) -> None:
+    from nasformer.report.confusion import write_confusion
+    from nasformer.results.folder import check_output
+    from nasformer.runs.single import evaluate_folder
 
-        write_confusion(found, Path(command.out), model=command.model, data=command.data, split=command.split)
+    if not options.model:
+        raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
+    out = check_output(options.out, "evaluation.json") if options.out else None
+    confusion = evaluate_folder(Path(options.model), options, options.split, options.arch)
+    if out:
+        write_confusion(confusion, out, model=options.model, data=options.data, split=options.split)
+    worst = confusion.worst(WORST)
     if as_json:
-        return print_json({**found.scores, "worst": [asdict(one) for one in found.worst(WORST)]})
-    print(f"{command.split}: top-1 {found.scores['accuracy']:.2%}, top-5 {found.scores['top5']:.2%}")
-    print("worst: " + ", ".join(f"{one.name} {one.accuracy:.2%} of {one.images}" for one in found.worst(WORST)))
+        return print_json({**confusion.scores, "worst": [asdict(score) for score in worst]})
+    print(f"{options.split}: top-1 {confusion.scores['accuracy']:.2%}, top-5 {confusion.scores['top5']:.2%}")
+    print("worst: " + ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in worst))
     return None

@@ -1,56 +1,104 @@
-"""The commands that train nothing: proxies, score, rank, and search with --proxy."""
+"""Commands that train nothing: proxies, score and rank."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from nasformer.cli.commands.common import chosen_space, print_finalists, print_json
-from nasformer.cli.config import ProxiesCommand, RankCommand, ScoreCommand, SearchCommand
+from nasformer.cli.tables import print_json
 from nasformer.errors import UserError
-from nasformer.proxies.catalogue import catalogue
-from nasformer.proxies.registry import get_proxies, parse_names
-from nasformer.proxies.scoring import Score
-from nasformer.ranking.plot import plot_ranking
-from nasformer.ranking.rank import rank as rank_scores
-from nasformer.ranking.table import Table, read_table
-from nasformer.ranking.view import print_ranking
-from nasformer.runs import training_free
-from nasformer.search.budget import format_quantity
-from nasformer.search.journal import Journal
-from nasformer.space.arch import Arch
-from nasformer.utils.files import write_json
-from nasformer.utils.progress import progress
+from nasformer.families.options import SpaceOptions
+from nasformer.proxies.options import ProbeOptions
+
+if TYPE_CHECKING:
+    from nasformer.proxies.scoring import Score
+    from nasformer.ranking.table import Table
 
 CHUNK = 16  # nets scored between two signs of progress
 
 
-def proxies(command: ProxiesCommand, as_json: bool) -> None:
-    facts = catalogue()
-    if command.name:
-        facts = {name: facts[name] for name in parse_names(command.name, facts)}
+@dataclass
+class ProxiesCommand:
+    """List the training-free proxies, or describe one."""
+
+    positional: ClassVar = ("name",)
+    example: ClassVar = "nasformer proxies dss"
+
+    name: str | None = None
+    """the proxy to describe"""
+
+
+@dataclass
+class ScoreCommand(ProbeOptions, SpaceOptions):
+    """Score an untrained architecture by training-free proxies."""
+
+    main: ClassVar = ("space", "arch", "proxy", "data", "img_size", "repeats", "probe_size", "seed", "device")
+    example: ClassVar = "nasformer score --space autoformer-tiny-mlp3 --arch autoformer-t --proxy dss,naswot"
+
+    arch: str = ""
+    """a JSON file, inline JSON or a preset's name"""
+    data: str = ""
+    """images for the proxies that want a labelled batch; none: noise with random labels"""
+    seed: int = 0
+    """seed of everything random"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+
+@dataclass
+class RankCommand(ProbeOptions):
+    """How well do proxies rank trained nets, and do they know more than the parameter count?"""
+
+    main: ClassVar = ("table", "target", "proxy", "bands", "out", "data", "seed", "device")
+    example: ClassVar = "nasformer rank --table nets.json --target accuracy --proxy dss,stream --out runs/ranking"
+
+    table: str = ""
+    """JSON with a space, archs and their accuracies, see docs/proxies.md"""
+    target: str = ""
+    """the column of accuracies to compare with"""
+    bands: int = 5
+    """groups of equal size, by parameters, within which nets are compared as well"""
+    resamples: int = 1000
+    """bootstrap resamples for the intervals"""
+    data: str = ""
+    """images for the proxies that want a labelled batch; none: noise with random labels"""
+    out: str = ""
+    """a folder for ranking.json, ranking.png and the scores, which another column then need not compute again"""
+    seed: int = 0
+    """seed of everything random"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+
+def proxies(options: ProxiesCommand, as_json: bool) -> None:
+    from nasformer.proxies.catalogue import catalogue
+
+    entries = catalogue(options.name)
     if as_json:
-        return print_json(facts)
-    for name, known in facts.items():
-        print(f"{name:18} {known['formula']}")
-        if command.name:
-            print("\n".join(f"  {field:8} {value}" for field, value in known.items() if field != "formula"))
+        return print_json({name: entry.to_dict() for name, entry in entries.items()})
+    for name, entry in entries.items():
+        print(f"{name:18} {entry.formula}")
+        if options.name:
+            facts = entry.to_dict()
+            print("\n".join(f"  {field:8} {value}" for field, value in facts.items() if field != "formula"))
     return None
 
 
-def score(command: ScoreCommand, as_json: bool) -> None:
-    space = chosen_space(command)
-    if not command.arch:
+def score(options: ScoreCommand, as_json: bool) -> None:
+    from nasformer.runs.run import asked_space, make_scorer
+
+    if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
-    arch = space.arch(command.arch)
-    scorer = training_free.make_scorer(command, space)
+    space = asked_space(options)
+    arch = space.arch(options.arch)
+    scorer = make_scorer(options, space)
     scores = scorer.score(arch)
     if as_json:
-        found = {name: score.to_dict() for name, score in scores.items()}
-        return print_json({"space": space.name, "arch": arch.to_dict(), **scorer.space.costs(arch), "proxies": found})
+        proxies = {name: score.to_dict() for name, score in scores.items()}
+        return print_json({"space": space.name, "arch": arch.to_dict(), **scorer.space.costs(arch), "proxies": proxies})
     for name, score in scores.items():
         print(f"{name:18} {in_words(score)}")
     return None
@@ -63,86 +111,73 @@ def in_words(score: Score) -> str:
     return f"{score.mean:.6g}{spread}   ({score.seconds:.3g} s)"
 
 
-def rank(command: RankCommand, as_json: bool) -> None:
-    if not command.table or not command.target:
+def rank(options: RankCommand, as_json: bool) -> None:
+    from nasformer.results.folder import check_output
+    from nasformer.utils.files import locked
+
+    if not options.table or not options.target:
         raise UserError("say which table and column: nasformer rank --table FILE --target COLUMN --proxy dss,snip")
-    table = read_table(command.table)
-    known = table.select(command.target)
-    table = table if command.out else known  # scores that are kept serve all columns, so they are of all rows
-    scores, seconds = score_table(command, table) if command.proxy else ({}, {})
-    ranking = rank_scores(
-        table,
-        command.target,
-        scores,
-        seconds,
-        bands=command.bands,
-        resamples=command.resamples,
-        seed=command.seed,
-    )
-    if command.out:
-        folder = Path(command.out)
+    if not options.out:
+        return rank_in(options, None, as_json)
+    folder = check_output(options.out, "scores")
+    with locked(folder / ".lock"):
+        return rank_in(options, folder, as_json)
+
+
+def rank_in(options: RankCommand, folder: Path | None, as_json: bool) -> None:
+    from nasformer.ranking.plot import plot_ranking
+    from nasformer.ranking.rank import rank
+    from nasformer.ranking.table import read_table
+    from nasformer.ranking.view import print_ranking
+    from nasformer.utils.files import write_json
+
+    table = read_table(options.table)
+    with_target = table.select(options.target)
+    table = table if folder else with_target  # scores that are kept serve all columns, so they are of all rows
+    scores, seconds = score_table(options, table, folder) if options.proxy else ({}, {})
+    settings = {"bands": options.bands, "resamples": options.resamples, "seed": options.seed}
+    ranking = rank(table, options.target, scores, seconds, **settings)
+    if folder:
         write_json(folder / "ranking.json", ranking.to_dict())
-        plot_ranking(ranking, table, scores, command.target, folder / "ranking.png")
+        plot_ranking(ranking, table, scores, options.target, folder / "ranking.png")
     print_json(ranking.to_dict()) if as_json else print_ranking(ranking)
 
 
-def score_table(command: RankCommand, table: Table) -> tuple[dict[str, list[float]], dict[str, float]]:
+def score_table(
+    options: RankCommand, table: Table, folder: Path | None
+) -> tuple[dict[str, list[float]], dict[str, float]]:
     """The scores of all nets by proxy, and the mean time that one took."""
-    names = [proxy.name for proxy in get_proxies(command.proxy)]
-    folder = Path(command.out) / "scores" if command.out else None
-    found = {name: scores_of(replace(command, proxy=name), table, folder) for name in names}
-    means = {name: [score.mean for score in scores] for name, scores in found.items()}
-    return means, {name: sum(score.seconds for score in scores) / len(scores) for name, scores in found.items()}
+    from nasformer.proxies.registry import get_proxies
+
+    names = [proxy.name for proxy in get_proxies(options.proxy)]
+    kept = folder / "scores" if folder else None
+    scores = {name: score_nets(replace(options, proxy=name), table, kept) for name in names}
+    means = {name: [score.mean for score in values] for name, values in scores.items()}
+    return means, {name: sum(score.seconds for score in values) / len(values) for name, values in scores.items()}
 
 
-def scores_of(command: RankCommand, table: Table, folder: Path | None) -> list[Score]:
+def score_nets(options: RankCommand, table: Table, folder: Path | None) -> list[Score]:
     """The scores by one proxy. With a folder they are kept: for other columns, and in case of a kill."""
-    scorer, archs = training_free.make_scorer(command, table.space), table.archs
-    settings = {**scorer.settings, "seed": command.seed, "data": command.data, "archs": fingerprint(archs)}
-    journal = Journal(folder / f"{command.proxy}.jsonl", settings) if folder else nullcontext()
-    with journal as book, progress(command.proxy, len(archs)) as report:
-        scores = [Score.from_dict(record) for record in (book.records if book else [])]
+    from hashlib import blake2b
+
+    from nasformer.proxies.scoring import Score
+    from nasformer.runs.run import make_scorer
+    from nasformer.search.journal import Journal
+    from nasformer.utils.progress import progress
+
+    scorer, archs = make_scorer(options, table.space), table.archs
+    digest = blake2b("".join(arch.to_json() for arch in archs).encode(), digest_size=8).hexdigest()
+    settings = {**scorer.settings, "seed": options.seed, "data": options.data, "archs": digest}
+    opened = Journal(folder / f"{options.proxy}.jsonl", settings) if folder else nullcontext()
+    with opened as journal, progress(options.proxy, len(archs)) as report:
+        scores = [Score.from_dict(record) for record in (journal.records if journal else [])]
         for start in range(len(scores), len(archs), CHUNK):
-            fresh = [row[command.proxy] for row in scorer.score_many(archs[start : start + CHUNK])]
-            if book:
-                book.append(*(score.to_dict() for score in fresh))
+            fresh = [row[options.proxy] for row in scorer.score_many(archs[start : start + CHUNK])]
+            if journal:
+                journal.append(*(score.to_dict() for score in fresh))
             scores += fresh
             report(len(scores))
-    complain_about(command.proxy, scores)
-    return scores
-
-
-def fingerprint(archs: list[Arch]) -> str:
-    return blake2b("".join(arch.to_json() for arch in archs).encode(), digest_size=8).hexdigest()
-
-
-def complain_about(name: str, scores: list[Score]) -> None:
     reasons = [score.reason for score in scores if score.reason]
     if reasons:
-        print(f"{name} does not apply to {len(reasons)} of {len(scores)} nets: {reasons[0]}", file=sys.stderr)
-
-
-def search_by_proxy(command: SearchCommand, as_json: bool) -> None:
-    summary = training_free.search_in_folder(command, chosen_space(command))
-    if as_json:
-        return print_json(summary)
-    from rich.console import Console
-    from rich.table import Table
-
-    names = summary["proxies"]
-    table = Table(title=f"{summary['space']}, {summary['budget']}, {summary['candidates']:,} candidates, untrained")
-    for column in ("", "parameters", "MACs", *names):
-        table.add_column(column, justify="left" if not column else "right")
-    for row in [summary["winner"], *summary["references"]]:
-        costs = [format_quantity(row[name]) for name in ("params", "macs")]
-        table.add_row(row["name"], *costs, *("–" if row[name] is None else f"{row[name]:.5g}" for name in names))
-    Console().print(table)
-    print_finalists(summary)
-    if summary["note"]:
-        print(summary["note"])
-    print(f"winner: {Arch.from_dict(summary['winner']['arch']).to_json()}")
-    if command.out:
-        print(
-            f"report: {Path(command.out) / 'report.html'}   next: nasformer retrain {command.out} --data DATA --out NEW"
-        )
-    return None
+        print(f"{options.proxy} does not apply to {len(reasons)} of {len(scores)} nets: {reasons[0]}", file=sys.stderr)
+    return scores

@@ -1,30 +1,78 @@
-"""The commands that look at a space without training anything: spaces, cost and sample."""
+"""Commands that look at a space without training anything: spaces, cost and sample."""
 
 from __future__ import annotations
 
-import random
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from nasformer.cli.commands.common import chosen_space, print_json
-from nasformer.cli.config import CostCommand, SampleCommand, SpacesCommand
+from nasformer.cli.tables import print_json
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space, list_spaces
-from nasformer.families.space import Space, expression
-from nasformer.latency.lookup import with_profile
-from nasformer.search.budget import format_quantity
-from nasformer.space.dimensions import dimensions, listed
-from nasformer.space.feasible import check_satisfiable, sample_feasible
+from nasformer.families.options import SpaceOptions
+from nasformer.search.options import BudgetOptions
+from nasformer.utils.units import format_quantity
+
+if TYPE_CHECKING:
+    from nasformer.families.space import Space
 
 
-def spaces(command: SpacesCommand, as_json: bool) -> None:
-    if command.name is None:
-        found = list_spaces()
-        if as_json:
-            return print_json(list(found))
-        for name, space in found.items():
-            print(f"{name:22} {float(space.root.cardinality):8.2g} archs   {space.about}")
-        return None
-    space = get_space(command.name, **command.model_options())
+@dataclass
+class SpacesCommand(SpaceOptions):
+    """List the spaces, or describe one."""
+
+    positional: ClassVar = ("name",)
+    main: ClassVar = ("img_size", "patch_size", "num_classes")
+    example: ClassVar = "nasformer spaces autoformer-tiny"
+
+    name: str | None = None
+    """the space to describe, perhaps with choices of your own: 'NAME[dimension=value,value;...]'"""
+
+
+@dataclass
+class CostCommand(SpaceOptions):
+    """Parameters and multiply-accumulates of an architecture, in closed form."""
+
+    main: ClassVar = ("space", "arch", "img_size", "patch_size", "num_classes")
+    example: ClassVar = "nasformer cost --space autoformer-tiny-mlp3 --arch autoformer-t"
+
+    arch: str = ""
+    """a JSON file, inline JSON, a preset's name, largest or smallest"""
+
+
+@dataclass
+class SampleCommand(BudgetOptions, SpaceOptions):
+    """Random architectures within a budget, one JSON a line."""
+
+    main: ClassVar = ("space", "n", "min_params", "max_params", "max_macs", "max_latency", "seed")
+    example: ClassVar = "nasformer sample --space autoformer-tiny -n 5 --max-params 6M"
+
+    n: int = 1
+    """how many"""
+    seed: int = 0
+    """seed of everything random"""
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise UserError(f"n is {self.n}; give 1 or more")
+
+
+def spaces(options: SpacesCommand, as_json: bool) -> None:
+    if options.name is not None:
+        return describe_space(options, as_json)
+    from nasformer.families.catalogue import catalogue
+
+    entries = catalogue()
+    if as_json:
+        return print_json([entry.name for entry in entries])
+    for entry in entries:
+        print(f"{entry.name:22} {float(entry.cardinality):8.2g} archs   {entry.about}")
+    return None
+
+
+def describe_space(options: SpacesCommand, as_json: bool) -> None:
+    from nasformer.families.registry import get_space
+    from nasformer.space.dimensions import listed
+
+    space = get_space(options.name or "", **options.model_options())
     description = describe(space)
     if as_json:
         return print_json(description)
@@ -34,7 +82,7 @@ def spaces(command: SpacesCommand, as_json: bool) -> None:
         cost = description[end]
         print(f"  {end:9} {format_quantity(cost['params'])} parameters, {format_quantity(cost['macs'])} MACs")
     print(f"  choices   {space.root!r}")
-    print(f"  dimensions, for choices of your own: {example(space)}")
+    print(f"  dimensions, for choices of your own: {example_expression(space)}")
     for name, values in description["dimensions"].items():
         print(f"    {name:{max(map(len, description['dimensions']))}}  {listed(values)}")
     print(f"  presets   {', '.join(space.presets)}")
@@ -42,6 +90,8 @@ def spaces(command: SpacesCommand, as_json: bool) -> None:
 
 
 def describe(space: Space) -> dict[str, Any]:
+    from nasformer.space.dimensions import dimensions
+
     ends = {"smallest": space.root.smallest(), "largest": space.root.largest()}
     return {
         "name": space.name,
@@ -54,17 +104,22 @@ def describe(space: Space) -> dict[str, Any]:
     }
 
 
-def example(space: Space) -> str:
+def example_expression(space: Space) -> str:
     """An expression that gives the first dimension other values."""
+    from nasformer.families.space import expression
+    from nasformer.space.dimensions import dimensions
+
     name, choice = next(iter(dimensions(space.root).items()))
     return f"--space '{expression((space.base or space).name, {name: choice.values[:2]})}'"
 
 
-def cost(command: CostCommand, as_json: bool) -> None:
-    space = chosen_space(command)
-    if not command.arch:
+def cost(options: CostCommand, as_json: bool) -> None:
+    from nasformer.runs.run import asked_space
+
+    if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
-    costs = space.costs(space.arch(command.arch))
+    space = asked_space(options)
+    costs = space.costs(space.arch(options.arch))
     if as_json:
         return print_json(costs)
     print(f"{costs['params']:,} parameters, {costs['macs']:,} MACs (multiply-accumulates) per image")
@@ -73,10 +128,16 @@ def cost(command: CostCommand, as_json: bool) -> None:
     return None
 
 
-def sample(command: SampleCommand, as_json: bool) -> None:
-    space, _ = with_profile(chosen_space(command), command)
-    windows = command.budget().windows()
+def sample(options: SampleCommand, as_json: bool) -> None:
+    import random
+
+    from nasformer.latency.lookup import with_profile
+    from nasformer.runs.run import asked_space
+    from nasformer.space.feasible import check_satisfiable, sample_feasible
+
+    windows = options.budget().windows()
+    space, _ = with_profile(asked_space(options), options)
     check_satisfiable(space.root, space.costs, windows)
-    rng = random.Random(command.seed)
-    for _ in range(command.n):
+    rng = random.Random(options.seed)
+    for _ in range(options.n):
         print(sample_feasible(space.root, rng, space.costs, windows).to_json())

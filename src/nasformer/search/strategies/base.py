@@ -1,4 +1,4 @@
-"""What all strategies share: ask and tell, no architecture twice, none outside the budget."""
+"""Strategy: what all search strategies share. Ask and tell, no architecture twice, none outside the budget."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from nasformer.errors import UserError
 from nasformer.search.problem import Candidate, Problem, Proposal
 from nasformer.space.arch import Arch
 
-TRIES = 500  # draws in a row that may be old acquaintances before random sampling counts as dry
+TRIES = 500  # consecutive duplicates before sampling counts as exhausted
 
 
 class Strategy(ABC):
     """Proposes architectures and learns from their scores.
 
-    `ask` gives a batch, which may be judged in any order or farmed out; `tell` takes the whole batch back, in
-    the order asked, before the next `ask`. Candidates are numbered in the order told. All chance comes from
-    `self.rng`, so the same answers always lead to the same questions: that is how a search is resumed.
+    `ask` gives a batch, which may be evaluated in any order or in parallel; `tell` takes the whole batch back, in
+    the order asked, before the next `ask`. Candidates are numbered in the order told. All randomness comes from
+    `self.rng`, so the same scores always lead to the same proposals: that is how a search is resumed.
 
-    A subclass takes the problem and options with defaults, and sets `evaluations`, the most it will ask for.
+    A subclass takes the problem and options with defaults, describes the options in the `Args:` of its docstring, and
+    sets `evaluations`, the most it will ask for. `register_strategy` then makes it known to the command line.
     """
 
     evaluations: int
@@ -30,7 +31,7 @@ class Strategy(ABC):
         self.problem = problem
         self.rng = problem.rng(type(self).__name__)
         self.candidates: list[Candidate] = []
-        self.dry = False  # random sampling finds nothing new any more
+        self.exhausted = False  # random sampling finds nothing new any more
         self._seen: set[Arch] = set()
 
     @property
@@ -45,7 +46,13 @@ class Strategy(ABC):
     def tell(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
         """Takes the scores (costs included) of the batch asked for last."""
         for proposal, scores in results:
-            self.candidates.append(Candidate.judged(len(self.candidates), proposal, scores))
+            candidate = Candidate.from_proposal(len(self.candidates), proposal, scores)
+            self.candidates.append(candidate)
+            self.learn(candidate)
+
+    def learn(self, candidate: Candidate) -> None:
+        """Called with every candidate; for strategies that keep more than the list of them."""
+        return
 
     def winner(self) -> Candidate:
         """What the search ends with."""
@@ -77,12 +84,12 @@ class Strategy(ABC):
         return True
 
     def draw(self, count: int, generation: int = 0) -> list[Proposal]:
-        """Up to `count` new random architectures; fewer when they run dry."""
+        """Up to `count` new random architectures; fewer when they are exhausted."""
         drawn: list[Proposal] = []
-        while len(drawn) < count and not self.dry:
+        while len(drawn) < count and not self.exhausted:
             arch = self._new_sample()
             if arch is None:
-                self.dry = True
+                self.exhausted = True
             else:
                 drawn.append(Proposal(arch, "random", generation))
         return drawn
@@ -98,3 +105,10 @@ class Strategy(ABC):
             if self.claim(arch):
                 return arch
         return None
+
+
+def check_at_least(least: int, **options: int) -> None:
+    """Refuses options below a minimum."""
+    for name, value in options.items():
+        if value < least:
+            raise UserError(f"{name} is {value}, expected at least {least}")

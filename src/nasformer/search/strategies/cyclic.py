@@ -3,8 +3,9 @@
 A topology phase redraws genes of the topology alone, to raise the first objective; a size phase those of the size, to
 raise the second; the best of a phase is where the next one starts. The paper says that much (entropic score, then
 LogSynflow). Its inner search is unpublished; ours is that of the authors' FreeREA: a tournament in a population, its
-two best give a mutant each and a child together, what does not fit the budget is dropped, the oldest make room. Ours
-are the numbers, the start of each population (mutants of the incumbent), and the end: a cycle that changes nothing.
+two best give a mutant each and a child together, what does not fit the budget is dropped, the oldest leave. The
+numbers, the start of each population (mutants of the incumbent) and the end (a cycle that changes nothing) are our
+choice.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.search.problem import Candidate, Problem, Proposal
-from nasformer.search.strategies.base import Strategy
-from nasformer.search.strategies.evolution import TRIES_PER_CHILD, Child, find_mutation
+from nasformer.search.strategies.base import Strategy, check_at_least
+from nasformer.search.strategies.evolution import TRIES_PER_CHILD, Child
 from nasformer.space.arch import Arch
 from nasformer.space.genes import ROLES, Role, same_role
-from nasformer.space.node import Mutation
+from nasformer.space.mutation import Mutation, parse_mutation
 
 CHILDREN = 3  # of a step: two mutants and their parents' child
+
+Batches = Generator[list[Proposal], None, None]  # resumed when the strategy was told the scores of a batch
 
 
 class Cyclic(Strategy):
@@ -29,15 +32,16 @@ class Cyclic(Strategy):
 
     The problem has two objectives, the score of the topology and the score of the size. Candidates have the origin
     "start", "topology" or "size", and as generation the number of their phase: 0 for the start, then 1 for topology,
-    2 for size, 3 for topology and so on. No architecture is judged twice: one that comes up again in a later phase
+    2 for size, 3 for topology and so on. No architecture is evaluated twice: one that comes up again in a later phase
     takes part with the scores it has.
 
     Args:
         population: Architectures that a phase breeds from; the oldest leave it.
         tournament: How many of them, drawn at random, compete in a step.
-        steps: Steps of a phase, after its first population.
-        cycles: The most cycles, each of a topology and a size phase.
-        mutation: Chances as in `Evolution`; the phase adds the role.
+        steps: Steps of a phase, after its first population; each has up to three children.
+        cycles: The most cycles, each of a topology and a size phase; one that changes nothing is the last.
+        mutation: Mutation probabilities as those of evolution: code, paper, or numbers such as
+            depth=0.2,embed=0.4,gene=0.3; a phase applies them to the genes of its role.
         seeds: Architectures to start from, of which the best by the first objective is taken; none: a random one.
     """
 
@@ -54,33 +58,28 @@ class Cyclic(Strategy):
         seeds: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(problem)
-        _check(problem)
-        least = {"population": 2, "tournament": 2, "steps": 1, "cycles": 1}
-        given = {"population": population, "tournament": tournament, "steps": steps, "cycles": cycles}
-        for name, value in given.items():
-            if value < least[name]:
-                raise UserError(f"{name} is {value}, expected at least {least[name]}")
+        _check_problem(problem)
+        check_at_least(2, population=population, tournament=tournament)
+        check_at_least(1, steps=steps, cycles=cycles)
         self.population, self.tournament, self.steps, self.cycles = population, tournament, steps, cycles
-        self.mutation, self.seeds = find_mutation(mutation), self.check_seeds(seeds)
+        self.mutation, self.seeds = parse_mutation(mutation), self.check_seeds(seeds)
         self.evaluations = len(self.seeds) + population + cycles * 2 * (population - 1 + CHILDREN * steps)
         self.cycle = 0
         self.incumbent: Candidate | None = None
-        self.known: dict[Arch, Candidate] = {}
-        self._batches, self._over = self._play(), False
+        self.evaluated: dict[Arch, Candidate] = {}
+        self._batches, self._done = self._run(), False
 
     @property
     def done(self) -> bool:
-        return self._over
+        return self._done
 
     def ask(self) -> list[Proposal]:
         batch = next(self._batches, [])
-        self._over = not batch
+        self._done = not batch
         return batch
 
-    def tell(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
-        super().tell(results)
-        for candidate in self.candidates[len(self.candidates) - len(results) :]:
-            self.known[candidate.arch] = candidate
+    def learn(self, candidate: Candidate) -> None:
+        self.evaluated[candidate.arch] = candidate
 
     def winner(self) -> Candidate:
         """The last incumbent: good in both, though another may be better by one of the objectives alone."""
@@ -92,8 +91,8 @@ class Cyclic(Strategy):
             return ""
         return f"stopped after cycle {self.cycle} of {self.cycles}, which changed nothing"
 
-    def _play(self) -> Generator[list[Proposal], None, None]:
-        """The whole search; it waits at every batch until that is told."""
+    def _run(self) -> Batches:
+        """The whole search."""
         self.incumbent = yield from self._start()
         before = None
         while self.incumbent and self.incumbent is not before and self.cycle < self.cycles:
@@ -101,16 +100,16 @@ class Cyclic(Strategy):
             self.cycle += 1
             for role in ROLES:
                 phase = _Phase(self, role, self.incumbent)
-                yield from phase.play()
+                yield from phase.run()
                 self.incumbent = phase.best
 
     def _start(self) -> Generator[list[Proposal], None, Candidate | None]:
-        """A first architecture with sound scores; random ones are tried one by one."""
+        """A first architecture with finite scores; random ones are tried one by one."""
         batch = [Proposal(arch, "start") for arch in self.seeds if self.claim(arch)] or self.draw(1)
         for _ in range(self.population):
             yield [replace(proposal, origin="start") for proposal in batch]
-            if sound := self.problem.sound(self.candidates):
-                return self.problem.winner(sound)
+            if finite := self.problem.finite(self.candidates):
+                return self.problem.winner(finite)
             batch = self.draw(1)
         return None
 
@@ -125,61 +124,61 @@ class _Phase:
         self.mutation = replace(search.mutation, role=role)
         objective = search.problem.objectives[ROLES.index(role)]
         self.problem = replace(search.problem, objectives=(objective,))
-        self.living = [incumbent]  # the oldest first
+        self.population = [incumbent]  # the oldest first
         self.best = incumbent
-        self.met = {incumbent.arch}
+        self.seen = {incumbent.arch}
 
-    def play(self) -> Generator[list[Proposal], None, None]:
-        yield from self._settle([self._mutant(self.incumbent) for _ in range(self.search.population - 1)])
+    def run(self) -> Batches:
+        yield from self._evaluate([self._mutate(self.incumbent) for _ in range(self.search.population - 1)])
         for _ in range(self.search.steps):
-            yield from self._settle(self._step())
+            yield from self._evaluate(self._breed())
 
-    def _step(self) -> list[Child | None]:
-        drawn = self.search.rng.sample(self.living, min(self.search.tournament, len(self.living)))
+    def _breed(self) -> list[Child | None]:
+        drawn = self.search.rng.sample(self.population, min(self.search.tournament, len(self.population)))
         parents = self.problem.best_first(drawn)[:2]
-        children = [self._mutant(parent) for parent in parents]
-        return [*children, self._crossing(*parents)] if len(parents) == 2 else children
+        children = [self._mutate(parent) for parent in parents]
+        return [*children, self._cross(*parents)] if len(parents) == 2 else children
 
-    def _mutant(self, parent: Candidate) -> Child | None:
+    def _mutate(self, parent: Candidate) -> Child | None:
         for _ in range(TRIES_PER_CHILD):
             arch = self.problem.node.mutate(parent.arch, self.search.rng, self.mutation)
-            if self._takes(arch):
+            if self._claim(arch):
                 return arch, (parent.id,)
         return None
 
-    def _crossing(self, a: Candidate, b: Candidate) -> Child | None:
+    def _cross(self, a: Candidate, b: Candidate) -> Child | None:
         for _ in range(TRIES_PER_CHILD):
             arch = self.problem.node.cross(a.arch, b.arch, self.search.rng)
-            if self._takes(arch):
+            if self._claim(arch):
                 return arch, (a.id, b.id)
         return None
 
-    def _takes(self, arch: Arch) -> bool:
-        """Takes what this phase has not met, what fits the budget and what keeps the frozen genes.
+    def _claim(self, arch: Arch) -> bool:
+        """Takes an architecture if it is new in this phase, fits the budget and keeps the frozen genes.
 
-        A single mutation keeps them, yet a gene can vanish with an option or a layer and come back otherwise.
+        A single mutation keeps them, yet a gene can vanish with an option or a layer and come back with another value.
         """
-        if arch in self.met or not self.problem.fits(arch):
+        if arch in self.seen or not self.problem.fits(arch):
             return False
         if not same_role(self.problem.node, arch, self.incumbent.arch, self.frozen):
             return False
-        self.met.add(arch)
+        self.seen.add(arch)
         return True
 
-    def _settle(self, children: Sequence[Child | None]) -> Generator[list[Proposal], None, None]:
-        """Has the new ones judged, then lets all that are sound into the population."""
+    def _evaluate(self, children: Sequence[Child | None]) -> Batches:
+        """Asks for the scores of the new ones, then lets all with finite scores into the population."""
         born = [child for child in children if child]
-        known = self.search.known
-        batch = [Proposal(arch, self.role, self.generation, parents) for arch, parents in born if arch not in known]
+        evaluated = self.search.evaluated
+        batch = [Proposal(arch, self.role, self.generation, parents) for arch, parents in born if arch not in evaluated]
         if batch:
             yield batch
-        sound = self.search.problem.sound([known[arch] for arch, _ in born])
-        self.best = self.problem.best_first([self.best, *sound])[0]
-        self.living = [*self.living, *sound][-self.search.population :]
+        finite = self.search.problem.finite([evaluated[arch] for arch, _ in born])
+        self.best = self.problem.best_first([self.best, *finite])[0]
+        self.population = [*self.population, *finite][-self.search.population :]
 
 
-def _check(problem: Problem) -> None:
-    """Refuses problems that a cyclic search has no answer to."""
+def _check_problem(problem: Problem) -> None:
+    """Refuses problems that a cyclic search cannot solve."""
     if len(problem.objectives) != 2 or problem.order != "pareto":
         given = ", ".join(problem.objectives) + (" by ranks" if problem.order == "ranks" else "")
         raise UserError(

@@ -1,0 +1,20 @@
+"""A proxy of your own: how far the logits of different images lie apart in an untrained net."""
+
+from __future__ import annotations
+
+import torch
+from nasformer import Probe, register_proxy
+from torch import nn
+
+
+@register_proxy(
+    "logit-spread",
+    formula="mean over classes of the standard deviation of the logits over a batch of noise",
+    sees="noise",
+    loss="none",
+    init="the model's own",
+    paper="none; an example",
+)
+def logit_spread(model: nn.Module, probe: Probe) -> float:
+    with torch.no_grad():
+        return model(probe.images).std(0).mean().item()

@@ -1,0 +1,134 @@
+"""Commands that read what runs have left behind: doctor, compare and patterns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from nasformer.cli.tables import print_json, print_table
+from nasformer.errors import UserError
+from nasformer.utils.units import format_quantity
+
+if TYPE_CHECKING:
+    from nasformer.report.compare import Comparison
+    from nasformer.results.diagnosis import Diagnosis
+
+
+@dataclass
+class DoctorCommand:
+    """Is the supernet of a run in good health? Exit code 1 where there is an alarm."""
+
+    positional: ClassVar = ("run",)
+    example: ClassVar = "nasformer doctor runs/digits"
+
+    run: str = ""
+    """the run folder, of a training that has ended or goes on"""
+    data: str = ""
+    """the images, where they are no longer where the training found them"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+
+@dataclass
+class CompareCommand:
+    """Runs side by side: winners, settings that differ, fronts, progress and training in common plots."""
+
+    positional: ClassVar = ("runs",)
+    example: ClassVar = "nasformer compare runs/first runs/second --out runs/comparison"
+
+    runs: list[str] = field(default_factory=list)
+    """the run folders"""
+    out: str = ""
+    """a folder for compare.html, compare.json and plots"""
+
+
+@dataclass
+class PatternsCommand:
+    """What emerged: the winners of several searches of one space, by stage, beside random architectures."""
+
+    positional: ClassVar = ("runs",)
+    example: ClassVar = "nasformer patterns runs/seed0 runs/seed1 runs/seed2 --out runs/patterns"
+
+    runs: list[str] = field(default_factory=list)
+    """the run folders of searches that differ in their seeds"""
+    out: str = ""
+    """a folder for patterns.json and patterns.png"""
+
+
+def doctor(options: DoctorCommand, as_json: bool) -> int:
+    """Prints what was found; 1 where there is an alarm, so that scripts can tell."""
+    from nasformer.runs.doctor import examine
+
+    if not options.run:
+        raise UserError("say which run: nasformer doctor RUN")
+    diagnosis = examine(options.run, options.data, options.device)
+    print_json(diagnosis.to_dict()) if as_json else print_diagnosis(diagnosis, Path(options.run))
+    return 1 if diagnosis.alarms else 0
+
+
+def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
+    title = f"{len(diagnosis.subnets)} fixed subnets on {diagnosis.images}, at step {diagnosis.step}"
+    rows = [
+        [model.name, format_quantity(model["params"]), f"{model['depth']:.0f}", f"{model['width']:.2f}"]
+        + [f"{model['accuracy']:.2%}"]
+        for model in diagnosis.subnets
+    ]
+    print_table(title, ("", "parameters", "layers", "width", "accuracy"), rows)
+    ranks = [f"with {name} {signed(rank)}" for name, rank in diagnosis.correlations.items()]
+    print(f"rank correlation of accuracy {', '.join(ranks)}")
+    if diagnosis.taus:
+        print(f"ranks from snapshot to snapshot (Kendall's tau): {' '.join(map(signed, diagnosis.taus))}")
+    for alarm in diagnosis.alarms:
+        print(f"alarm: {alarm.finding}\n       {alarm.advice}")
+    verdict = f"{len(diagnosis.alarms)} to look at" if diagnosis.alarms else "healthy"
+    print(f"{verdict}: {folder / 'plots' / 'health.png'}")
+
+
+def signed(number: float | None) -> str:
+    return "–" if number is None else f"{number:+.2f}"
+
+
+def compare(options: CompareCommand, as_json: bool) -> None:
+    from nasformer.report.compare import compare_runs, write_comparison
+    from nasformer.results.folder import check_output
+
+    out = check_output(options.out, "compare.json") if options.out else None
+    comparison = compare_runs(options.runs)
+    page = write_comparison(comparison, out) if out else None
+    if as_json:
+        return print_json(comparison.to_dict())
+    print_comparison(comparison)
+    if page:
+        print(f"report: {page}")
+    return None
+
+
+def print_comparison(comparison: Comparison) -> None:
+    from nasformer.report.labels import figure_of, is_share, label
+    from nasformer.report.page import in_words
+
+    winners, efforts = comparison.winners(), comparison.efforts()
+    scores = dict.fromkeys(name for model in winners for name in model.scores if not name.startswith("position_"))
+    names = sorted(scores, key=is_share)
+    rows = []
+    for model in winners:
+        effort = efforts[model.name]
+        values = (figure_of(name, model.scores.get(name, math.nan)) for name in names)
+        rows.append([model.name, in_words(effort["seed"]), f"{effort['candidates']:,}", *values])
+    print_table("winners", ("", "seed", "candidates", *map(label, names)), rows)
+    for name, settings in comparison.differences().items():
+        print(f"{name}: {' | '.join(map(in_words, settings))}")
+
+
+def patterns(options: PatternsCommand, as_json: bool) -> None:
+    from nasformer.report.patterns import find_patterns, print_patterns, read_winners, write_patterns
+    from nasformer.results.folder import check_output
+
+    out = check_output(options.out, "patterns.json") if options.out else None
+    space, budget, winners = read_winners([Path(run) for run in options.runs])
+    found = find_patterns(space, winners, budget)
+    if out:
+        write_patterns(found, out, options.runs)
+    print_json(found.to_dict()) if as_json else print_patterns(found)

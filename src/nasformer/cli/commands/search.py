@@ -1,0 +1,225 @@
+"""Commands that train supernets and search: run, plan, train, search and evolve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nasformer.cli.tables import print_json, print_table
+from nasformer.runs.options import EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.utils.units import format_quantity
+
+if TYPE_CHECKING:
+    from nasformer.results.folder import RunFolder
+    from nasformer.results.result import RunResult
+    from nasformer.runs.plan import Plan
+
+PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
+
+
+def run(options: RunCommand, as_json: bool) -> None:
+    from nasformer.runs.run import run_supernet
+
+    show(run_supernet(options), options.out, as_json)
+
+
+def search(options: SearchCommand, as_json: bool) -> None:
+    from nasformer.runs.run import search_run, training_free_run
+
+    show(training_free_run(options) if options.proxy else search_run(options), options.out, as_json)
+
+
+def train(options: TrainCommand, as_json: bool) -> None:
+    from nasformer.runs.run import train_run
+
+    run, loss = train_run(options)
+    if not run.world.main:
+        return None
+    if as_json:
+        return print_json({"supernet": str(run.folder.supernet), "loss": loss})
+    return print(f"trained: {run.folder.supernet}, loss {loss:.3f}")
+
+
+def show(result: RunResult | None, out: str, as_json: bool) -> None:
+    """Prints a result; under torchrun only the main process has one."""
+    if result is None:
+        return
+    print_json(result.to_dict()) if as_json else print_result(result, out)
+
+
+def print_result(result: RunResult, out: str) -> None:
+    from nasformer.results.folder import RunFolder
+
+    scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
+    if result.proxies is not None:
+        scores = {name: name for name in result.proxies}
+    rows = [
+        [model.name, format_quantity(model["params"]), format_quantity(model["macs"])]
+        + [in_words(name, model.get(name)) for name in scores]
+        for model in result.models
+    ]
+    judged = f", {result.candidates:,} candidates, untrained" if result.candidates is not None else ""
+    where = f" on {result.data}" if result.data and result.proxies is None else ""
+    title = f"{result.space}{where}, {result.budget}{judged}"
+    print_table(title, ("", "parameters", "MACs", *scores.values()), rows)
+    print_finalists(result)
+    print_health(result)
+    if result.note and result.proxies is not None:
+        print(result.note)
+    print(f"winner: {result.arch.to_json()}")
+    if result.proxies is None:
+        print(RunFolder(out).outputs())
+    elif out:
+        report = RunFolder(out).report
+        print(f"report: {report}   next: nasformer retrain {out} --data DATA --out NEW")
+
+
+def in_words(name: str, score: float) -> str:
+    if score != score:
+        return "–"
+    return f"{score:.2%}" if name.endswith("accuracy") else f"{score:.5g}"
+
+
+def print_finalists(result: RunResult) -> None:
+    """What the best candidates of a search were measured to take, where it had a profile."""
+    latency = result.latency
+    if latency is None:
+        return
+    print(f"latency by {latency.how()}")
+    for number, finalist in enumerate(latency.finalists, 1):
+        mark = "   <- winner" if finalist.arch == result.winner.arch else ""
+        memory = finalist.measured_memory_bytes
+        peak = f", {memory / 1e6:.1f} MB" if memory else ""
+        times = f"predicted {finalist.latency_ms:.4g} ms, measured {finalist.measured_latency_ms:.4g} ms{peak}"
+        print(f"  {number}. {times}{mark}")
+    if latency.note:
+        print(latency.note)
+
+
+def print_health(result: RunResult) -> None:
+    health = result.health
+    if health is None:
+        return
+    low, high = health.random_range
+    drawn, correlation = len(health.subnets) - 2, health.rank_correlation or 0
+    print(
+        f"supernet: smallest {health.smallest:.2%}, largest {health.largest:.2%}, "
+        f"{drawn} random {low:.2%} to {high:.2%}, rank correlation with size {correlation:+.2f}"
+    )
+
+
+def plan(options: PlanCommand, as_json: bool) -> None:
+    from nasformer.runs.plan import make_plan
+
+    found = make_plan(options)
+    print_json(found.to_dict()) if as_json else print_plan(found)
+
+
+def print_plan(plan: Plan) -> None:
+    space, disk, share = plan.space, plan.disk, plan.space.share
+    print(f"{plan.name} on {plan.data}: {float(space.archs):.3g} architectures, budget {space.budget}")
+    part = f"{share.fitting / share.draws:.2%} of {share.draws} random ones fit"
+    print(f"satisfiable: {part} (95 % interval {share.low:.2%} to {share.high:.2%})")
+    columns = ("", "smallest", "median", "largest", "that fit: smallest", "median", "largest")
+    rows = []
+    for name, spread in space.space.items():
+        values = [*vars(spread).values(), *vars(space.within[name]).values()]
+        rows.append([PLAN_COSTS[name], *(format_quantity(value) for value in values)])
+    print_table("", columns, rows)
+    print_times(plan)
+    kept = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in disk.items() if name not in ("total", "free"))
+    print(f"disk: {disk['total'] / 1e6:,.1f} MB ({kept}), free {disk['free'] / 1e9:,.1f} GB")
+    for warning in plan.warnings:
+        print(f"warning: {warning}")
+
+
+def print_times(plan: Plan) -> None:
+    time = plan.time
+    stages = {"supernet training": time.train, "search": time.search, "retraining from scratch": time.retrain}
+    stages |= {stage.name: stage for stage in time.baselines}
+    width = max(map(len, stages))
+    for label, stage in stages.items():
+        each = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
+        print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}")
+    if time.note:
+        print(time.note)
+
+
+def in_hours(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> in_hours(40), in_hours(600), in_hours(9000)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def evolve(options: EvolveCommand, as_json: bool) -> None:
+    from nasformer.runs.evolve import evolve_run
+    from nasformer.utils.files import read_json
+
+    steps: list[int] = []
+
+    def on_step(number: int, record: Mapping[str, Any]) -> None:
+        steps.append(number)
+        if not as_json:
+            print_step(number, record)
+
+    folder = evolve_run(options, on_step)
+    if folder is None:
+        return None
+    if as_json:
+        return print_json(read_json(folder.evolution))
+    missing = options.evolve.steps - steps[-1]
+    if missing:
+        print(f"nothing shifted in step {steps[-1]}: the evolution ends here, {missing} short")
+    print(f"all of it: {folder.evolution}   report: {folder.report}")
+    print(f"search the last space: {search_command(options, folder, steps[-1])}")
+    return None
+
+
+def print_step(number: int, record: Mapping[str, Any]) -> None:
+    from rich.box import SIMPLE
+
+    from nasformer.supernet.carry import Carried
+
+    error = record["error"]
+    size = f"{record['cardinality']:.3g} architectures, {record['samples']} of them judged"
+    print(f"space {number}: {record['space']}\n  {size}")
+    if record["carried"]:
+        print(f"  weights of the space before: {Carried(**record['carried'])}")
+    print(f"  E-T error {error['et']:.2f} %: {error['expected']:.2f} % expected, {error['top']:.2f} % at the top")
+    rows = [dimension_row(name, dimension) for name, dimension in record["dimensions"].items()]
+    print_table("", ("dimension", "values", "slope", "next", "notice"), rows, box=SIMPLE, padding=(0, 1))
+
+
+def dimension_row(name: str, dimension: Mapping[str, Any]) -> list[str]:
+    from nasformer.space.dimensions import written
+
+    def listed(values: list[Any]) -> str:
+        return " ".join(map(written, values))
+
+    slope = "–" if dimension["slope"] is None else f"{dimension['slope']:+.2f} ± {dimension['stderr']:.2f}"
+    moved = listed(dimension["next"]) if dimension["shift"] else ""
+    return [name, listed(dimension["values"]), slope, moved, dimension["notice"]]
+
+
+def search_command(options: EvolveCommand, folder: RunFolder, number: int) -> str:
+    """What to type next: S3's search, on the same images and within the same budget."""
+    import shlex
+    from dataclasses import fields
+
+    from nasformer.data.options import DataOptions
+    from nasformer.search.options import BudgetOptions
+
+    words = ["nasformer", "search", "--supernet", str(folder.path / "steps" / str(number) / "supernet")]
+    for group in (DataOptions, BudgetOptions):
+        usual = group()
+        for item in fields(group):
+            value = getattr(options, item.name)
+            if value != getattr(usual, item.name):
+                words += [f"--{item.name.replace('_', '-')}", str(value)]
+    words += ["--search.mutation", "paper", "--search.population", "50", "--out", str(folder.path / "searched")]
+    return shlex.join(words)

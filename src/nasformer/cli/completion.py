@@ -1,0 +1,41 @@
+"""Shell completion: commands, and the options of each, as a script for bash, zsh or fish."""
+
+from __future__ import annotations
+
+from nasformer.cli.main import COMMANDS, find_command, make_parser
+
+BASH = """_nasformer() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"; fi
+  if [[ "$current" == -* || "$COMP_CWORD" -eq 1 ]]; then
+    COMPREPLY=( $(compgen -W "$words" -- "$current") )
+  else
+    COMPREPLY=( $(compgen -f -- "$current") )
+  fi
+}}
+complete -o filenames -F _nasformer nasformer"""
+
+
+def completion_script(shell: str) -> str:
+    options = {name: [*command_flags(name), "--config", "--json", "--help", "--help-all"] for name in COMMANDS}
+    if shell == "fish":
+        return "\n".join(fish_lines(options))
+    cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())
+    script = BASH.format(cases=cases, commands=" ".join(COMMANDS))
+    return script if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+
+
+def command_flags(name: str) -> list[str]:
+    parser = make_parser(find_command(name))
+    return [option.flag for option in parser.options.values() if option.name not in parser.positional]
+
+
+def fish_lines(options: dict[str, list[str]]) -> list[str]:
+    lines = [f"complete -c nasformer -n __fish_use_subcommand -a '{' '.join(options)}'"]
+    for name, flags in options.items():
+        condition = f"-n '__fish_seen_subcommand_from {name}'"
+        lines += [f"complete -c nasformer {condition} -l {flag[2:]}" for flag in flags]
+    return lines

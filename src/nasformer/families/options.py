@@ -1,0 +1,29 @@
+"""Options of a space: which one, and for which images. No torch here, so that help comes at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class SpaceOptions:
+    """Which space, and for which images."""
+
+    space: str | None = None
+    """name of the space, see `nasformer spaces`; with choices of your own: 'NAME[dimension=value,value;...]'"""
+    img_size: int | None = None
+    """side of the images in pixels; None: as the data has it, or the space's default"""
+    patch_size: int | None = None
+    """side of a patch in pixels"""
+    num_classes: int | None = None
+    """number of classes; None: as the data has it"""
+    in_chans: int | None = None
+    """channels of the images; None: as the data has it"""
+    model: dict[str, Any] = field(default_factory=dict)
+    """further options of the model, such as {"drop_path_rate": 0.1}"""
+
+    def model_options(self) -> dict[str, Any]:
+        """The options of the model that were set."""
+        named = {name: getattr(self, name) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
+        return {name: value for name, value in named.items() if value is not None} | self.model

@@ -1,0 +1,264 @@
+"""The contents of a run folder, read and checked once, for reports and comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.latency.finalists import LatencyResult
+from nasformer.results.diagnosis import Diagnosis, Snapshot
+from nasformer.results.folder import RunFolder
+from nasformer.results.result import RunResult
+from nasformer.search.budget import Budget
+from nasformer.search.journal import read_journal
+from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import Candidate
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import Window
+from nasformer.space.node import corners
+from nasformer.train.log import TrainLog, is_rollback, is_snapshot
+from nasformer.utils.files import read_json
+from nasformer.utils.schema import REMEDY, from_json
+from nasformer.utils.units import parse_quantity
+
+Limits = Mapping[str, tuple[float | None, float | None]]
+DRAWS, TRIES = 200, 1000  # of random members of a space
+BATCHES = 20  # of a search without generations
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """The training at a step: mean loss since the line before, and the learning rate."""
+
+    step: int
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+
+
+@dataclass(frozen=True)
+class JournalSettings:
+    """The settings in the header of a journal, as far as a report needs them."""
+
+    objectives: list[str] = field(default_factory=list)
+    order: str = "pareto"
+    budget: dict[str, float] = field(default_factory=dict)
+    model_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def raised(self) -> list[str]:
+        return [name for name in self.objectives if not name.startswith("-")]
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """The contents of a run folder; what is missing is empty or None.
+
+    Args:
+        config: What was asked.
+        log: The training, by step.
+        settings: Those of the search.
+        candidates: All that the search judged.
+        limits: The budget: name of a cost -> (lowest, highest).
+        snapshots: The accuracies of the supernet's fixed subnets over its training.
+        alarms: What `nasformer doctor` found wrong, in words.
+        random_search: The candidates of a random search alongside, where there was one.
+        baselines: The logs of models that were trained alongside, by name.
+    """
+
+    folder: RunFolder
+    config: Mapping[str, Any]
+    log: list[LogLine] = field(default_factory=list)
+    settings: JournalSettings = field(default_factory=JournalSettings)
+    candidates: list[Candidate] = field(default_factory=list)
+    result: RunResult | None = None
+    limits: Limits = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    random_search: list[Candidate] = field(default_factory=list)
+    baselines: dict[str, list[LogLine]] = field(default_factory=dict)
+
+    @property
+    def models(self) -> list[ModelResult]:
+        """The winner first, then the references."""
+        return self.result.models if self.result else []
+
+    @property
+    def winner(self) -> ModelResult | None:
+        return self.result.winner if self.result else None
+
+    @property
+    def front(self) -> list[ModelResult]:
+        """The Pareto front of the search, its models named by the number of the candidate."""
+        front = (self.result.front if self.result else None) or []
+        return [ModelResult(f"#{one.id}", one.arch.to_dict(), dict(one.scores)) for one in front]
+
+    @property
+    def timm(self) -> list[ModelResult]:
+        return (self.result.timm if self.result else None) or []
+
+    @property
+    def latency(self) -> LatencyResult | None:
+        return self.result.latency if self.result else None
+
+    @property
+    def proxies(self) -> list[str]:
+        """The scores of untrained models, in a search without training."""
+        return (self.result.proxies if self.result else None) or []
+
+    @property
+    def budget(self) -> str:
+        return (self.result.budget if self.result else None) or ""
+
+    @property
+    def note(self) -> str:
+        return (self.result.note if self.result else None) or ""
+
+    @property
+    def score(self) -> str:
+        """The score that the search raised; of several, the first. Accuracy where there is one."""
+        if any("accuracy" in candidate.scores for candidate in self.candidates[:1]):
+            return "accuracy"
+        return next(iter(self.settings.raised), "accuracy")
+
+    @property
+    def ranked(self) -> list[str]:
+        """Where the search went by the ranks of several scores together, their names."""
+        names = self.settings.raised if self.settings.order == "ranks" else []
+        return names if len(names) > 1 else []
+
+    @property
+    def raised(self) -> list[str]:
+        """The scores that the search raised; a model's own accuracy has other names."""
+        return [name for name in self.ranked or [self.score] if name != "accuracy"]
+
+    def references(self, name: str) -> list[ModelResult]:
+        """The references of that kind: `random` stands for `random`, `random 2`, `random-3` ..."""
+        return [model for model in self.models[1:] if model.name.lower().startswith(name)]
+
+    def score_of(self, model: ModelResult) -> float:
+        """A model's score, comparable with that of the candidates; NaN where it is not known."""
+        held_out = model.get("holdout_accuracy")
+        if self.score == "accuracy" and not math.isnan(held_out):
+            return held_out
+        if self.score in model.scores:
+            return model[self.score]
+        same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch.to_dict() == model.arch)
+        return next(same, math.nan)
+
+    def space(self) -> Space | None:
+        """The space of the run; None for one of another version, or of a plugin that is not loaded."""
+        try:
+            return get_space(str(self.config.get("space")), **options_from_json(self.settings.model_options))
+        except UserError:
+            return None
+
+    def extremes(self) -> list[Arch]:
+        """The smallest and the largest member of the run's space, for every option of a OneOf; none if it is unknown."""
+        space = self.space()
+        if space is None:
+            return []
+        return [member for corner in corners(space.root) for member in (space.root.smallest(corner), corner)]
+
+    def random_members(self) -> list[Arch]:
+        """Random archs of the run's space within its budget, always the same; in a very narrow budget they are few.
+
+        Nothing but plain samples: archs that are led into a budget are not a fair picture of it.
+        """
+        space, rng = self.space(), Random(0)
+        if space is None:
+            return []
+        drawn = (space.root.sample(rng) for _ in range(TRIES))
+        return list(islice((arch for arch in drawn if self.fits(space, arch)), DRAWS))
+
+    def fits(self, space: Space, arch: Arch) -> bool:
+        """Whether an arch keeps the limits on what can be counted; latency, for one, would have to be measured."""
+        costs = space.costs(arch) if self.limits else {}
+        return all(Window(name, *ends).excess(costs) == 0 for name, ends in self.limits.items() if name in costs)
+
+    def generations(self) -> tuple[list[tuple[int, list[Candidate]]], str]:
+        """Candidates by generation, or in batches where the search has none; and what the numbers count."""
+        numbers, unit = [candidate.generation for candidate in self.candidates], "generation"
+        if len(set(numbers)) == 1 and len(numbers) > 1:
+            size, unit = -(-len(numbers) // BATCHES), "candidates judged"
+            numbers = [min(len(numbers), size * (index // size + 1)) for index in range(len(numbers))]
+        groups: dict[int, list[Candidate]] = {}
+        for number, candidate in zip(numbers, self.candidates, strict=True):
+            groups.setdefault(number, []).append(candidate)
+        return sorted(groups.items()), unit
+
+
+def read_run(path: str | Path) -> RunContents:
+    """Reads a run folder; only config.json must be there."""
+    folder = RunFolder(path)
+    config = read_json(folder.config)
+    settings, candidates = read_candidates(folder.journal)
+    result = RunResult.load(folder.result) if folder.result.exists() else None
+    snapshots, alarms = read_health(folder)
+    return RunContents(
+        folder=folder,
+        config={**config, **({"space": result.space} if result and "space" not in config else {})},
+        log=read_log(folder.log),
+        settings=settings,
+        candidates=candidates,
+        result=result,
+        limits=read_limits(config.get("budget") or settings.budget, folder.config),
+        snapshots=snapshots,
+        alarms=alarms,
+        random_search=read_candidates(folder.random_journal)[1],
+        baselines={path.parent.name: read_log(path) for path in sorted(folder.baselines.glob("*/log.jsonl"))},
+    )
+
+
+def read_log(path: Path) -> list[LogLine]:
+    """The training log by step. Should steps come twice, what was written last counts."""
+    records = [line for line in TrainLog.read(path) if not (is_snapshot(line) or is_rollback(line))]
+    lines = [from_json(LogLine, record, path) for record in records]
+    return [line for _, line in sorted({line.step: line for line in lines}.items())]
+
+
+def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:
+    if not path.exists():
+        return JournalSettings(), []
+    settings, records = read_journal(path)
+    candidates = [candidate_from(record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
+    return from_json(JournalSettings, settings, f"{path}, line 1"), candidates
+
+
+def candidate_from(record: Mapping[str, Any], where: str) -> Candidate:
+    candidate = from_json(Candidate, record, where)
+    if type(candidate.generation) is not int:
+        raise UserError(f"{where}: generation is {candidate.generation!r}, expected an integer; {REMEDY}")
+    return candidate
+
+
+def read_health(folder: RunFolder) -> tuple[list[Snapshot], list[str]]:
+    """Snapshots of the training, or else the doctor's own; what the doctor found before further steps is outdated."""
+    log = TrainLog.read(folder.log)
+    snapshots = [from_json(Snapshot, line, folder.log) for line in log if "subnets" in line]
+    diagnosis = Diagnosis.load(folder.health) if folder.health.exists() else None
+    if diagnosis is None or not log or diagnosis.step != log[-1].get("step"):
+        return snapshots, []
+    return snapshots or diagnosis.looks, [alarm.finding for alarm in diagnosis.alarms]
+
+
+def read_limits(budget: Any, path: Path) -> Limits:
+    """The limits of a budget as a config or a journal holds it."""
+    ends = from_json(dict[str, str | float | None], budget, f"{path}, budget")
+    counts = {name: parse_quantity(value) for name, value in ends.items() if value is not None}
+    costs = dict.fromkeys(name[4:] for name in counts if name[:4] in ("min_", "max_"))
+    return {cost: (counts.get(f"min_{cost}"), counts.get(f"max_{cost}")) for cost in costs}
+
+
+def budget_of(contents: RunContents) -> Budget:
+    """The budget that the search of a run kept."""
+    return Budget(**contents.settings.budget)

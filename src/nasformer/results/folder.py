@@ -1,0 +1,178 @@
+"""Run folders: where each file of a run is, who may write there, and the record of what was asked.
+
+RUN/config.json            what was asked, and the versions that did it
+RUN/train/                 log.jsonl, checkpoints/
+RUN/supernet/              the trained supernet
+RUN/search/                journal.jsonl: every candidate; random.jsonl: those of a random search alongside
+RUN/result.json            the winner beside its references
+RUN/model/                 the winner as an ordinary model
+RUN/export/                the same for use elsewhere
+RUN/baselines/NAME/        models of timm that were trained alongside
+RUN/health.json            what `nasformer doctor` found
+RUN/evolution.json, steps/ the search of a search space, each of its spaces a run folder
+RUN/report.html, plots/, candidates.csv
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from nasformer.errors import UserError
+from nasformer.families.storage import CONFIG as MODEL_CONFIG
+from nasformer.results.result import RunResult
+from nasformer.search.options import BudgetOptions
+from nasformer.space.arch import Arch
+from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
+from nasformer.utils.files import clear_drafts, locked, read_json, write_json
+from nasformer.utils.version import __version__
+
+Kind = Literal["supernet", "training-free", "model", "evolution"]
+WORDS: dict[Kind, str] = {
+    "supernet": "the run of a supernet",
+    "training-free": "a search without training",
+    "model": "the training of a single model",
+    "evolution": "the search of a search space",
+}
+
+
+class RunFolder:
+    """The folder of a run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.json"
+        self.result = self.path / "result.json"
+        self.train = self.path / "train"
+        self.log = self.train / "log.jsonl"
+        self.supernet = self.path / "supernet"
+        self.journal = self.path / "search" / "journal.jsonl"
+        self.random_journal = self.path / "search" / "random.jsonl"
+        self.model = self.path / "model"
+        self.export = self.path / "export"
+        self.baselines = self.path / "baselines"
+        self.health = self.path / "health.json"
+        self.evolution = self.path / "evolution.json"
+        self.report = self.path / "report.html"
+        self.plots = self.path / "plots"
+        self.bad_images = self.path / "bad_images.txt"
+
+    def __truediv__(self, name: str) -> RunFolder:
+        return RunFolder(self.path / name)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def lock(self, needed: bool = True) -> AbstractContextManager[None]:
+        """Keeps other processes out of the folder."""
+        return locked(self.path / ".lock", needed)
+
+    def kind(self) -> Kind | None:
+        """What kind of run the folder holds; None where it holds none. Folders of older versions do not say it."""
+        if not self.config.exists():
+            return None
+        recorded = read_json(self.config).get("kind")
+        if recorded in WORDS:
+            return recorded
+        if self.evolution.exists():
+            return "evolution"
+        if self.supernet.exists() or (self.train.exists() and self.journal.parent.exists()):
+            return "supernet"
+        if self.journal.exists():
+            return "training-free"
+        return "model" if self.result.exists() else "supernet" if self.train.exists() else None
+
+    def check_own(self, kind: Kind) -> None:
+        """Refuses a folder that holds something else than a run of this kind, before anything is written there."""
+        if self.path.is_file():
+            raise UserError(f"{self} is a file; name a folder with --out")
+        held = self.kind()
+        if held is not None and held != kind:
+            raise UserError(f"{self} holds {WORDS[held]}; give another --out folder")
+        if held is None and not is_empty(self.path):
+            raise UserError(f"{self} holds other files and no run; give an empty or a new --out folder")
+
+    def read_result(self) -> RunResult:
+        if not self.result.exists():
+            raise UserError(f"{self} has no search result yet; search it first, or name an architecture with --arch")
+        return RunResult.load(self.result)
+
+    def winner(self) -> Arch:
+        """The architecture that the run's search found."""
+        return self.read_result().arch
+
+    def facts(self, *names: str) -> dict[str, Any]:
+        """What is known of the weights of a run, supernet or model folder, such as the names of their classes."""
+        configs = (self.supernet / SUPERNET_CONFIG, self.path / SUPERNET_CONFIG, self.path / MODEL_CONFIG)
+        content = next((read_json(path) for path in configs if path.exists()), {})
+        return {name: content[name] for name in names if name in content}
+
+    def outputs(self) -> str:
+        """Where what a run leaves behind is, on one line."""
+        paths = {"model": self.model, "export": self.export, "report": self.report}
+        return "   ".join(f"{name}: {path}" for name, path in paths.items() if path.exists())
+
+    def record(self, kind: Kind, command: Any, space: str) -> None:
+        """Writes into config.json what a command was asked; what it leaves open stays as it was."""
+        before = read_json(self.config) if self.config.exists() else {}
+        write_json(self.config, {**merge(before, command), "kind": kind, "space": space, "versions": versions()})
+
+    @contextmanager
+    def recording(self, kind: Kind, command: Any, space: str) -> Iterator[None]:
+        """Records a command; one that is refused (UserError) leaves no trace."""
+        before = read_json(self.config) if self.config.exists() else None
+        clear_drafts(self.path)
+        self.record(kind, command, space)
+        try:
+            yield
+        except UserError:
+            if before is not None:
+                write_json(self.config, before)
+            raise
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether there is nothing in the folder but what is hidden, such as a lock."""
+    return not folder.exists() or not any(not item.name.startswith(".") for item in folder.iterdir())
+
+
+def check_output(folder: str | Path, marker: str) -> Path:
+    """A folder for the files of a command that is no run: new, empty, or one that the same command has filled before.
+
+    Args:
+        marker: A file that the command writes, by which its own folder is known.
+    """
+    path = Path(folder)
+    if path.is_file():
+        raise UserError(f"{path} is a file; name a folder with --out")
+    if not is_empty(path) and ((path / "config.json").exists() or not (path / marker).exists()):
+        raise UserError(f"{path} holds other files; give an empty or a new --out folder")
+    return path
+
+
+def merge(config: dict[str, Any], command: Any) -> dict[str, Any]:
+    """A config with what a command was asked; what that leaves open stays as it was."""
+    asked = {name: value for name, value in asdict(command).items() if name != "out"}
+    merged = {
+        **config,
+        **{name: value for name, value in asked.items() if value not in (None, {}) or name not in config},
+    }
+    if isinstance(command, BudgetOptions):  # a limit that is not given again no longer holds
+        merged |= {limit.name: asked[limit.name] for limit in fields(BudgetOptions)} | {"budget": command.limits()}
+    return merged
+
+
+def versions() -> dict[str, str]:
+    packages = {name: version(name) for name in ("torch", "timm")}
+    return {"nasformer": __version__, **packages, "python": platform.python_version()}
+
+
+def options_from(config: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The options of a dataclass that a config holds."""
+    assert is_dataclass(kind)
+    return {item.name: config[item.name] for item in fields(kind) if item.name in config}

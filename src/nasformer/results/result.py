@@ -1,0 +1,85 @@
+"""The result of a run (`result.json`): the winner beside its references, as typed values.
+
+A run that searched with a supernet, one that searched without training and the training of a single model all end
+with a `RunResult`; what does not apply to a run is None and left out of the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from nasformer.errors import UserError
+from nasformer.latency.finalists import LatencyResult
+from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import Candidate
+from nasformer.space.arch import Arch
+from nasformer.supernet.health import SupernetHealth
+from nasformer.utils.files import read_json, write_json
+from nasformer.utils.schema import from_json, to_json
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found.
+
+    Args:
+        space: The name of the space.
+        data: The images, as they were named; None for a search without data.
+        winner: The model that the run is about.
+        references: What it has to beat: a random arch, the smallest and largest in the budget, baselines.
+        budget: The limits in words.
+        proxies: The scores of a search without training.
+        candidates: How many architectures a search without training judged.
+        timm: Models of timm that fit the budget, with their costs alone.
+        front: The Pareto front of the search, cheapest first.
+        health: How the supernet's subnets compare.
+        latency: The finalists as predicted and as measured, where the search went by a profile.
+        note: Why the search ended early, or nothing.
+    """
+
+    space: str
+    data: str | None
+    winner: ModelResult
+    references: list[ModelResult] = field(default_factory=list)
+    budget: str | None = None
+    proxies: list[str] | None = None
+    candidates: int | None = None
+    timm: list[ModelResult] | None = None
+    front: list[Candidate] | None = None
+    health: SupernetHealth | None = None
+    latency: LatencyResult | None = None
+    note: str | None = None
+    version: int = VERSION
+
+    @property
+    def models(self) -> list[ModelResult]:
+        return [self.winner, *self.references]
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture of the winner."""
+        return Arch.from_dict(self.winner.arch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; what does not apply to the run is left out."""
+        content = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: to_json(value) for name, value in content.items() if value is not None or name == "data"}
+
+    def save(self, path: Path) -> None:
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: Path) -> RunResult:
+        """Reads a `result.json`; one of another shape or of a newer version is refused with the field that is wrong."""
+        content = read_json(path)
+        if int_or_zero(content.get("version", VERSION)) > VERSION:
+            raise UserError(f"{path} was written by a newer nasformer (version {content['version']}); update nasformer")
+        return from_json(cls, content, path)
+
+
+def int_or_zero(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,238 @@
+"""Baselines of a run: random search, models of timm that fit its budget, and models of timm trained by its recipe.
+
+RUN/search/random.jsonl    the candidates of a random search alongside
+RUN/baselines/NAME/        log.jsonl, checkpoints/ of each model of timm; killed, it goes on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import timm
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from nasformer.data.loaders import BatchSource, Split
+from nasformer.errors import UserError
+from nasformer.families.space import Space
+from nasformer.results.folder import RunFolder
+from nasformer.search.budget import Budget
+from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import Candidate, Problem
+from nasformer.search.run import SearchResult
+from nasformer.space.arch import Arch
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    from nasformer.runs.run import Run
+
+PREFIX = "timm:"
+COUNTED = ("params", "macs")
+MOST = 12
+
+
+# Random search: the best of the random start of another search costs nothing; a whole one takes as many evaluations.
+
+
+def best_of_start(problem: Problem, candidates: Sequence[Candidate]) -> dict[str, Arch]:
+    """The best of the random candidates that a search began with, by a name that says of how many.
+
+    Of a search that was random throughout, or that had nothing random in it, there is nothing to say.
+    """
+    start = [candidate for candidate in candidates if candidate.origin == "random" and candidate.generation == 0]
+    if len(start) in (0, len(candidates)) or not problem.sound(start):
+        return {}
+    return {random_name(len(start)): problem.winner(start).arch}
+
+
+def best_of_random(search: SearchResult) -> dict[str, Arch]:
+    """What a random search found, by a name that says with how many candidates."""
+    return {random_name(len(search.candidates)): search.best.arch}
+
+
+def random_name(count: int) -> str:
+    """
+    >>> random_name(1000)
+    'best of 1,000 random'
+    """
+    return f"best of {count:,} random"
+
+
+# Models of timm that fit the budget: their costs were counted once (`benchmarks/timm_table.py`).
+
+
+@cache
+def timm_table() -> dict[str, Any]:
+    """The version of timm, the image size and number of classes that was counted for, and the models."""
+    return json.loads(files("nasformer.runs").joinpath("timm_table.json").read_text(encoding="utf-8"))
+
+
+def fitting_timm_models(budget: Budget, params: float, space: Space, most: int = MOST) -> list[ModelResult]:
+    """Models within the limits on parameters and MACs, those of about so many parameters first.
+
+    Parameters are those for the space's number of classes. MACs at other image sizes than that of the table are
+    estimated: they grow with the area. Other limits, such as latency, are not known of them.
+
+    >>> import nasformer
+    >>> limits = Budget(max_params=5_000_000, max_macs=200_000_000)
+    >>> models = fitting_timm_models(limits, 4e6, nasformer.get_space("autoformer-tiny"), most=2)
+    >>> [model.name for model in models]
+    ['mobilenetv4_conv_small', 'efficientvit_b0']
+    """
+    options = space.full_options
+    models = [
+        ModelResult(name, {}, timm_table_costs(counts, options["img_size"], options["num_classes"]))
+        for name, counts in timm_table()["models"].items()
+    ]
+    limits = {name: ends for name, ends in budget.limits().items() if name in COUNTED}
+    inside = [model for model in models if all(_within(model[name], *ends) for name, ends in limits.items())]
+    return sorted(inside, key=lambda model: abs(model["params"] - params))[:most]
+
+
+def timm_table_costs(counts: dict[str, int], img_size: int, num_classes: int) -> dict[str, float]:
+    table = timm_table()
+    params = counts["params"] + (num_classes - table["num_classes"]) * counts["per_class"]
+    return {"params": params, "macs": round(counts["macs"] * (img_size / table["img_size"]) ** 2)}
+
+
+def _within(value: float, low: float | None, high: float | None) -> bool:
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+# Models of timm trained by the recipe of a run, on its images and for as many steps.
+
+
+def timm_names(asked: str) -> list[str]:
+    """The timm models that a user asks for as baselines.
+
+    >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224")
+    ['resnet18', 'vit_tiny_patch16_224']
+    """
+    words = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
+    names = [word.removeprefix(PREFIX) for word in words]
+    for word, name in zip(words, names, strict=True):
+        if word == name:
+            raise UserError(f"baseline {word!r} is not known; write timm:NAME, several as timm:NAME,timm:NAME")
+        if not timm.is_model(name):
+            close = ", ".join(get_close_matches(name, timm.list_models(), 3, 0)) or "none"
+            raise UserError(f"timm has no model {name!r}; the nearest names are {close}")
+    return names
+
+
+def build_timm(
+    name: str,
+    img_size: int,
+    in_chans: int,
+    num_classes: int,
+    drop_path_rate: float = 0.0,
+    device: str | torch.device = "cpu",
+    **options: Any,
+) -> nn.Module:
+    """The model with fresh weights; one that is made for a fixed image size is made for this one.
+
+    Stochastic depth is for models that have it.
+    """
+    asked = {"in_chans": in_chans, "num_classes": num_classes, "pretrained": False, **options}
+    size = {"img_size": img_size}  # most convolutional nets take any size and know no such option
+    depth = {"drop_path_rate": drop_path_rate} if drop_path_rate else {}
+    with torch.device(device):
+        for accepted in (size | depth, depth, size):
+            try:
+                return timm.create_model(name, **asked, **accepted)
+            except TypeError:
+                continue
+        return timm.create_model(name, **asked)
+
+
+def count(model: nn.Module, img_size: int, in_chans: int) -> dict[str, int]:
+    """Parameters, and MACs of one image: half the operations that torch's counter sees. The model must be on meta."""
+    model.eval().requires_grad_(False)  # rather than no_grad, under which the counter fails on nested inputs
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, in_chans, img_size, img_size, device="meta"))
+    params = sum(parameter.numel() for parameter in model.parameters())
+    return {"params": params, "macs": counter.get_total_flops() // 2}
+
+
+def timm_costs(names: Sequence[str], shape: dict[str, int]) -> dict[str, dict[str, int]]:
+    """Parameters and MACs of timm models for images of this shape; refuses, before anything long, one that is not."""
+    costs = {}
+    for name in names:
+        try:
+            costs[name] = count(build_timm(name, **shape, device="meta"), shape["img_size"], shape["in_chans"])
+        except Exception as error:  # sizes that do not divide, windows that do not fit: timm raises a dozen kinds
+            reason = " ".join(str(error).split())[:160]
+            size = shape["img_size"]
+            raise UserError(f"timm:{name} does not take images of {size} px ({reason}); choose another one") from error
+    return costs
+
+
+def fresh_timm(name: str, shape: dict[str, int], seed: int, drop_path_rate: float = 0.0) -> nn.Module:
+    """A timm model with weights that depend on the seed alone; stochastic depth is part of the recipe."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_timm(name, shape["img_size"], shape["in_chans"], shape["num_classes"], drop_path_rate)
+
+
+def train_timm(
+    name: str,
+    batches: BatchSource,
+    recipe: Recipe,
+    shape: dict[str, int],
+    *,
+    device: torch.device,
+    seed: int = 0,
+    folder: RunFolder | None = None,
+    settings: dict[str, Any] | None = None,
+    drop_path_rate: float = 0.0,
+    quiet: bool = False,
+) -> ModelResult:
+    """Trains a timm model as any of ours and evaluates it."""
+    costs = timm_costs([name], shape)[name]
+    model = fresh_timm(name, shape, seed, drop_path_rate).to(device)
+    settings = {**(settings or {}), "arch": f"{PREFIX}{name}"}
+    path, label = folder.path if folder else None, f"baseline {name}"
+    train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, quiet=quiet, label=label)
+    return ModelResult(f"{PREFIX}{name}", {}, {**costs, **split_accuracies(model, batches, recipe.precision)})
+
+
+def split_accuracies(model: nn.Module, batches: BatchSource, precision: str) -> dict[str, float]:
+    """A trained model's accuracy on the test images, and on held-out ones where there are some."""
+    splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
+    return {f"{split}_accuracy": evaluate(model, batches, split, precision=precision)["accuracy"] for split in splits}
+
+
+def check_baselines(run: Run, asked: str) -> dict[str, dict[str, int]]:
+    """The costs of the timm models asked for. Raises now what their training would raise after a long search."""
+    return timm_costs(timm_names(asked), run.image_shape)
+
+
+def drop_path_rate(space: Space) -> float:
+    """Stochastic depth is a part of the recipe, so that baselines have it as our models do."""
+    return float(space.options.get("drop_path_rate", 0.0))
+
+
+def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[ModelResult]:
+    """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together."""
+    rate = drop_path_rate(run.space)
+    return [
+        train_timm(
+            name,
+            run.batches,
+            recipe,
+            run.image_shape,
+            device=run.device,
+            seed=run.options.seed,
+            folder=RunFolder(run.folder.baselines / name),
+            settings={"data": run.options.data, "holdout": run.options.holdout, "drop_path_rate": rate},
+            drop_path_rate=rate,
+        )
+        for name in timm_names(asked)
+    ]

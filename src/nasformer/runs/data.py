@@ -1,0 +1,157 @@
+"""The images of a run: opened for its device and process, and checked against the space and the weights.
+
+Images, space and weights must agree: a space is fitted to its images, weights only see images like those they were
+trained on, normalised as then, and a search never sees images that its supernet was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
+from nasformer.data.loaders import Batches, BatchSource
+from nasformer.data.options import AugmentOptions, DataOptions
+from nasformer.data.sources import open_data
+from nasformer.data.streaming import StreamingFolder, find_files
+from nasformer.errors import UserError
+from nasformer.families.space import Space
+from nasformer.results.folder import RunFolder
+from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
+from nasformer.train.distributed import World
+from nasformer.train.recipe import Recipe
+from nasformer.utils.files import read_json
+from nasformer.utils.progress import say
+
+UNTRAINED = Recipe(augment=AugmentOptions(crop="resized"))
+"""For commands that do not train: it augments nothing, and images can be streamed with no other crop."""
+
+
+def load_batches(
+    options: DataOptions,
+    recipe: Recipe,
+    world: World,
+    device: torch.device,
+    img_size: int | None,
+    in_chans: int | None = None,
+    usual_size: int = USUAL_SIZE,
+    bad_list: Path | None = None,
+) -> BatchSource:
+    """The images on this process's device; those that cannot be read are listed in the file `bad_list`.
+
+    With img_size None images keep their size, but get `usual_size` where they differ. With in_chans None they are
+    read in colour, unless all are grey.
+    """
+    if options.download and not world.main:
+        world.barrier()  # until the main process has it
+    data = (find_files if options.stream is True else open_data)(
+        options.data,
+        holdout=options.holdout,
+        train_images=options.train_images,
+        seed=options.seed,
+        img_size=img_size,
+        in_chans=in_chans,
+        usual_size=usual_size,
+        root=options.data_root,
+        download=options.download and world.main,
+        max_bad=options.max_bad,
+        bad_list=bad_list if world.main else None,
+        quiet=not world.main,
+    )
+    if options.download and world.main:
+        world.barrier()
+    process: dict[str, Any] = {"rank": world.rank, "world": world.size, "device": device, "repeats": recipe.repeats}
+    order = (recipe.augment, recipe.batch_size, options.seed)
+    if not isinstance(data, ImageFiles):
+        return Batches(data, *order, **process)
+    if options.stream is True or (options.stream == "auto" and too_large(data, device, world)):
+        data.bad.log = bad_list  # from here on each process meets other files
+        return StreamingFolder(data, *order, **process, workers=options.workers)
+    return Batches(data.decode(), *order, **process)
+
+
+def too_large(files: ImageFiles, device: torch.device, world: World) -> bool:
+    """Whether the images must be streamed, which is said. The main process decides for all."""
+    large = world.agree(not fits(files.decoded_bytes, device, world.size), device)
+    if world.main:
+        size = f"{len(files.splits)} images of {files.size} px, {memory_size(files.decoded_bytes)} when decoded"
+        say(f"{files.name}: {size}: {'too large for memory, streamed from disk' if large else 'kept in memory'}")
+    return large
+
+
+def streamed_before(folder: RunFolder, options: DataOptions) -> DataOptions:
+    """The options; whether to stream, where that is left open, is as when the run began, whatever memory is free now."""
+    before = read_json(folder.config) if options.stream == "auto" and folder.config.exists() else {}
+    if before.get("data") == options.data and isinstance(before.get("stream"), bool):
+        return replace(options, stream=before["stream"])
+    return options
+
+
+def image_options(batches: BatchSource) -> dict[str, int]:
+    """The options of a model that the images decide."""
+    return {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+
+
+def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
+    """The space for these images: size, channels and classes are the data's."""
+    given = image_options(batches)
+    for name in ("in_chans", "num_classes"):
+        asked = getattr(options, name, None)
+        if asked is not None and asked != given[name]:
+            raise UserError(f"{options.data} has {name} {given[name]}, not {asked}; leave --{name} out")
+    return space.with_options(**given)
+
+
+def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
+    """A supernet runs on images like those it was trained on, and as the model it was trained as."""
+    trained_with = trained.full_options
+    for name, value in {**options.model_options(), **image_options(batches)}.items():
+        if trained_with[name] != value:
+            raise UserError(
+                f"the supernet was trained with {name} {trained_with[name]}, not {value}; "
+                "ask for the same or train another"
+            )
+
+
+def training_images(options: DataOptions) -> dict[str, Any]:
+    """What decides which images are trained on and which are held out."""
+    split = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
+    return split if options.train_images is None else {**split, "train_images": options.train_images}
+
+
+def check_holdout(options: DataOptions, supernet: Path) -> None:
+    """Another share or seed would hold out other images, some of which the supernet was trained on."""
+    before = read_json(supernet / SUPERNET_CONFIG).get("trained_on", {}) if supernet.is_dir() else {}
+    if holds_out_others(options, before):
+        raise UserError(
+            f"{supernet} was trained with --holdout {before['holdout']} --seed {before['seed']}; "
+            "give the same, or the search would see images that it was trained on"
+        )
+
+
+def holds_out_others(options: DataOptions, before: dict[str, Any]) -> bool:
+    """Whether weights may have been trained on the images that are held out now."""
+    split = ("holdout", "seed")
+    now = training_images(options)
+    return bool(before) and before["data"] == options.data and any(before[name] != now[name] for name in split)
+
+
+def normalize_as(batches: BatchSource, folder: RunFolder) -> None:
+    """Images as the weights saw them in training, whatever mean and deviation this data has."""
+    for name, values in folder.facts("mean", "std").items():
+        setattr(batches, name, for_channels(values, batches.in_chans))
+
+
+def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """A mean or deviation for images of other channels than it was measured on: their average in grey, else in turn.
+
+    >>> for_channels([0.25, 0.5, 0.75], 1), for_channels([0.5], 3)
+    ((0.5,), (0.5, 0.5, 0.5))
+    """
+    if channels == 1:
+        return (sum(values) / len(values),)
+    return tuple(values[position % len(values)] for position in range(channels))

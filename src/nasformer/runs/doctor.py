@@ -1,0 +1,170 @@
+"""The health of a run's supernet: fixed subnets over its training, and alarms with advice.
+
+A training that took snapshots (`watch_epochs`) has the accuracies of the fixed subnets in its log. Otherwise they are
+evaluated now, with the weights that there are: those of the trained supernet, or of the newest checkpoint.
+RUN/health.json keeps the diagnosis, for the report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nasformer.data.loaders import Split
+from nasformer.data.options import DataOptions
+from nasformer.errors import UserError
+from nasformer.families.base import options_from_json
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.report import write_report
+from nasformer.results.diagnosis import Diagnosis, Snapshot
+from nasformer.results.folder import RunFolder, options_from
+from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+from nasformer.search.model_result import ModelResult
+from nasformer.supernet import health
+from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
+from nasformer.supernet.storage import CONFIG, load_supernet
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.checkpoint import Checkpoints
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import SubnetEvaluator
+from nasformer.train.log import TrainLog, is_rollback
+from nasformer.utils.device import choose_device
+from nasformer.utils.files import read_json, read_tensors
+from nasformer.utils.rank_correlation import spearman
+
+SPLITS: dict[Split, str] = {"holdout": "held-out images", "test": "test images"}
+
+
+def examine(folder: str | Path, data: str = "", device: str = "auto") -> Diagnosis:
+    """Diagnoses a run, writes the diagnosis into its folder and draws it in its report."""
+    run = SupernetRun(RunFolder(folder), data, device)
+    snapshots, images = run.snapshots(), SPLITS["holdout"]
+    if not snapshots:
+        snapshot, images = run.take_snapshot()
+        snapshots = [snapshot]
+    diagnosis = diagnose(run, snapshots, images)
+    diagnosis.save(run.folder.health)
+    write_report(run.folder.path)
+    return diagnosis
+
+
+class SupernetRun:
+    """A run folder with the training of a supernet, finished or not."""
+
+    def __init__(self, folder: RunFolder, data: str = "", device: str = "auto") -> None:
+        if folder.kind() == "evolution":
+            raise UserError(f"{folder} is the evolution of a space; see one of its steps, such as {folder}/steps/0")
+        self.folder, self.config = folder, read_json(folder.config)
+        self.log = TrainLog.read(folder.log)
+        self.checkpoint = newest_checkpoint(folder)
+        self.trained = (folder.supernet / CONFIG).exists()
+        if not self.log or not (self.trained or self.checkpoint or self.config.get("space")):
+            raise UserError(f"{folder} has no training of a supernet; the doctor looks at what nasformer train wrote")
+        self.space = self.find_space()
+        self.seed = int(self.config.get("seed") or 0)
+        self.archs = fixed_subnets(self.space, self.seed)
+        recorded = DataOptions(**options_from(self.config, DataOptions))
+        self.data = replace(recorded, data=data or recorded.data, device=device, download=False)
+
+    def find_space(self) -> Space:
+        """That of the supernet, or of the checkpoint, or as it was asked for."""
+        if self.trained:
+            config = read_json(self.folder.supernet / CONFIG)
+            return get_space(config["space"], **options_from_json(config["options"]))
+        settings = read_json(self.checkpoint / "settings.json") if self.checkpoint else {}
+        if settings.get("arch"):
+            raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
+        options = settings.get("model_options") or self.config.get("model") or {}
+        return get_space(self.config["space"], **options_from_json(options))
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that the training took of the fixed subnets."""
+        lines = [line for line in self.log if self.archs.keys() == line.get("subnets", {}).keys()]
+        return [Snapshot(line["step"], line["epoch"], line["subnets"]) for line in lines]
+
+    def take_snapshot(self) -> tuple[Snapshot, str]:
+        """The accuracies of the fixed subnets now, and on which images."""
+        device = choose_device(self.data.device)
+        supernet = self.load().to(device)
+        sizes = [supernet.space.options.get(name) for name in ("img_size", "in_chans")]
+        batches = load_batches(self.data, UNTRAINED, World(), device, *sizes)
+        normalize_as(batches, self.folder)
+        precision = (self.config.get("train") or {}).get("precision", "auto")
+        evaluator = SubnetEvaluator(supernet, batches, precision, self.data.calibration_images)
+        split: Split = "holdout" if batches.held_out else "test"
+        accuracies = {name: evaluator.accuracy(arch, split) for name, arch in self.archs.items()}
+        last = self.log[-1]
+        return Snapshot(last["step"], last.get("epoch"), accuracies), SPLITS[split]
+
+    def load(self) -> Supernet:
+        if self.trained:
+            return load_supernet(self.folder.supernet)
+        if self.checkpoint is None:
+            raise UserError(f"{self.folder} has no weights to look at yet; wait for its first checkpoint")
+        supernet = Supernet(self.space)
+        supernet.load_state_dict(read_tensors(self.checkpoint / "weights.safetensors"))
+        return supernet
+
+    def finished(self) -> bool:
+        recipe, last = self.config.get("train") or {}, self.log[-1]
+        if recipe.get("iterations"):
+            return bool(last["step"] >= recipe["iterations"])
+        return self.trained or bool(last["epoch"] >= recipe.get("epochs", 0))
+
+    def running(self) -> bool:
+        try:
+            with self.folder.lock():
+                return False
+        except UserError:
+            return True
+
+
+def newest_checkpoint(folder: RunFolder) -> Path | None:
+    checkpoints = Checkpoints(folder.train / "checkpoints", {})
+    steps = checkpoints.steps()
+    return checkpoints.folder / f"step-{steps[-1]}" if steps else None
+
+
+def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagnosis:
+    last = snapshots[-1].subnets
+    accuracies, sizes = list(last.values()), depth_and_width(run.space, run.archs)
+    taus = health.rank_agreement([snapshot.subnets for snapshot in snapshots])
+    alarms = [*training_alarms(run), *health.flip_alarms(taus)]
+    alarms += health.extreme_alarms(last["smallest"], last["largest"], accuracies)
+    alarms += health.dimension_alarms(sizes, accuracies)
+    if run.finished():
+        alarms += health.chance_alarms(max(accuracies), run.space.options.get("num_classes", 1000))
+    return Diagnosis(
+        step=run.log[-1]["step"],
+        images=images,
+        subnets=[
+            subnet_result(run, name, last[name]).with_scores({size: values[row] for size, values in sizes.items()})
+            for row, name in enumerate(run.archs)
+        ],
+        correlations={name: spearman(values, accuracies) for name, values in sizes.items()},
+        taus=taus,
+        looks=snapshots,
+        alarms=alarms,
+    )
+
+
+def subnet_result(run: SupernetRun, name: str, accuracy: float) -> ModelResult:
+    arch = run.archs[name]
+    return ModelResult(name, arch.to_dict(), {**run.space.costs(arch), "accuracy": accuracy})
+
+
+def training_alarms(run: SupernetRun) -> list[Alarm]:
+    """What the log alone tells."""
+    alarms = health.loss_alarms([line["loss"] for line in run.log if "loss" in line])
+    for line in run.log:
+        if is_rollback(line):
+            back, failed, what = (line["rollback"][name] for name in ("back_to", "failed", "what"))
+            fact = f"the {what} was not finite at step {failed}; training went back to step {back}, at half the rate"
+            alarms.append(Alarm("rollback", fact, "lower --train.lr, raise --train.warmup_epochs or set clip_grad"))
+    if not run.finished() and not run.running():
+        last: dict[str, Any] = run.log[-1]
+        fact = f"training stopped before its end, at epoch {last.get('epoch', 0):g} (step {last['step']})"
+        alarms.append(Alarm("unfinished", fact, "the same command goes on from there"))
+    return alarms

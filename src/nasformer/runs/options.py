@@ -1,0 +1,161 @@
+"""What the runs are asked: one dataclass a command, each field an option and a key of its YAML file.
+
+No torch here, so that help comes at once. `main` names the options that help shows first, `positional` those given
+without a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from nasformer.data.options import DataOptions
+from nasformer.errors import UserError
+from nasformer.families.options import SpaceOptions
+from nasformer.proxies.options import ProbeOptions
+from nasformer.search.options import BudgetOptions, SearchOptions
+from nasformer.space_search.options import EvolveOptions
+from nasformer.train.recipe import Recipe
+
+BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
+
+
+@dataclass
+class TrainCommand(DataOptions, SpaceOptions):
+    """Train a supernet. Killed, the same command goes on."""
+
+    main: ClassVar = ("space", "data", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size")
+    main += ("train.lr", "train.sandwich", "train.compile", "seed", "device")
+    example: ClassVar = "nasformer train --space autoformer-micro --patch-size 2 --data digits --out runs/digits"
+
+    out: str = ""
+    """the run folder"""
+    train: Recipe = field(default_factory=Recipe)
+
+
+@dataclass
+class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
+    """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
+
+    main: ClassVar = ("out", "data", *BUDGET, "supernet", "space", "proxy", "search.strategy", "search.objectives")
+    main += ("search.baseline", "seed", "device")
+    example: ClassVar = (
+        "nasformer search --data digits --out runs/digits --max-params 120K\n"
+        "nasformer search --space autoformer-tiny --proxy dss --max-params 6M --out runs/free"
+    )
+
+    data: str = ""
+    """digits (the default), an .npz file or a folder of images; proxies are shown noise where no data is named"""
+    out: str = ""
+    """the run folder; its supernet is searched unless --supernet names another. With --proxy it may be left out"""
+    supernet: str | None = None
+    """another supernet: a folder, or a file of weights (also AutoFormer's published ones)"""
+    compile: bool = False
+    """compile one graph per kind of block, for a GPU"""
+    search: SearchOptions = field(default_factory=SearchOptions)
+
+
+@dataclass
+class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
+    """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
+
+    main: ClassVar = ("space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy")
+    main += ("baseline", "seed", "device")
+    example: ClassVar = (
+        "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits"
+    )
+
+    out: str = ""
+    """the run folder"""
+    export: bool = True
+    """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
+    baseline: str = ""
+    """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
+    train: Recipe = field(default_factory=Recipe)
+    search: SearchOptions = field(default_factory=SearchOptions)
+
+
+@dataclass
+class EvolveCommand(BudgetOptions, DataOptions, SpaceOptions):
+    """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
+
+    main: ClassVar = ("space", "data", "out", *BUDGET, "evolve.steps", "evolve.samples", "evolve.carry", "train.epochs")
+    main += ("seed", "device")
+    example: ClassVar = "nasformer evolve --config s3-evolve-digits --out runs/evolved"
+
+    out: str = ""
+    """the run folder; each space is a run folder in OUT/steps"""
+    train: Recipe = field(default_factory=Recipe)
+    evolve: EvolveOptions = field(default_factory=EvolveOptions)
+
+
+@dataclass
+class PlanCommand(RunCommand):
+    """Before a run: does the budget leave anything, how long will it take here, and how much disk? Writes nothing."""
+
+    example: ClassVar = "nasformer plan --data digits --space autoformer-micro --patch-size 2 --max-params 120K"
+
+    draws: int = 2000
+    """random architectures from which the share that fits is estimated"""
+    steps: int = 10
+    """steps of training to measure, after two to warm up"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draws < 1 or self.steps < 1:
+            raise UserError("draws and steps must be 1 or more")
+
+
+@dataclass
+class RetrainCommand(DataOptions, SpaceOptions):
+    """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
+
+    positional: ClassVar = ("run",)
+    main: ClassVar = ("data", "out", "arch", "space", "img_size", "train.epochs", "train.batch_size", "train.lr")
+    main += ("baseline", "export", "seed", "device")
+    example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
+
+    run: str | None = None
+    """the run folder of a search, whose winner, space and model options are taken"""
+    arch: str | None = None
+    """JSON file, inline JSON or preset; None: the winner of the run's search"""
+    out: str = ""
+    """the new run folder"""
+    export: bool = True
+    """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
+    baseline: str = ""
+    """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
+    train: Recipe = field(default_factory=Recipe)
+
+
+@dataclass
+class FinetuneCommand(DataOptions, SpaceOptions):
+    """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
+
+    positional: ClassVar = ("run",)
+    main: ClassVar = (
+        "data",
+        "out",
+        "arch",
+        "img_size",
+        "train.epochs",
+        "train.batch_size",
+        "train.lr",
+        "train.teacher",
+    )
+    main += ("export", "seed", "device")
+    example: ClassVar = "nasformer finetune runs/digits --data digits --out runs/finetuned"
+
+    run: str = ""
+    """where the weights are: a run folder (of its supernet, or of its model), a supernet or a model folder"""
+    arch: str | None = None
+    """which architecture of a supernet: JSON file, inline JSON or preset; None: the winner of the run's search"""
+    out: str = ""
+    """the new run folder"""
+    export: bool = True
+    """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
+    train: Recipe = field(default_factory=Recipe)
+
+
+RunOptions = TrainCommand | SearchCommand | RunCommand | EvolveCommand | RetrainCommand | FinetuneCommand
+"""The options of a command that works in a run folder."""

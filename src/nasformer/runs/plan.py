@@ -1,0 +1,307 @@
+"""The plan of a run: what the budget leaves of the space, how long each stage will take here, how much disk it needs.
+
+Times come from a few real steps on the real data; nothing is written but to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.data.loaders import BatchSource, Split
+from nasformer.families.space import Space
+from nasformer.results.folder import RunFolder
+from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm
+from nasformer.runs.options import PlanCommand
+from nasformer.runs.run import Run, asked_space
+from nasformer.runs.search import check_search
+from nasformer.search.budget import Budget
+from nasformer.search.options import SearchOptions
+from nasformer.search.problem import Candidate, Proposal
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import check_satisfiable, sample_feasible
+from nasformer.supernet.samplers import make_sampler
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import Trainer, loss_of
+from nasformer.train.recipe import Recipe
+from nasformer.utils.schema import to_json
+
+WARM_UP = 2  # steps, or batches
+BATCHES = 3  # of an evaluation that are measured
+EVALUATION_BATCH = 512
+COSTS = ("params", "macs", "latency_ms", "memory_bytes")
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of random architectures fit, and the 95 % interval of the share in the space."""
+
+    draws: int
+    fitting: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The smallest, median and largest of a cost."""
+
+    smallest: float
+    median: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class SpaceSurvey:
+    """What a budget leaves of a space: the share that fits, and costs in the space and within the budget."""
+
+    archs: str
+    budget: str
+    share: Share
+    space: dict[str, Spread]
+    within: dict[str, Spread]
+    example: dict[str, Any]
+    satisfiable: bool = True
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """How long a stage takes: so many steps of training, or candidates of a search, of so many seconds."""
+
+    count: int
+    seconds_each: float
+    unit: str = "step"
+    name: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.count * self.seconds_each
+
+    def to_dict(self) -> dict[str, Any]:
+        name = {"name": self.name} if self.name else {}
+        counts = {f"{self.unit}s": self.count, f"seconds_per_{self.unit}": self.seconds_each}
+        return {**name, **counts, "seconds": self.seconds}
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """How long the stages of a run take, and each baseline."""
+
+    train: StageTime
+    search: StageTime
+    retrain: StageTime
+    baselines: list[StageTime]
+    device: str
+    note: str
+
+    @property
+    def candidates(self) -> int:
+        return sum(stage.count for stage in (self.search, *self.baselines) if stage.unit == "candidate")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that can be known before a run; `disk` has bytes by what is kept, their total and what is free."""
+
+    name: str
+    data: str
+    space: SpaceSurvey
+    time: StageTimes
+    disk: dict[str, int]
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: to_json(value) for name, value in vars(self).items()}
+
+
+def make_plan(command: PlanCommand) -> Plan:
+    """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
+    space, budget, recipe = asked_space(command), command.budget(), command.train
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(RunFolder(folder), command, space, recipe, World())
+        run.use_profile(command, command.search.objectives)
+        survey = survey_space(run.space, budget, command.draws, command.seed)
+        check_search(run.space, command.search, budget, command.seed)
+        next(iter(run.batches.evaluation("holdout", 1)))
+        costs = check_baselines(run, command.baseline)
+        times = time_stages(run, recipe, command.search, budget, command.steps, costs)
+    example, params = run.space.arch(survey.example), [cost["params"] for cost in costs.values()]
+    disk = disk_needed(run.space, recipe, times.candidates, Path(command.out or "."), example, params)
+    return Plan(space.name, command.data, survey, times, disk, list(warnings_of(survey, disk)))
+
+
+def share_of(fitting: int, draws: int) -> Share:
+    """Wilson's interval, which makes sense for shares near 0 and 1 too.
+
+    >>> share = share_of(0, 100)
+    >>> share.low, round(share.high, 3)
+    (0.0, 0.037)
+    """
+    z, share = 1.96, fitting / draws
+    centre = (share + z**2 / (2 * draws)) / (1 + z**2 / draws)
+    half = z * math.sqrt(share * (1 - share) / draws + z**2 / (4 * draws**2)) / (1 + z**2 / draws)
+    return Share(draws, fitting, max(0.0, centre - half) if fitting else 0.0, min(1.0, centre + half))
+
+
+def survey_space(space: Space, budget: Budget, draws: int, seed: int) -> SpaceSurvey:
+    """What fits, and the smallest, median and largest costs: in the space, and within the budget."""
+    windows, rng = budget.windows(), random.Random(f"plan {seed}")
+    check_satisfiable(space.root, space.costs, windows)
+    example = sample_feasible(space.root, random.Random(f"plan example {seed}"), space.costs, windows)
+    drawn = [space.costs(space.root.sample(rng)) for _ in range(draws)]
+    fitting = [costs for costs in drawn if budget.fits(costs)]
+    ends = [space.costs(space.root.smallest()), space.costs(space.root.largest())]
+    inside = fitting + [costs for costs in [*ends, space.costs(example)] if budget.fits(costs)]
+    names = [name for name in COSTS if name in ends[0]]
+    return SpaceSurvey(
+        archs=str(space.root.cardinality),
+        budget=str(budget),
+        share=share_of(len(fitting), draws),
+        space={name: spread([*ends, *drawn], drawn, name) for name in names},
+        within={name: spread(inside, fitting or inside, name) for name in names},
+        example=example.to_dict(),
+    )
+
+
+def spread(all_costs: Sequence[dict[str, float]], drawn: Sequence[dict[str, float]], name: str) -> Spread:
+    values = [costs[name] for costs in all_costs]
+    return Spread(min(values), median(costs[name] for costs in drawn), max(values))
+
+
+def time_stages(
+    run: Run, recipe: Recipe, options: SearchOptions, budget: Budget, steps: int, timm_names: Iterable[str] = ()
+) -> StageTimes:
+    """Seconds of supernet training, search, retraining and baselines, from a few steps of each."""
+    space, total = run.space, recipe.total_steps(run.batches.steps_per_epoch)
+    supernet = Supernet(space, run.options.seed).to(run.device)
+    sampler = make_sampler(space, recipe.sampler, recipe.sandwich, run.options.seed)
+    train = step_seconds(run, supernet, recipe, steps, sampler)
+    arch = sample_feasible(space.root, random.Random(f"plan net {run.options.seed}"), space.costs, budget.windows())
+    candidates = check_search(space, options, budget, run.options.seed).evaluations
+    search = StageTime(candidates, evaluation_seconds(run, supernet, arch), "candidate")
+    retrain = step_seconds(run, space.build(arch).to(run.device), recipe, steps)
+    has_random_search = options.baseline == "random" and options.strategy != "random"
+    random_search = [StageTime(candidates, search.seconds_each, "candidate", "random search beside")]
+    return StageTimes(
+        train=StageTime(total, train),
+        search=search,
+        retrain=StageTime(total, retrain),
+        baselines=random_search * has_random_search + [time_timm(run, name, recipe, steps) for name in timm_names],
+        device=str(run.device),
+        note="measured without compilation, which is faster once it is done" if recipe.compile else "",
+    )
+
+
+def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
+    """A baseline from timm, which is trained for as many steps as the supernet."""
+    model = fresh_timm(name, run.image_shape, run.options.seed, drop_path_rate(run.space)).to(run.device)
+    total = recipe.total_steps(run.batches.steps_per_epoch)
+    return StageTime(total, step_seconds(run, model, recipe, steps), name=f"{PREFIX}{name}")
+
+
+def step_seconds(
+    run: Run, model: nn.Module, recipe: Recipe, steps: int, sampler: Callable[[int], Any] | None = None
+) -> float:
+    """The median over a few steps of training, the loading of images included."""
+    loss = loss_of(recipe, run.batches, run.device)
+    if isinstance(model, Supernet) and sampler:
+        for arch in (arch for step in range(WARM_UP + steps) for arch in sampler(step)):
+            for segment in run.space.plan(arch):
+                model.skeleton(segment)  # built once, at some time in a long training
+    trainer = Trainer(model, run.batches, recipe, sampler=sampler, loss=loss, seed=run.options.seed, quiet=True)
+    model.train()
+    batches, seconds = run.batches.train_batches(0), list[float]()
+    for step in range(WARM_UP + steps):
+        start = time.perf_counter()
+        trainer.step(step, *next(batches))
+        synchronize(run.device)
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[WARM_UP:])
+
+
+def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
+    """One candidate of the search: the held-out images, and training images for batch norm where there is some."""
+    images = run.batches.held_out + (run.options.calibration_images if supernet.has_statistics else 0)
+    few: Any = FirstBatches(run.batches)
+    for _ in range(WARM_UP):  # the second time counts
+        start, few.images = time.perf_counter(), 0
+        evaluate(supernet, few, "holdout", arch=arch, batch_size=EVALUATION_BATCH, precision=run.recipe.precision)
+        synchronize(run.device)
+        seconds = time.perf_counter() - start
+    return seconds / few.images * images
+
+
+class FirstBatches:
+    """The first batches of an evaluation, and how many images they had."""
+
+    def __init__(self, batches: BatchSource) -> None:
+        self.batches, self.images = batches, 0
+
+    def evaluation(self, split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, labels in islice(self.batches.evaluation(split, batch_size), BATCHES):
+            self.images += len(labels)
+            yield x, labels
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def disk_needed(
+    space: Space, recipe: Recipe, candidates: int, folder: Path, example: Arch, baselines: Sequence[int] = ()
+) -> dict[str, int]:
+    """Bytes by what is kept; `baselines` are their numbers of parameters.
+
+    While a checkpoint is written, the one before is still there. That of a finished training stays.
+    """
+    weights = 4 * sum(tensor.numel() for tensor in Supernet(space).shared().values())
+    moments = 2 if recipe.optimizer == "adamw" else 1
+    copies = 1 + moments + bool(recipe.ema)
+    largest = 4 * space.costs(space.root.largest())["params"]
+    needed = {
+        "checkpoints": 2 * copies * weights,
+        "supernet": weights,
+        "model": round(largest),
+        "journal": candidates * journal_line(space, example),
+    }
+    if baselines:
+        needed["baselines"] = 4 * copies * (sum(baselines) + max(baselines))
+    free = shutil.disk_usage(existing(folder)).free
+    return {**needed, "total": sum(needed.values()), "free": free}
+
+
+def journal_line(space: Space, arch: Arch) -> int:
+    """The bytes of a candidate in the journal."""
+    proposal = Proposal(arch, "crossover", 10, (100, 101))
+    scores = {**space.costs(arch), "accuracy": 1 / 3, "loss": 1 / 3}
+    return len(json.dumps(Candidate.judged(1000, proposal, scores).to_dict())) + 1
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def warnings_of(survey: SpaceSurvey, disk: dict[str, int]) -> Iterator[str]:
+    """What the user should think about before starting."""
+    if disk["total"] > disk["free"]:
+        yield "the disk has too little room: free some, or choose another --out"
+    if survey.share.fitting == 0:
+        yield f"none of {survey.share.draws} random architectures fits: the budget is very narrow"

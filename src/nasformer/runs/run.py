@@ -1,0 +1,279 @@
+"""A run from start to end: open the folder and the images, train a supernet, search it, publish the winner.
+
+`run_supernet` is `nasformer run`; `train_run`, `search_run` and `training_free_run` are its parts and its variant
+without training. Each stage goes on where a killed run stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasformer.data.files import USUAL_SIZE
+from nasformer.data.loaders import BatchSource
+from nasformer.data.options import AugmentOptions, DataOptions
+from nasformer.data.streaming import StreamingFolder
+from nasformer.errors import UserError
+from nasformer.families.base import Backbone
+from nasformer.families.registry import get_space, list_spaces
+from nasformer.families.space import Space
+from nasformer.families.storage import save_model
+from nasformer.latency.lookup import with_profile
+from nasformer.latency.profile import Profile
+from nasformer.proxies.scoring import Scorer
+from nasformer.results.folder import Kind, RunFolder
+from nasformer.results.result import RunResult
+from nasformer.runs.baselines import check_baselines, train_baselines
+from nasformer.runs.data import (
+    UNTRAINED,
+    check_holdout,
+    check_options,
+    fit_to_data,
+    load_batches,
+    normalize_as,
+    streamed_before,
+    training_images,
+)
+from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
+from nasformer.runs.ship import ship
+from nasformer.search.budget import Budget
+from nasformer.search.model_result import ModelResult
+from nasformer.search.options import BudgetOptions, SearchOptions
+from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.distributed import World, join_world
+from nasformer.train.log import TrainLog
+from nasformer.train.loop import train_supernet
+from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device
+
+
+def run_supernet(command: RunCommand) -> RunResult | None:
+    """Trains a supernet, searches it, publishes and exports the winner; the result, in the main process."""
+    with open_run(command, "supernet") as run:
+        run.use_profile(command, command.search.objectives)
+        check_search(run.space, command.search, command.budget(), run.options.seed)
+        next(iter(run.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
+        check_baselines(run, command.baseline)
+        run.train(command.train)
+        trained = train_baselines(run, command.baseline, command.train)
+        if not run.world.main:
+            return None
+        result = run.search(run.load_supernet(), command.search, command.budget(), trained, command.train.compile)
+        if command.export:
+            ship(run.folder)
+    return result
+
+
+def train_run(command: TrainCommand) -> tuple[Run, float]:
+    """Trains a supernet; the run, and the last loss."""
+    with open_run(command, "supernet") as run:
+        run.train(command.train)
+        return run, run.last_loss()
+
+
+def search_run(command: SearchCommand) -> RunResult | None:
+    """Searches the supernet that a run folder has, or another one; the result, in the main process."""
+    command = replace(command, data=command.data or "digits")
+    with open_run(command, "supernet") as run:
+        if not run.world.main:
+            return None
+        run.use_profile(command, command.search.objectives)
+        return run.search(run.load_supernet(command.supernet), command.search, command.budget(), (), command.compile)
+
+
+def training_free_run(command: SearchCommand) -> RunResult:
+    """Searches untrained archs by proxies; with a run folder it can be killed and goes on."""
+    scorer = make_scorer(command, asked_space(command))
+    device = choose_device(command.device).type
+    scorer.space, profile = with_profile(scorer.space, command, command.search.objectives, device)
+    folder = RunFolder(command.out) if command.out else None
+    job = ArchSearch(
+        UntrainedEvaluator(scorer),
+        command.budget(),
+        command.search,
+        command.seed,
+        folder,
+        command.data or None,
+        profile,
+        {"data": command.data},
+    )
+    if folder is None:
+        return job.summarise(job.run())
+    folder.check_own("training-free")
+    with folder.lock(), folder.recording("training-free", command, scorer.space.name):
+        result = job.summarise(job.run())
+        publish(folder, result)
+    return result
+
+
+@contextmanager
+def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
+    """The run of a command, whose folder no other process may use meanwhile."""
+    if not command.out:
+        raise UserError("say where the run's folder shall be: --out runs/NAME")
+    folder, world = RunFolder(command.out), join_world(choose_device(command.device))
+    folder.check_own(kind)
+    space = asked_space(command, folder)
+    with folder.lock(needed=world.main):
+        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world)
+        if world.main:
+            with folder.recording(kind, run.options, run.space.name):
+                yield run
+        else:
+            yield run
+
+
+def asked_space(command: RunOptions, folder: RunFolder | None = None) -> Space:
+    """The space that was named, or the one that the folder's supernet has."""
+    if command.space:
+        return get_space(command.space, **command.model_options())
+    supernet = getattr(command, "supernet", None) or (folder.supernet if folder else None)
+    if supernet and Path(supernet).is_dir():
+        return load_supernet(supernet).space
+    raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
+
+
+class Run:
+    """The folder, images, space and device that all stages of a run share.
+
+    Args:
+        options: What the command was asked; images keep their size, unless it (or the supernet's training) says another.
+        space: As it was asked for; `self.space` is the same for the run's images.
+    """
+
+    def __init__(self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World) -> None:
+        self.folder, self.recipe, self.world = folder, recipe, world
+        self.device = choose_device(options.device)
+        options = streamed_before(folder, options)
+        world.barrier()  # until all have read that, as the main process will write it
+        defaults = space.full_options
+        asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
+        sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=folder.bad_images)
+        self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
+        self.space = fit_to_data(space, self.batches, options)
+        self.trained_on = training_images(options)
+        self.profile: Profile | None = None
+
+    def inside(self, name: str, space: Space) -> Run:
+        """A run in a folder of this one, with the same images and another space."""
+        other = copy(self)
+        other.folder, other.space = self.folder / name, space
+        return other
+
+    def use_profile(self, options: BudgetOptions, objectives: Sequence[str] = ()) -> None:
+        """Adds predicted costs to the space, where options speak of latency or memory; refuses if unprofiled."""
+        self.space, self.profile = with_profile(self.space, options, objectives, self.device.type)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What every stage's result depends on."""
+        split = {name: value for name, value in self.trained_split.items() if name != "seed"}
+        return {**split, "model_options": dict(self.space.options)}
+
+    @property
+    def trained_split(self) -> dict[str, Any]:
+        return training_images(self.options)
+
+    def train(self, recipe: Recipe, supernet: Supernet | None = None, **settings: Any) -> None:
+        """The supernet, trained; a finished one is left as it is.
+
+        Args:
+            supernet: One to start from; None: a fresh one.
+            settings: What else the weights depend on, such as where those to start from come from.
+        """
+        supernet = (supernet or Supernet(self.space, self.options.seed)).to(self.device)
+        train_supernet(
+            supernet,
+            self.batches,
+            recipe,
+            folder=self.folder.train,
+            seed=self.options.seed,
+            settings=self.settings | settings,
+            calibration_images=self.options.calibration_images,
+        )
+        if self.world.main:
+            save_supernet(supernet, self.folder.supernet, trained_on=self.trained_on, **self.image_facts)
+        self.world.barrier()
+
+    def search(
+        self,
+        supernet: Supernet,
+        options: SearchOptions,
+        budget: Budget,
+        trained: Sequence[ModelResult] = (),
+        compiled: bool = False,
+    ) -> RunResult:
+        """Searches the supernet and publishes the winner beside its references."""
+        if compiled:
+            supernet.compile()
+        job = self.search_job(supernet, options, budget)
+        result = job.summarise(job.run(), trained)
+        self.publish(job.evaluator.model(result.arch), result)
+        return result
+
+    def search_job(self, supernet: Supernet, options: SearchOptions, budget: Budget) -> ArchSearch:
+        settings = (self.recipe.precision, self.options.calibration_images, self.options.seed)
+        evaluator = InheritedEvaluator(supernet, self.batches, *settings)
+        data = (self.options.seed, self.folder, self.options.data, self.profile, self.settings)
+        return ArchSearch(evaluator, budget, options, *data)
+
+    def load_supernet(self, source: str | None = None) -> Supernet:
+        """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""
+        path = Path(source or self.folder.supernet)
+        supernet = load_supernet(path, self.space).to(self.device)
+        check_holdout(self.options, path)
+        check_options(self.options, self.batches, supernet.space)
+        normalize_as(self.batches, RunFolder(path))
+        self.trained_on = RunFolder(path).facts("trained_on").get("trained_on", {})
+        self.space = supernet.space = replace(supernet.space, predicted=self.space.predicted)
+        return supernet
+
+    def publish(self, model: Backbone | None, result: RunResult) -> None:
+        """Writes the winning model, the result and the report."""
+        if model is not None:
+            facts = {"space": self.space.name, "test_accuracy": result.winner["test_accuracy"], **self.image_facts}
+            save_model(model, self.folder.model, **facts, trained_on=self.trained_on)
+        publish(self.folder, result)
+
+    @property
+    def image_shape(self) -> dict[str, int]:
+        """What a model is built for."""
+        options = self.space.full_options
+        return {name: options[name] for name in ("img_size", "in_chans", "num_classes")}
+
+    @property
+    def image_facts(self) -> dict[str, Any]:
+        """What a model must know of its images: how they are normalised, and the names of their classes."""
+        batches = self.batches
+        return {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
+
+    def last_loss(self) -> float:
+        return TrainLog.last_loss(self.folder.log)
+
+
+def make_scorer(command: Any, space: Space) -> Scorer:
+    """The scorer that a command asks for; where data is named, the space is fitted to it."""
+    device, batches = choose_device(command.device), None
+    if command.data:
+        # Images keep their size, unless another was asked for, by an option or in a table.
+        asked = command.img_size if hasattr(command, "img_size") else space.options.get("img_size")
+        batches = probe_batches(command, asked, device)
+        space = fit_to_data(space, batches, command)
+    return Scorer(space, command.proxy, batches=batches, seed=command.seed, device=device, **command.probing())
+
+
+def probe_batches(command: Any, img_size: int | None, device: torch.device) -> BatchSource:
+    """Plain training images, shuffled, without augmentation."""
+    plain = Recipe(batch_size=command.probe_size, augment=AugmentOptions(crop="none", hflip=0.0, smoothing=0.0))
+    asked = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
+    options = DataOptions(data=command.data, seed=command.seed, **asked)
+    return load_batches(options, plain, World(), device, img_size, usual_size=USUAL_SIZE)

@@ -1,0 +1,299 @@
+"""The search of a run: archs of a space, judged by an evaluator, within a budget, in a run folder.
+
+Whether archs inherit the weights of a supernet or are scored untrained is a matter of the evaluator alone; search,
+baselines, measured finalists, result and report are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from nasformer.data.images import Data
+from nasformer.data.loaders import BatchSource
+from nasformer.families.base import Backbone
+from nasformer.families.space import Space
+from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
+from nasformer.latency.profile import Profile
+from nasformer.proxies.scoring import Scorer
+from nasformer.report import write_report
+from nasformer.results.folder import RunFolder
+from nasformer.results.result import RunResult
+from nasformer.runs.baselines import best_of_random, best_of_start, fitting_timm_models
+from nasformer.search.budget import Budget
+from nasformer.search.model_result import ModelResult
+from nasformer.search.options import SearchOptions
+from nasformer.search.problem import Order, Problem
+from nasformer.search.run import Scores, SearchResult, references, search
+from nasformer.search.strategies.base import Strategy
+from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import check_satisfiable
+from nasformer.supernet.calibration import IMAGES
+from nasformer.supernet.health import check_up
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import SubnetEvaluator
+from nasformer.train.loop import as_batches
+from nasformer.train.recipe import Recipe
+
+
+class Evaluator(Protocol):
+    """Judges archs for a run: their scores in the search, and what the result says of them."""
+
+    space: Space
+    objectives: tuple[str, ...]
+    """What the search raises where the user does not say."""
+    evaluations: int
+    """Candidates of a random search where the user does not say."""
+
+    def __call__(self, arch: Arch) -> Scores: ...
+
+    def order(self, options: SearchOptions) -> Order:
+        """What several objectives mean together."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """What the scores depend on, for the journal."""
+
+    def measure(self, arch: Arch) -> dict[str, float]:
+        """The scores of an arch in the result, by name."""
+
+    def model(self, arch: Arch) -> Backbone | None:
+        """The arch as a model to ship, where there are weights."""
+
+    def summary(self, search: SearchResult) -> dict[str, Any]:
+        """Further fields of the result."""
+
+
+class InheritedEvaluator:
+    """Judges archs by the weights they inherit from a supernet, on images held out of its training."""
+
+    objectives: tuple[str, ...] = ("accuracy",)
+    evaluations = 1000
+
+    def __init__(self, supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int, seed: int):
+        self.space, self.seed, self.calibration_images = supernet.space, seed, calibration_images
+        self.subnets = SubnetEvaluator(supernet, batches, precision, calibration_images)
+
+    def __call__(self, arch: Arch) -> Scores:
+        return self.subnets(arch)
+
+    def order(self, options: SearchOptions) -> Order:
+        return "pareto"
+
+    def settings(self) -> dict[str, Any]:
+        supernet = self.subnets.supernet
+        # What has no effect is no setting: so it refuses no journal.
+        calibration = {"calibration_images": self.calibration_images} if supernet.has_statistics else {}
+        return {"space": self.space.name, **calibration, "supernet": supernet.fingerprint()}
+
+    def measure(self, arch: Arch) -> dict[str, float]:
+        splits = {"holdout_accuracy": "holdout", "test_accuracy": "test"}
+        return {name: self.subnets.accuracy(arch, split) for name, split in splits.items()}  # type: ignore[arg-type]
+
+    def model(self, arch: Arch) -> Backbone:
+        return self.subnets.model(arch)
+
+    def summary(self, search: SearchResult) -> dict[str, Any]:
+        return {"health": check_up(self.space, self.subnets.accuracy, self.seed)}
+
+
+class UntrainedEvaluator:
+    """Judges untrained archs by training-free proxies."""
+
+    evaluations = 8000  # TF-TAS's
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer, self.space = scorer, scorer.space
+        self.objectives = tuple(proxy.name for proxy in scorer.proxies)
+
+    def __call__(self, arch: Arch) -> Scores:
+        return self.scorer(arch)
+
+    def many(self, archs: Sequence[Arch]) -> list[Scores]:
+        return self.scorer.many(archs)
+
+    def order(self, options: SearchOptions) -> Order:
+        return "ranks" if not options.objectives and find_strategy(options.strategy).takes_ranks else "pareto"
+
+    def settings(self) -> Mapping[str, Any]:
+        return self.scorer.settings
+
+    def measure(self, arch: Arch) -> dict[str, float]:
+        return {proxy: score.mean for proxy, score in self.scorer.score(arch).items()}
+
+    def model(self, arch: Arch) -> None:
+        return None
+
+    def summary(self, search: SearchResult) -> dict[str, Any]:
+        return {"proxies": list(self.objectives), "candidates": len(search.candidates)}
+
+
+@dataclass
+class ArchSearch:
+    """A search and its result.
+
+    Args:
+        folder: The run folder, where it can be killed and goes on; None: nothing is written.
+        data: The images, as they were named.
+        profile: Where the budget speaks of latency or memory, what predicts them.
+        settings: What else the scores depend on.
+    """
+
+    evaluator: Evaluator
+    budget: Budget
+    options: SearchOptions
+    seed: int = 0
+    folder: RunFolder | None = None
+    data: str | None = None
+    profile: Profile | None = None
+    settings: Mapping[str, Any] | None = None
+    quiet: bool = False
+
+    @property
+    def space(self) -> Space:
+        return self.evaluator.space
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        return tuple(self.options.objectives) or self.evaluator.objectives
+
+    def problem(self) -> Problem:
+        space, order = self.space, self.evaluator.order(self.options)
+        return Problem(space.root, space.costs, self.budget, self.objectives, self.seed, order)
+
+    def run(self, on_open: Callable[[], None] | None = None) -> SearchResult:
+        """Searches, or goes on with the journal in the folder."""
+        if self.folder:
+            keep_profile(self.profile, self.folder.path)
+        return self.search(self.options, self.folder.journal if self.folder else None, on_open)
+
+    def search(
+        self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
+    ) -> SearchResult:
+        return search(
+            self.space,
+            self.evaluator,
+            self.space.costs,
+            strategy=options.strategy,
+            options=options.for_strategy(self.evaluator.evaluations),
+            budget=self.budget,
+            objectives=self.objectives,
+            order=self.evaluator.order(options),
+            seed=self.seed,
+            journal=journal,
+            settings={**self.evaluator.settings(), **(self.settings or {}), **profile_settings(self.profile)},
+            on_open=on_open,
+            quiet=self.quiet,
+        )
+
+    def rival(self, found: SearchResult) -> dict[str, Arch]:
+        """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
+        if self.options.strategy == "random":
+            return {}
+        if self.options.baseline == "random":
+            again = replace(self.options, strategy="random", options={"evaluations": len(found.candidates)})
+            return best_of_random(self.search(again, self.folder.random_journal if self.folder else None))
+        return best_of_start(self.problem(), found.candidates)
+
+    def summarise(self, found: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
+        """The winner beside a random arch, the smallest and the largest in the budget, and further baselines.
+
+        Args:
+            trained: Models that were trained on their own.
+        """
+        chosen = choose_winner(self.profile, self.space, found, self.budget, self.folder.path if self.folder else None)
+        rivals = references(self.space.root, self.space.costs, self.budget, self.seed) | self.rival(found)
+        costs = self.space.costs(chosen.arch)
+        return RunResult(
+            space=self.space.name,
+            data=self.data,
+            budget=str(self.budget),
+            winner=self.row("winner", chosen.arch).with_scores(chosen.measured),
+            references=[*(self.row(name, arch) for name, arch in rivals.items()), *trained],
+            timm=fitting_timm_models(self.budget, costs["params"], self.space),
+            front=found.front,
+            note=found.note,
+            latency=chosen.latency,
+            **self.evaluator.summary(found),
+        )
+
+    def row(self, name: str, arch: Arch) -> ModelResult:
+        return ModelResult(name, arch.to_dict(), {**self.space.costs(arch), **self.evaluator.measure(arch)})
+
+
+def search_supernet(
+    supernet: Supernet,
+    data: Data | BatchSource,
+    *,
+    budget: Budget | None = None,
+    strategy: str = "evolution",
+    options: Mapping[str, Any] | None = None,
+    objectives: tuple[str, ...] = (),
+    seed: int = 0,
+    journal: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    precision: str = "auto",
+    quiet: bool = False,
+    calibration_images: int = IMAGES,
+) -> SearchResult:
+    """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
+
+    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
+    """
+    batches = as_batches(data, Recipe(), seed, World(), supernet.device)
+    evaluator = InheritedEvaluator(supernet, batches, precision, calibration_images, seed)
+    chosen = SearchOptions(strategy, objectives=list(objectives), options=dict(options or {}))
+    job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
+    return job.search(chosen, Path(journal) if journal else None)
+
+
+def search_training_free(
+    scorer: Scorer,
+    *,
+    budget: Budget | None = None,
+    strategy: str = "random",
+    options: Mapping[str, Any] | None = None,
+    objectives: tuple[str, ...] = (),
+    seed: int = 0,
+    journal: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> SearchResult:
+    """The best arch in the budget by one proxy, or by the ranks that several give it together (as AZ-NAS does).
+
+    TF-TAS is ``Scorer(space, "dss")`` with ``options={"evaluations": 8000}`` and a window of parameters.
+
+    Args:
+        objectives: Proxies and costs to raise or, with a minus, to lower, as a Pareto front; none: the proxies' ranks,
+            or for "cyclic" the two proxies in the order given, first the topology's and then the size's.
+
+    >>> import nasformer
+    >>> scorer = Scorer(nasformer.get_space("autoformer-micro", img_size=16), "dss")
+    >>> result = search_training_free(
+    ...     scorer, budget=Budget(max_params=100_000), options={"evaluations": 8}, quiet=True
+    ... )
+    >>> result.best.scores["dss"] == max(candidate.scores["dss"] for candidate in result.candidates)
+    True
+    """
+    chosen = SearchOptions(strategy, objectives=list(objectives), options=dict(options or {}))
+    job = ArchSearch(UntrainedEvaluator(scorer), budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
+    return job.search(chosen, Path(journal) if journal else None)
+
+
+def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int) -> Strategy:
+    """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
+    check_satisfiable(space.root, space.costs, budget.windows())
+    objectives = tuple(options.objectives) or InheritedEvaluator.objectives
+    problem = Problem(space.root, space.costs, budget, objectives, seed)
+    problem.point({"accuracy": 0.0, "loss": 0.0, **space.costs(space.root.smallest())})
+    strategy = find_strategy(options.strategy)
+    return strategy(problem, **complete_options(strategy, options.for_strategy()))
+
+
+def publish(folder: RunFolder, result: RunResult) -> None:
+    """Writes the result and the report."""
+    result.save(folder.result)
+    write_report(folder.path)

@@ -1,0 +1,51 @@
+"""The export of a run's model into RUN/export, at the end of a run or on request."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
+from nasformer.export.card import provenance
+from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, load_model
+from nasformer.results.folder import RunFolder
+from nasformer.utils.files import read_json
+from nasformer.utils.progress import say
+
+
+def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
+    """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
+    origin = provenance(source)
+    facts = facts_in(source) | ({"provenance": origin} if origin else {})
+    return export_model(load_model(source), to, facts, formats)
+
+
+def ship(run: RunFolder) -> None:
+    """Exports a run's model, unless that was done before. A run is not lost with its export: it is said what failed."""
+    for draft in run.path.glob(f".{run.export.name}.*.tmp"):  # of an export that was killed
+        shutil.rmtree(draft, ignore_errors=True)
+    try:
+        if is_exported(run.model, run.export):
+            return
+        exported = export_folder(run.model, run.export)
+    except OSError:  # a full disk: that is said elsewhere, and the same command goes on
+        raise
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        advice = f"Try: nasformer export {run} --to DIR"
+        say(f"warning: the model was not exported ({reason}); it is in {run.model}. {advice}")
+        return
+    for note in exported.notes:
+        say(note)
+
+
+def is_exported(model: Path, target: Path) -> bool:
+    """Whether the folder is an export of this model as it is now: the same weights, and the same facts about it."""
+    if not all((target / name).exists() for name in (WEIGHTS, CONFIG, CARD)):
+        return False
+    if (target / WEIGHTS).read_bytes() != (model / WEIGHTS).read_bytes():
+        return False
+    exported, current = read_json(target / CONFIG), read_json(model / CONFIG)
+    same = all(exported.get(name) == value for name, value in current.items())
+    return same and exported.get("provenance", {}) == provenance(model)

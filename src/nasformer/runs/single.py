@@ -1,0 +1,306 @@
+"""Runs that train one model: retraining from scratch, and fine-tuning from the weights of a supernet or of a model.
+
+Their folder is that of a search without supernet and journal; the winner is the model that was trained. Fine-tuning
+may go to other data: images of another size resample the positions, other classes get a fresh classifier, other
+channels a first convolution that is adapted to them; all other weights are inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from nasformer.data.loaders import BatchSource
+from nasformer.data.options import DataOptions
+from nasformer.errors import UserError
+from nasformer.families.base import Backbone, options_from_json
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.families.storage import CONFIG as MODEL_CONFIG
+from nasformer.families.storage import first_convolution, input_shape, load_model
+from nasformer.layers.stem import to_2tuple
+from nasformer.results.folder import RunFolder
+from nasformer.results.result import RunResult
+from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines
+from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
+from nasformer.runs.options import FinetuneCommand, RetrainCommand
+from nasformer.runs.run import Run, asked_space, open_run
+from nasformer.runs.ship import ship
+from nasformer.search.model_result import ModelResult
+from nasformer.space.arch import Arch
+from nasformer.supernet.calibration import recalibrate
+from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
+from nasformer.supernet.storage import load_supernet
+from nasformer.supernet.supernet import Supernet, fingerprint
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import Confusion, find_confusion
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device
+from nasformer.utils.files import read_json
+
+Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
+CLASSIFIER = "head.fc."
+
+
+def retrain_run(command: RetrainCommand) -> RunResult | None:
+    """Trains an architecture from scratch; the result, in the main process. A finished training is left as it is."""
+    command = resolve_retrain(command)
+    arch = asked_space(command).arch(command.arch or "")
+    with open_run(command, "model") as run:
+        check_baselines(run, command.baseline)
+        model = fresh_model(run.space, arch, run.options.seed).to(run.device)
+        return train_single(run, model, "retrained", command.train, command.baseline, export=command.export)
+
+
+def finetune_run(command: FinetuneCommand) -> RunResult | None:
+    """Trains an architecture further from the weights of a run, supernet or model."""
+    if not command.run:
+        raise UserError("say whose weights to start from: nasformer finetune RUN --data DATA --out NEW")
+    source = find_source(command)
+    command = resolve_finetune(command, source)
+    with open_run(command, "model") as run:
+        check_held_out(run.options, source)
+        normalize_as(run.batches, source.folder)
+        weights = fingerprint(source.model)
+        model = build_from(source.model, run.space, run.options.seed, same_classes(source, run.batches)).to(run.device)
+        if source.shared:
+            recalibrate(model, run.batches, run.options.calibration_images)
+        return train_single(run, model, "finetuned", command.train, weights=weights, export=command.export)
+
+
+def train_single(
+    run: Run,
+    model: Backbone,
+    name: str,
+    recipe: Recipe,
+    baseline: str = "",
+    weights: str | None = None,
+    export: bool = False,
+) -> RunResult | None:
+    """Trains a model in a run folder, evaluates and publishes it.
+
+    Args:
+        name: What the model is called in the results.
+        baseline: Models of timm to train alike, such as "timm:resnet18".
+        weights: The fingerprint of those to start from.
+    """
+    settings = {"space": run.space.name, **run.settings, "weights": weights}
+    seed = run.options.seed
+    train_model(model, run.batches, recipe, folder=run.folder.train, seed=seed, settings=settings, label=name)
+    references = train_baselines(run, baseline, recipe)
+    if not run.world.main:
+        return None
+    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision)}
+    winner = ModelResult(name, model.arch.to_dict(), scores)
+    result = RunResult(run.space.name, run.options.data, winner, references)
+    run.publish(model, result)
+    if export:
+        ship(run.folder)
+    return result
+
+
+def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
+    """The model with initial weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return space.build(arch)
+
+
+# What a command leaves open is as in the run that it names.
+
+
+def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
+    check_out(command)
+    if not command.run:
+        if not command.arch:
+            raise UserError("say what to retrain: nasformer retrain RUN, or --space SPACE --arch ARCH")
+        return command
+    folder = RunFolder(command.run)
+    space, options = searched_space(folder, command.space), searched_options(folder)
+    return complete(command, space, options, command.arch or folder.winner().to_json())
+
+
+def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
+    check_out(command)
+    space, model = source.space or command.space, source.model
+    if not space:
+        raise UserError(f"{source.folder} names no space; name it with --space")
+    if command.space and command.space != space:
+        raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
+    return complete(command, space, model.options, model.arch.to_json())
+
+
+def complete(command: Single, space: str, options: Mapping[str, Any], arch: str) -> Single:
+    """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
+    merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
+    merged |= command.model_options()
+    named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
+    return replace(command, space=space, arch=arch, model=merged, **named)
+
+
+def check_out(command: RetrainCommand | FinetuneCommand) -> None:
+    """The result and the model to start from must not be overwritten."""
+    if command.run and command.out and Path(command.out).resolve() == Path(command.run).resolve():
+        raise UserError(f"{command.out} is the folder to start from; train in another --out folder")
+
+
+def searched_space(folder: RunFolder, asked: str | None) -> str:
+    space = read_json(folder.config).get("space") or asked
+    if not space:
+        raise UserError(f"{folder.config} names no space; name it with --space")
+    if asked and asked != space:
+        raise UserError(f"{folder} searched {space}, not {asked}; ask for --space {space}")
+    return str(space)
+
+
+def searched_options(folder: RunFolder) -> dict[str, Any]:
+    """The model options of a search. One by a proxy leaves no model behind: its options are those asked for."""
+    model, config = folder.model / MODEL_CONFIG, read_json(folder.config)
+    asked = {name: config.get(name) for name in ("img_size", "patch_size")} | (config.get("model") or {})
+    options = read_json(model).get("options", {}) if model.exists() else asked
+    return options_from_json({name: value for name, value in options.items() if value is not None})
+
+
+# Weights to start from.
+
+
+@dataclass
+class PretrainedSource:
+    """A model with weights to start from.
+
+    Args:
+        folder: Where they are, and facts about them.
+        model: The architecture with these weights.
+        space: The name of its space, where that is known.
+        shared: Whether they were a supernet's, whose statistics of batch norm fit no single architecture.
+    """
+
+    folder: RunFolder
+    model: Backbone
+    space: str | None
+    shared: bool
+
+    def fact(self, name: str) -> Any:
+        return self.folder.facts(name).get(name)
+
+
+def find_source(command: FinetuneCommand) -> PretrainedSource:
+    """What the command is to start from: the weights of a supernet, or of a model."""
+    path = Path(command.run)
+    if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
+        supernet = find_supernet(path, get_space(command.space) if command.space else None)
+        arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner()
+        return PretrainedSource(RunFolder(path), extract(supernet, arch), supernet.space.name, shared=True)
+    folder = RunFolder(model_folder(path))
+    if command.arch:
+        raise UserError(f"{folder} is a model, which has its architecture; leave --arch out, or name a supernet")
+    source = PretrainedSource(folder, load_model(folder.path), None, shared=False)
+    source.space = source.fact("space")
+    return source
+
+
+def find_supernet(path: Path, space: Space | None = None) -> Supernet:
+    """The supernet of a run folder, of a supernet folder, or in a file of weights."""
+    return load_supernet(path / "supernet" if (path / "supernet").is_dir() else path, space)
+
+
+def extract(supernet: Supernet, arch: Arch) -> Backbone:
+    """The arch out of the supernet. A preset may be of another space and too large for it."""
+    try:
+        return supernet.extract(arch)
+    except (KeyError, RuntimeError):
+        raise UserError(f"the arch does not fit into a supernet of {supernet.space.name}: {arch.to_json()}") from None
+
+
+def model_folder(path: Path) -> Path:
+    """The folder of a model, which may be in a run folder."""
+    if (path / "model").is_dir():
+        return path / "model"
+    if (path / "result.json").exists():
+        raise UserError(f"{path} has no trained model; make one: nasformer retrain {path} --data DATA --out NEW")
+    return path
+
+
+def check_held_out(options: DataOptions, source: PretrainedSource) -> None:
+    before = source.fact("trained_on") or {}
+    if options.holdout and holds_out_others(options, before):
+        raise UserError(
+            f"{source.folder} was trained with --holdout {before['holdout']} --seed {before['seed']}; "
+            "give the same, or --holdout 0 to train on all images: others held out would be images that it knows"
+        )
+
+
+def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
+    """Whether the classifier can be kept; where the names of its classes are not known, their number decides."""
+    names = source.fact("classes") or batches.classes
+    return source.model.num_classes == batches.num_classes and list(names) == list(batches.classes)
+
+
+def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool) -> Backbone:
+    """The model of the space with the weights of another one of the same arch, which is resized on the way.
+
+    What is fresh in it depends on the seed alone.
+    """
+    model = fresh_model(space, source.arch, seed)
+    if input_shape(source)[1:] != input_shape(model)[1:]:
+        resized: Any = source
+        resized.set_input_size(to_2tuple(model.options["img_size"]))
+    state, fresh = source.state_dict(), model.state_dict()
+    if source.options["in_chans"] != model.options["in_chans"]:
+        name = f"{first_convolution(model)}.weight"
+        state[name] = adapt_channels(state[name], model.options["in_chans"])
+    if not keep_classifier:
+        state |= {name: weight for name, weight in fresh.items() if name.startswith(CLASSIFIER)}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the weights do not fit ({reason}); leave --patch-size and --model as they were") from None
+    return model
+
+
+def adapt_channels(weight: Tensor, channels: int) -> Tensor:
+    """A convolution of images for another number of channels, as timm adapts it.
+
+    For grey images the sum over the old channels, else these in turn, scaled to about the same answers.
+
+    >>> weight = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
+    >>> adapt_channels(weight, 1).flatten().tolist(), adapt_channels(weight, 4).flatten().tolist()
+    ([6.0], [0.75, 1.5, 2.25, 0.75])
+    """
+    if channels == 1:
+        return weight.sum(1, keepdim=True)
+    old = weight.shape[1]
+    return weight[:, torch.arange(channels, device=weight.device) % old] * (old / channels)
+
+
+# Evaluation of what a folder holds.
+
+
+def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch: str | None = None) -> Confusion:
+    """Evaluates the model of a folder, or an architecture with weights inherited from a run's supernet."""
+    device = choose_device(options.device)
+    inherited = bool(arch) or (path / "supernet").is_dir()
+    if inherited:
+        supernet = find_supernet(path)
+        model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner())
+    else:
+        path = model_folder(path)
+        model = load_model(path)
+    sizes = model.options["img_size"], model.options["in_chans"]
+    batches = load_batches(options, UNTRAINED, World(), device, *sizes)
+    normalize_as(batches, RunFolder(path))
+    for name, value in image_options(batches).items():
+        if model.options[name] != value:
+            raise UserError(f"{path} is for {name} {model.options[name]}, but {options.data} has {value}")
+    model = model.to(device)
+    if inherited:
+        recalibrate(model, batches, options.calibration_images)
+    names = RunFolder(path).facts("classes").get("classes") or batches.classes
+    return find_confusion(model, batches, split, names)  # type: ignore[arg-type]

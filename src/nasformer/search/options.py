@@ -1,0 +1,85 @@
+"""Options of a search: limits on the architecture, and the strategy with its own options. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nasformer.search.budget import Budget
+from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.utils.units import parse_bytes, parse_milliseconds, parse_quantity
+
+
+@dataclass
+class BudgetOptions:
+    """Limits on the architecture, such as 6M or 1.3G."""
+
+    min_params: str | int | None = None
+    """fewest parameters"""
+    max_params: str | int | None = None
+    """most parameters"""
+    min_macs: str | int | None = None
+    """fewest multiply-accumulates per image (papers on transformers call them FLOPs)"""
+    max_macs: str | int | None = None
+    """most multiply-accumulates per image"""
+    max_latency: str | None = None
+    """longest time of a batch, such as 5ms, on a machine that `nasformer profile` has measured"""
+    max_memory: str | None = None
+    """most memory for inference, weights included, such as 500MB, where `nasformer profile` has measured it"""
+    latency_profile: str | None = None
+    """the file that `nasformer profile` wrote; None: the one in profiles/ that fits"""
+
+    def limits(self) -> dict[str, Any]:
+        """What was given: counts as they were written, time in milliseconds and memory in bytes."""
+        counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}
+        given = {name: value for name, value in counts.items() if value is not None}
+        if self.max_latency is not None:
+            given["max_latency_ms"] = parse_milliseconds(self.max_latency)
+        if self.max_memory is not None:
+            given["max_memory_bytes"] = parse_bytes(self.max_memory)
+        return given
+
+    def budget(self) -> Budget:
+        return Budget(**{name: parse_quantity(value) for name, value in self.limits().items()})
+
+
+@dataclass
+class SearchOptions:
+    """How to search."""
+
+    strategy: str = "evolution"
+    """evolution, random, or cyclic: topology and size by turns, for spaces that have both"""
+    baseline: Literal["none", "random"] = "none"
+    """random: beside it a random search with as many candidates, for the report; without, the best of the search's
+    random start stands for it"""
+    objectives: list[str] = field(default_factory=list)
+    """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
+    with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""
+    options: dict[str, Any] = field(default_factory=dict)
+    """options of strategies by name; those that the chosen one does not have are left out, see `unused_options`"""
+
+    def for_strategy(self, evaluations: int = 1000) -> dict[str, Any]:
+        """The given options that the chosen strategy has.
+
+        >>> SearchOptions("random", options={"population": 50}).for_strategy(8000)
+        {'evaluations': 8000}
+
+        Args:
+            evaluations: For strategies that have this option, where the user left it open.
+        """
+        declared = complete_options(find_strategy(self.strategy), {})
+        given = {"evaluations": evaluations} | self._given()
+        return {name: given[name] for name in declared if name in given}
+
+    @property
+    def unused_options(self) -> list[str]:
+        """The given options that the chosen strategy does not have.
+
+        >>> SearchOptions("random", options={"population": 50, "evaluations": None}).unused_options
+        ['population']
+        """
+        declared = complete_options(find_strategy(self.strategy), {})
+        return [name for name in self._given() if name not in declared]
+
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if value is not None}

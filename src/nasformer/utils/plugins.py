@@ -1,0 +1,47 @@
+"""Plugins: a user's own families, spaces, proxies and strategies, known to every command.
+
+A plugin is a module that registers what it has when it is imported (`nasformer.register_space` and so on). It is named
+by `--import MODULE`, or by an entry point of its package in the group `nasformer.plugins`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from nasformer.errors import UserError
+
+GROUP = "nasformer.plugins"
+_loaded: set[str] = set()
+
+
+def load_plugins(modules: Iterable[str] = ()) -> None:
+    """Imports the modules that are named and those of installed packages, each once."""
+    for name in modules:
+        _load(name, f"--import {name}")
+    for point in entry_points(group=GROUP):
+        _load(
+            point.value.partition(":")[0], f"the plugin {point.name} ({point.dist.name if point.dist else point.value})"
+        )
+
+
+def _load(name: str, who: str) -> None:
+    if name in _loaded:
+        return
+    if not name:
+        raise UserError("--import needs the name of a module, such as --import my_spaces")
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # as `python -m` does: a file in the current folder is a module
+        sys.path.insert(0, folder)
+    try:
+        import_module(name.removesuffix(".py"))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{who} cannot be imported ({type(error).__name__}: {error}); mend it or leave it out"
+        ) from error
+    _loaded.add(name)
