@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from nasformer.search.strategies.registry import list_strategies, register_strategy
     from nasformer.space.arch import Arch
     from nasformer.space.choice import Choice
-    from nasformer.space.node import Mutation, Node
+    from nasformer.space.mutation import Mutation
+    from nasformer.space.node import Node
     from nasformer.space.oneof import OneOf
     from nasformer.space.repeat import Repeat
     from nasformer.space.struct import Rule, Struct
@@ -107,7 +108,8 @@ _MODULES = {
     "search.strategies.registry": ("list_strategies", "register_strategy"),
     "space.arch": ("Arch",),
     "space.choice": ("Choice",),
-    "space.node": ("Mutation", "Node"),
+    "space.mutation": ("Mutation",),
+    "space.node": ("Node",),
     "space.oneof": ("OneOf",),
     "space.repeat": ("Repeat",),
     "space.struct": ("Rule", "Struct"),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from nasformer.errors import UserError
@@ -102,6 +103,7 @@ def run_command(words: list[str]) -> int:
     from nasformer.utils.plugins import load_plugins
 
     plugins, words = split_imports(words)
+    plugins += config_imports(words)
     if not words or words[0] in ("-h", "--help", "--help-all"):
         print(overview())
         return 0
@@ -130,6 +132,22 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             rest.append(word)
     return modules, rest
+
+
+def config_imports(words: Sequence[str]) -> list[str]:
+    """The modules that config files name under `import`: their options may be those of a plugin's strategy."""
+    from nasformer.cli.recipes import find_recipe
+    from nasformer.utils.yaml import read_yaml
+
+    paths = [word for before, word in zip(words, words[1:], strict=False) if before == "--config"]
+    paths += [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
+    modules: list[str] = []
+    for path in paths:
+        if Path(path).is_fifo():
+            continue  # can be read only once
+        named = read_yaml(find_recipe(path)).get("import") or []
+        modules += [named] if isinstance(named, str) else named
+    return modules
 
 
 def find_command(name: str) -> Command:

@@ -1,8 +1,8 @@
-"""Command-line options: a dataclass of options to a parser, its help, and helpful errors.
+"""Command-line options: the words of a command line to a dataclass of options, with help and helpful errors.
 
-The words of the command line become options in one pass (`parse`): names may be written with dashes or underscores, a
-switch alone means true, `--config` files are read, filtered to the options of the command and overridden by what
-stands beside them. jsonargparse then checks and converts the values.
+Names may be written with dashes or underscores, and a switch alone means true. `--config` files are filtered to the
+options of the command and overridden by what stands beside them. Types are checked as those of every other file
+(`utils/schema.py`), against the annotations of the dataclass.
 """
 
 from __future__ import annotations
@@ -10,63 +10,85 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import json
 import re
 import textwrap
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar, get_type_hints
+from itertools import pairwise
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import yaml
+
+from nasformer.cli.recipes import find_recipe
 from nasformer.errors import UserError
-from nasformer.utils.yaml import read_yaml
+from nasformer.utils.schema import from_json
+from nasformer.utils.yaml import PlainLoader, read_yaml
 
 Options = TypeVar("Options")
+Tree = dict[str, Any]
 WIDTH, HELP_COLUMN = 100, 30
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a command, as help and completion show it."""
+    """One option of a command.
+
+    Args:
+        name: As it is written, with dots for groups: `train.epochs`.
+        path: The fields that lead to it.
+        annotation: The type of its value.
+        group: What it is listed under.
+    """
 
     name: str
-    annotation: str
+    path: tuple[str, ...]
+    annotation: Any
     default: Any
     help: str
-    owner: type
-
-    @property
-    def is_switch(self) -> bool:
-        return self.annotation == "bool"
-
-    @property
-    def is_mapping(self) -> bool:
-        return self.annotation.startswith("dict")
+    group: str
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def is_mapping(self) -> bool:
+        return get_origin(self.annotation) is dict
+
 
 @dataclass(frozen=True)
 class Parsed(Generic[Options]):
-    """What the words of a command line say: the options, or only that help is wanted."""
+    """What the words of a command line say: the options, or the help that was asked for."""
 
     options: Options | None
     json: bool = False
     help: str = ""
 
 
-def list_options(kind: type, prefix: str = "") -> Iterator[Option]:
-    """The options of a dataclass, those of nested dataclasses by dotted names."""
+def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iterator[Option]:
+    """The options of a dataclass; those of nested dataclasses have dotted names.
+
+    A dataclass may have further options that others declare (`declared_options`, held by its field `options`).
+    """
     hints, helps = get_type_hints(kind), attribute_docs(kind)
+    declared = getattr(kind, "declared_options", list)()
     for item in fields(kind):
         if is_dataclass(hints[item.name]):
-            yield from list_options(hints[item.name], f"{prefix}{item.name}.")  # type: ignore[arg-type]
-        else:
-            default = item.default_factory() if item.default_factory is not MISSING else item.default
+            yield from list_options(hints[item.name], f"{name}{item.name}.", (*path, item.name))
+        elif not (declared and item.name == "options"):
             owner = next(base for base in reversed(kind.__mro__) if item.name in vars(base).get("__annotations__", {}))
-            yield Option(f"{prefix}{item.name}", str(item.type), default, helps.get(item.name, ""), owner)
+            default = item.default_factory() if item.default_factory is not MISSING else item.default
+            where = (f"{name}{item.name}", (*path, item.name))
+            yield Option(*where, hints[item.name], default, helps.get(item.name, ""), summary(owner))
+    for option in declared:
+        where = (f"{name}{option.name}", (*path, "options", option.name))
+        yield Option(*where, option.annotation, None, option.help, summary(kind))
+
+
+def summary(kind: type) -> str:
+    return (kind.__doc__ or kind.__name__).splitlines()[0]
 
 
 @cache
@@ -75,12 +97,8 @@ def attribute_docs(kind: type) -> dict[str, str]:
     docs: dict[str, str] = {}
     for base in reversed([base for base in kind.__mro__ if is_dataclass(base)]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        for item, below in zip(body, body[1:], strict=False):
-            if (
-                isinstance(item, ast.AnnAssign)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
+        for item, below in pairwise(body):
+            if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                 docs[item.target.id] = " ".join(str(below.value.value).split())  # type: ignore[union-attr]
     return docs
 
@@ -90,8 +108,8 @@ class CommandParser(Generic[Options]):
 
     Args:
         name: The command.
-        kind: The dataclass of its options. Class attributes `positional` (options given without a name, the last one
-            perhaps several times), `main` (what `--help` shows first) and `example` are read where it has them.
+        kind: The dataclass of its options. Class attributes `positional` (options given without a name; one that is a
+            list takes all words), `main` (what `--help` shows first) and `example` are read where it has them.
         shared: Options of other commands that a config file may hold too; they are left out.
     """
 
@@ -103,162 +121,218 @@ class CommandParser(Generic[Options]):
     def parse(self, words: Sequence[str]) -> Parsed[Options]:
         if "--help-all" in words or {"-h", "--help"} & set(words):
             return Parsed(None, help=self.help(everything="--help-all" in words))
-        configs, rest = self.split_configs([self.normalize(*pair) for pair in pairs(words)])
-        as_json = "--json" in rest
-        arguments = [f"--config={json.dumps(config, default=str)}" for config in configs]
-        arguments += [word for word in rest if word != "--json"]
-        return Parsed(self.convert(arguments), as_json)
+        tree, given, as_json = Tree(), Tree(), False
+        named, unnamed = self.split(words)
+        for name, text in named:
+            if name == "json":
+                as_json = True
+            elif name == "config":
+                merge(tree, self.read_config(text))
+            else:
+                self.set(given, name, text)
+        self.set_positional(given, unnamed)
+        merge(tree, given)  # what is given on the command line overrides config files, wherever it stands
+        return Parsed(self.build(self.kind, tree), as_json)
 
-    def normalize(self, word: str, following: str | None) -> str:
-        """An option in the spelling of its field; a switch without a value means true."""
-        if re.fullmatch(r"-[a-z]", word):
-            word = f"-{word}"
-        if not re.match(r"--[a-zA-Z]", word):
-            return word
-        written, equals, value = word.partition("=")
-        name = written[2:].replace("-", "_")
-        if name in ("json", "config"):
-            return f"--{name}{equals}{value}"
-        self.check_known(name, written)
-        option = self.options.get(name)
-        if option and option.is_switch and not equals and (following is None or following.startswith("--")):
-            return f"--{name}=true"
-        return f"--{name}{equals}{value}"
+    def split(self, words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+        """The words as options with their values, and those without a name."""
+        named, unnamed, queue = list[tuple[str, str]](), list[str](), list(words)
+        while queue:
+            word = queue.pop(0)
+            if not re.match(r"--?[a-zA-Z]", word):
+                unnamed.append(word)
+                continue
+            written, equals, value = word.partition("=")
+            name = self.find(written)
+            if equals or name == "json":
+                named.append((name, value))
+            elif self.is_switch(name) and (not queue or queue[0].startswith("--")):
+                named.append((name, "true"))
+            elif not queue:
+                raise UserError(f"{written} needs a value; see nasformer {self.name} --help")
+            else:
+                named.append((name, queue.pop(0)))
+        return named, unnamed
 
-    def check_known(self, name: str, written: str) -> None:
-        if name in self.options or any(o.is_mapping and name.startswith(f"{o.name}.") for o in self.options.values()):
-            return
-        if any(option.startswith(f"{name}.") for option in self.options):  # a whole group, such as --train '{...}'
-            return
+    def find(self, written: str) -> str:
+        """The name of an option as it is written; refuses what the command does not have."""
+        name = written.lstrip("-").replace("-", "_")
+        known = name in self.options or name in ("json", "config")
+        inside = any(option.is_mapping and name.startswith(f"{option.name}.") for option in self.options.values())
+        if known or inside or self.is_group(name):
+            return name
         close = difflib.get_close_matches(name, self.options, n=1)
         hint = f"did you mean {self.options[close[0]].flag}?" if close else f"see nasformer {self.name} --help"
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 
-    def split_configs(self, words: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
-        """The contents of the config files, and the other words."""
-        configs, rest, iterator = list[dict[str, Any]](), list[str](), iter(words)
-        for word in iterator:
-            if word == "--config":
-                configs.append(self.read_config(next(iterator, "")))
-            elif word.startswith("--config="):
-                configs.append(self.read_config(word.removeprefix("--config=")))
+    def is_switch(self, name: str) -> bool:
+        return name in self.options and self.options[name].annotation is bool
+
+    def is_group(self, name: str) -> bool:
+        return any(option.startswith(f"{name}.") for option in self.options)
+
+    def set(self, tree: Tree, name: str, text: str) -> None:
+        """Puts the value of an option into the tree of options."""
+        if name in self.options:
+            option = self.options[name]
+            value = check(option.flag, option.annotation, from_text(option.annotation, text))
+            set_path(tree, option.path, value)
+        elif self.is_group(name):  # --train '{epochs: 3}'
+            merge(tree, self.normalize({name: from_text(dict[str, Any], text)}, f"--{name}"))
+        else:  # --model.drop_path_rate 0.1
+            set_path(tree, tuple(name.split(".")), from_text(Any, text))
+
+    def set_positional(self, tree: Tree, words: Sequence[str]) -> None:
+        rest = list(words)
+        for name in self.positional:
+            option = self.options[name]
+            if get_origin(option.annotation) is list:
+                value, rest = rest, []
             else:
-                rest.append(word)
-        return configs, rest
+                value, rest = (from_text(option.annotation, rest[0]) if rest else None), rest[1:]
+            if value:
+                set_path(tree, option.path, check(name.upper(), option.annotation, value))
+        if rest:
+            raise UserError(f"nasformer {self.name} cannot read {rest[0]!r}; see nasformer {self.name} --help")
 
-    def read_config(self, path: str) -> dict[str, Any]:
-        """A config file without the options of other commands, so that one file serves a whole run.
-
-        What no command has is left in, and so refused as the typing error that it is.
-        """
-        from nasformer.cli.recipes import find_recipe
-
-        content = read_yaml(find_recipe(path))
+    def read_config(self, path: str) -> Tree:
+        """A config file without the options of other commands, so that one file serves a whole run."""
+        content = {str(key).replace("-", "_"): value for key, value in read_yaml(find_recipe(path)).items()}
+        content.pop("import", None)  # modules of plugins, which are imported by now
         own = {name.partition(".")[0] for name in self.options}
-        config = {str(key).replace("-", "_"): value for key, value in content.items()}
-        for key in config:
+        for key in content:
             first = key.partition(".")[0]
             if first not in own | self.shared:
                 close = difflib.get_close_matches(first, own, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise UserError(f"{path} has the option {first}, which no command has{hint}")
-        return {key: value for key, value in config.items() if key.partition(".")[0] in own}
+                hint = f"did you mean {close[0]}?" if close else f"see nasformer {self.name} --help"
+                raise UserError(f"{path} has the option {first}, which no command has; {hint}")
+        return self.normalize({key: value for key, value in content.items() if key.partition(".")[0] in own}, path)
 
-    def convert(self, arguments: Sequence[str]) -> Options:
-        from jsonargparse import ArgumentError
+    def normalize(self, content: Mapping[str, Any], where: str, prefix: str = "") -> Tree:
+        """The content of a config file as a tree of options, each of its type."""
+        tree = Tree()
+        for key, value in content.items():
+            name = f"{prefix}{str(key).replace('-', '_')}"
+            if name in self.options:
+                option = self.options[name]
+                text = isinstance(value, str) and option.annotation is not str
+                value = from_text(option.annotation, value) if text else value
+                set_path(tree, option.path, check(f"{where}: {name}", option.annotation, value))
+            elif self.is_group(name) and isinstance(value, Mapping):
+                merge(tree, self.normalize(value, where, f"{name}."))
+            elif self.is_group(name):
+                raise UserError(f"{where}: {name} is {value!r}, expected options below it, each on a line of its own")
+            elif any(option.is_mapping and name.startswith(f"{option.name}.") for option in self.options.values()):
+                set_path(tree, tuple(name.split(".")), value)
+            else:
+                close = difflib.get_close_matches(name, self.options, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"see nasformer {self.name} --help-all"
+                raise UserError(f"{where} has the option {name}, which nasformer {self.name} does not have; {hint}")
+        return tree
 
-        parser = self.argument_parser()
-        try:
-            values = parser.instantiate(parser.parse_args(list(arguments)))
-        except SystemExit:
-            raise UserError(f"wrong options; see nasformer {self.name} --help") from None
-        except ArgumentError as error:
-            raise UserError(f"{tidy(error)}; see nasformer {self.name} --help") from None
-        given = {item.name: getattr(values, item.name, None) for item in fields(self.kind)}  # type: ignore[arg-type]
-        return self.kind(**{name: value for name, value in given.items() if value is not None})
-
-    def argument_parser(self) -> Any:
-        from jsonargparse import ArgumentParser
-
-        parser = ArgumentParser(prog=f"nasformer {self.name}", exit_on_error=False, add_help=False)
-        parser.add_argument("--config", action="config")
-        for name in self.positional:
-            several = self.options[name].annotation.startswith("list")
-            parser.add_argument(name, nargs="*" if several else "?", default=None)
-        parser.add_class_arguments(self.kind, skip=set(self.positional))
-        return parser
+    def build(self, kind: type, tree: Tree) -> Any:
+        """The dataclass with the values of the tree; what it refuses itself is a UserError already."""
+        hints = get_type_hints(kind)
+        values = {
+            name: self.build(hints[name], value) if is_dataclass(hints[name]) else value for name, value in tree.items()
+        }
+        return kind(**values)
 
     def help(self, everything: bool = False) -> str:
         """The help: what the command does, its main options (or all, by group), an example."""
-        words = " ".join(f"[{name.upper()}]" for name in self.positional)
-        lines = [f"usage: nasformer {self.name} {words}{' ' if words else ''}[options]", "", (self.kind.__doc__ or "")]
+        words = "".join(f"[{name.upper()}] " for name in self.positional)
+        lines = [f"usage: nasformer {self.name} {words}[options]", "", self.kind.__doc__ or ""]
         main = [self.options[name] for name in getattr(self.kind, "main", self.options)]
-        shown = [*(self.options[name] for name in self.positional), *main]
-        lines += ["", *(line for option in dict.fromkeys(shown) for line in describe(option, self.positional))]
+        shown = list({option.name: option for option in (*map(self.options.__getitem__, self.positional), *main)}.values())
+        lines += ["", *(line for option in shown for line in describe(option, self.positional))]
         rest = [option for option in self.options.values() if option not in shown]
         if everything:
-            for owner in dict.fromkeys(option.owner for option in rest):
-                lines += ["", (owner.__doc__ or owner.__name__).splitlines()[0]]
-                lines += [line for option in rest if option.owner is owner for line in describe(option)]
-        lines += [
-            "",
-            *describe_word("--config FILE", "a recipe: a YAML file of these options, or see `nasformer recipes`"),
-        ]
-        lines += describe_word("--json", "print the result as JSON")
+            for group in dict.fromkeys(option.group for option in rest):
+                lines += ["", group, *(line for option in rest if option.group == group for line in describe(option))]
+        lines += ["", *columns("--config FILE", "a YAML file of these options, or a recipe of `nasformer recipes`")]
+        lines += columns("--json", "print the result as JSON")
         if rest and not everything:
-            lines += describe_word("--help-all", f"{len(rest)} further options")
+            lines += columns("--help-all", f"{len(rest)} further options")
         if example := getattr(self.kind, "example", ""):
             lines += ["", "example:", *(f"  {line}" for line in example.splitlines())]
         return "\n".join(lines)
 
 
-def pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each word with the one that follows it."""
-    return zip(words, [*words[1:], None], strict=True)
+def from_text(annotation: Any, text: str) -> Any:
+    """The value that a text stands for, given its type; a text that fits no type stays a text, to be refused.
+
+    >>> from_text(int, "12"), from_text(float, "1e-3"), from_text(bool | Literal["auto"], "auto"), from_text(str, "12")
+    (12, 0.001, 'auto', '12')
+    >>> from_text(list[str], "accuracy,-params"), from_text(dict[str, Any], "{depth: 0.3}"), from_text(int | None, "null")
+    (['accuracy', '-params'], {'depth': 0.3}, None)
+    """
+    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    if str in members:
+        return None if types.NoneType in members and text in ("null", "None") else text
+    if get_origin(members[0]) is list and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if float in members:
+        try:
+            return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+        except ValueError:
+            pass
+    try:
+        return yaml.load(text, Loader=PlainLoader)
+    except yaml.YAMLError:
+        return text
+
+
+def check(name: str, annotation: Any, value: Any) -> Any:
+    """The value, if it is of its type."""
+    if get_origin(annotation) is Literal and value not in get_args(annotation):
+        raise UserError(f"{name} is {value!r}; choose one of {', '.join(map(str, get_args(annotation)))}")
+    return from_json(annotation, value, name, remedy="give another value")
+
+
+def set_path(tree: Tree, path: Sequence[str], value: Any) -> None:
+    *groups, last = path
+    for group in groups:
+        tree = tree.setdefault(group, {})
+    tree[last] = value
+
+
+def merge(tree: Tree, other: Tree) -> None:
+    """Puts what another tree has into the tree."""
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            merge(tree[key], value)
+        else:
+            tree[key] = value
 
 
 def describe(option: Option, positional: Sequence[str] = ()) -> list[str]:
     if option.name in positional:
-        return describe_word(option.name.upper(), option.help)
+        return columns(option.name.upper(), option.help)
     default = f" (default: {option.default})" if option.default not in (None, "", [], {}, MISSING) else ""
-    return describe_word(f"{option.flag} {metavar(option)}".rstrip(), option.help + default)
+    return columns(f"{option.flag} {value_name(option)}".rstrip(), option.help + default)
 
 
-def describe_word(word: str, text: str) -> list[str]:
+def columns(word: str, text: str) -> list[str]:
     wrapped = textwrap.wrap(text, WIDTH - HELP_COLUMN) or [""]
-    indent = " " * HELP_COLUMN
-    head = f"  {word}"
+    indent, head = " " * HELP_COLUMN, f"  {word}"
     if len(head) < HELP_COLUMN - 1:
         return [head.ljust(HELP_COLUMN) + wrapped[0], *(indent + line for line in wrapped[1:])]
     return [head, *(indent + line for line in wrapped)]
 
 
-def metavar(option: Option) -> str:
-    """What stands for the value: its choices, or the last part of its name.
+def value_name(option: Option) -> str:
+    """What stands for the value in help: its choices, or the last part of its name.
 
-    >>> metavar(Option("train.freeze", "Literal['optimizer', 'slices']", "optimizer", "", object))
+    >>> value_name(Option("train.freeze", (), Literal["optimizer", "slices"], "optimizer", "", ""))
     'optimizer|slices'
     """
-    if option.is_switch:
-        return ""
-    choices = re.findall(r"Literal\[(.*?)\]", option.annotation)
-    if choices:
-        return "|".join(word.strip().strip("\"'") for word in choices[0].split(","))
+    if option.annotation is bool:
+        return "" if not option.default else "true|false"
+    if get_origin(option.annotation) is Literal:
+        return "|".join(map(str, get_args(option.annotation)))
     return option.name.rpartition(".")[2].upper()
-
-
-def tidy(error: Exception) -> str:
-    """The parser's message without its tree of types that were tried."""
-    text = re.sub(r"Does not.*Subtypes: \[(.*?)\]\n.*Given", r"Expected one of \1. Got", str(error), flags=re.DOTALL)
-    text = re.sub(r"<class '(\w+)'>", r"\1", re.sub(r'Parser key "([\w.]+)"', r"\1", text))
-    lines = [line.strip(" -") for line in text.splitlines() if line.strip()]
-    return " ".join(lines[:2]) if lines else "wrong options"
 
 
 def config_names(kinds: Iterable[type]) -> set[str]:
     """The top-level options of several commands, which a common config file may hold."""
     return {item.name for kind in kinds for item in fields(kind)}
-
-
-def as_mapping(options: Any) -> Mapping[str, Any]:
-    return {item.name: getattr(options, item.name) for item in fields(options)}

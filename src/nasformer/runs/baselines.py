@@ -48,7 +48,7 @@ def best_of_start(problem: Problem, candidates: Sequence[Candidate]) -> dict[str
     Of a search that was random throughout, or that had nothing random in it, there is nothing to say.
     """
     start = [candidate for candidate in candidates if candidate.origin == "random" and candidate.generation == 0]
-    if len(start) in (0, len(candidates)) or not problem.sound(start):
+    if len(start) in (0, len(candidates)) or not problem.finite(start):
         return {}
     return {random_name(len(start)): problem.winner(start).arch}
 

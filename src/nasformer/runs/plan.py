@@ -290,7 +290,7 @@ def journal_line(space: Space, arch: Arch) -> int:
     """The bytes of a candidate in the journal."""
     proposal = Proposal(arch, "crossover", 10, (100, 101))
     scores = {**space.costs(arch), "accuracy": 1 / 3, "loss": 1 / 3}
-    return len(json.dumps(Candidate.judged(1000, proposal, scores).to_dict())) + 1
+    return len(json.dumps(Candidate.from_proposal(1000, proposal, scores).to_dict())) + 1
 
 
 def existing(folder: Path) -> Path:

@@ -26,7 +26,8 @@ from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Order, Problem
-from nasformer.search.run import Scores, SearchResult, references, search
+from nasformer.search.references import references
+from nasformer.search.run import Scores, SearchResult, search
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch

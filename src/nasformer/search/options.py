@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nasformer.search.budget import Budget
-from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.search.strategies.registry import (
+    StrategyOption,
+    complete_options,
+    find_strategy,
+    list_strategies,
+    strategy_options,
+)
 from nasformer.utils.units import parse_bytes, parse_milliseconds, parse_quantity
 
 
@@ -58,6 +65,15 @@ class SearchOptions:
     options: dict[str, Any] = field(default_factory=dict)
     """options of strategies by name; those that the chosen one does not have are left out, see `unused_options`"""
 
+    @classmethod
+    def declared_options(cls) -> list[StrategyOption]:
+        """The options of all strategies, each once; the help says whose they are and their defaults."""
+        owners: dict[str, list[tuple[str, StrategyOption]]] = {}
+        for name, strategy in list_strategies().items():
+            for option in strategy_options(strategy):
+                owners.setdefault(option.name, []).append((name, option))
+        return [merge_options(name, declared) for name, declared in owners.items()]
+
     def for_strategy(self, evaluations: int = 1000) -> dict[str, Any]:
         """The given options that the chosen strategy has.
 
@@ -83,3 +99,10 @@ class SearchOptions:
 
     def _given(self) -> dict[str, Any]:
         return {name: value for name, value in self.options.items() if value is not None}
+
+
+def merge_options(name: str, declared: Sequence[tuple[str, StrategyOption]]) -> StrategyOption:
+    """One option for those of the same name that several strategies declare; None leaves the default of each."""
+    helps = dict.fromkeys(option.help.rstrip(".") for _, option in declared)
+    defaults = ", ".join(f"{strategy} {option.default}" for strategy, option in declared)
+    return StrategyOption(name, declared[0][1].annotation, None, f"{'; '.join(helps)} (default: {defaults})")

@@ -145,7 +145,7 @@ def spaces_by_heads(root: Struct, options: set[str]) -> Iterator[Struct]:
     """The space restricted to each number of heads; dimensions that end in one of the options are heads."""
     heads = {name: choice for name, choice in dimensions(root).items() if name.rpartition(".")[2] in options}
     for count in sorted({value for choice in heads.values() for value in choice.values}):
-        yield root.replaced({name: Choice(count) for name, choice in heads.items() if count in choice.values})
+        yield root.replace_choices({name: Choice(count) for name, choice in heads.items() if count in choice.values})
 
 
 def check_same_model(old: Space, new: Space) -> None:

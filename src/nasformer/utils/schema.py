@@ -48,7 +48,7 @@ def from_json(cls: type[T], data: Any, where: object, remedy: str = REMEDY) -> T
     try:
         return cast(T, _read(cls, data, ()))
     except _Mismatch as error:
-        raise UserError(f"{where}: {error}; {remedy}") from None
+        raise UserError(f"{where}{':' if error.path else ''} {error}; {remedy}") from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply, expected {_describe(cls)}; {remedy}") from None
 

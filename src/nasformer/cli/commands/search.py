@@ -196,10 +196,10 @@ def print_step(number: int, record: Mapping[str, Any]) -> None:
 
 
 def dimension_row(name: str, dimension: Mapping[str, Any]) -> list[str]:
-    from nasformer.space.dimensions import written
+    from nasformer.space.dimensions import format_value
 
     def listed(values: list[Any]) -> str:
-        return " ".join(map(written, values))
+        return " ".join(map(format_value, values))
 
     slope = "–" if dimension["slope"] is None else f"{dimension['slope']:+.2f} ± {dimension['stderr']:.2f}"
     moved = listed(dimension["next"]) if dimension["shift"] else ""

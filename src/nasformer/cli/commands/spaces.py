@@ -70,7 +70,7 @@ def spaces(options: SpacesCommand, as_json: bool) -> None:
 
 def describe_space(options: SpacesCommand, as_json: bool) -> None:
     from nasformer.families.registry import get_space
-    from nasformer.space.dimensions import listed
+    from nasformer.space.dimensions import format_values
 
     space = get_space(options.name or "", **options.model_options())
     description = describe(space)
@@ -84,7 +84,7 @@ def describe_space(options: SpacesCommand, as_json: bool) -> None:
     print(f"  choices   {space.root!r}")
     print(f"  dimensions, for choices of your own: {example_expression(space)}")
     for name, values in description["dimensions"].items():
-        print(f"    {name:{max(map(len, description['dimensions']))}}  {listed(values)}")
+        print(f"    {name:{max(map(len, description['dimensions']))}}  {format_values(values)}")
     print(f"  presets   {', '.join(space.presets)}")
     return None
 
