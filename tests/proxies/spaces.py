@@ -22,7 +22,7 @@ def tiny(name: str, root: Struct, vary: str = "", **options: Any) -> Space:
         for name, choice in root.dimensions()
         if not name.startswith(vary)
     }
-    return replace(get_space(name, num_classes=4, **options), root=root.replaced(fixed))
+    return replace(get_space(name, num_classes=4, **options), root=root.replace_choices(fixed))
 
 
 # One stage varies, all others are alike. It has two blocks or more: some scores compare a block with the one before.
@@ -87,4 +87,4 @@ def pairs(space: Space) -> Iterator[tuple[str, Arch, Arch]]:
 def members(space: Space, values: dict[str, Any]) -> list[Arch]:
     """The smallest archs with these values, one for each alternative of its blocks."""
     fixed = {name: Choice(values.get(name, c.values[0]), role=c.role) for name, c in space.root.dimensions()}
-    return corners(space.root.replaced(fixed))
+    return corners(space.root.replace_choices(fixed))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.runs.search_training_free import search_training_free
+from nasformer.runs.search import search_training_free
 
 from nasformer.errors import UserError
 from nasformer.proxies import registry
