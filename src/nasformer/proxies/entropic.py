@@ -3,10 +3,9 @@
 The paper calls it the aggregated element-wise entropy of activations; its formula, its input and its code are not
 public. Here are six readings of these words, each a mean over the outputs of all non-linearities and over three
 initialisations. The default, `entropic`, is the plainest: Shannon's entropy of the values of a layer, by a histogram.
-The others are `entropic-<reading>`. What speaks for and against each of them is measured by
-`benchmarks/entropic_readings.py` and `benchmarks/readings_of_trained.py` (numbers in docs/results.md): the default
-hardly moves with width or with the number of equal blocks, and what it sees is mostly the share of inverted
-bottlenecks; two readings (`gap`, `sigmoid`) see hardly anything else, `binary` sees the most besides.
+The others are `entropic-<reading>`. What speaks for and against each is measured by `benchmarks/entropic_readings.py` and
+`benchmarks/readings_of_trained.py` (numbers in docs/results.md): width hardly moves the default; depth and the seed do, less
+than topology. `gap`, `sigmoid` and `softmax` are steadier, but see hardly more than the share of inverted bottlenecks.
 
 Weights are Kaiming's by fan-in. FreeREA, by the same authors, has fan-out; then the variance before a non-linearity is
 2 / expansion, a matter of width, and depthwise convolutions almost vanish, whose fan-out counts channels that they do
