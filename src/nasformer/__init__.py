@@ -121,7 +121,7 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [*_HOMES]  # noqa: PLE0604 - a test compares it with the imports above
+__all__ = [*_HOMES]
 
 register_with_timm(*BUILTIN_FAMILIES)
 
