@@ -31,7 +31,11 @@ def imported(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {id(node) for test in ast.walk(tree) if is_type_checking(test) for node in ast.walk(test)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in skipped and (node.module or "").startswith("nasformer."):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and id(node) not in skipped
+            and (node.module or "").startswith("nasformer.")
+        ):
             yield (node.module or "").removeprefix("nasformer.")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nasformer.runs.folder import load_batches
 from PIL import Image
 
 import runs
@@ -17,7 +18,6 @@ from nasformer.cli.main import main
 from nasformer.data.loaders import Split
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.runs import folder as folders
-from nasformer.runs.folder import load_batches
 from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ import pytest
 
 import tiny  # noqa: F401 - one thread
 from latency.fake import MICRO, fake_profile, in_profiles
+from nasformer.cli import commands  # noqa: F401 - the module of each command
 from nasformer.cli.main import main
-from nasformer.latency.profile import Profile
+from nasformer.latency.profile import HoldOut, Profile
 from nasformer.search.journal import read_journal
 from nasformer.utils.files import read_json, write_json
 from runs import contents, refused, words
@@ -27,10 +30,29 @@ MIDDLE = TIMES[25]
 
 
 @pytest.fixture(autouse=True)
-def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if "all_stages" not in request.node.name:  # pictures take longer than all the rest; one test draws them
-        monkeypatch.setattr("nasformer.report.write_report", lambda folder: None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Few runs of each net, since exact times do not matter here, and no pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nasformer.latency.measure.VISIT_SECONDS", 0.001)
+        patch.setattr("nasformer.latency.finalists.ROUNDS", 1)
+        patch.setattr("nasformer.report.write_report", lambda folder: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a profile and a run that was searched by it within its middle latency."""
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        in_profiles(folder, PROFILE)
+        assert main([*PROXY, "--max-latency", f"{MIDDLE}ms", "--max-memory", "1GB", "--out", "run"]) == 0
+    return folder
 
 
 def said(capsys: Any, *argv: str | Path) -> str:
@@ -69,10 +91,10 @@ def test_nothing_runs_where_nothing_was_profiled(capsys: Any, tmp_path: Path) ->
     assert not (tmp_path / "run" / "train").exists()
 
 
-def test_a_search_measures_its_finalists(capsys: Any, tmp_path: Path) -> None:
-    in_profiles(tmp_path, PROFILE)
+def test_a_search_measures_its_finalists(searched: Path, capsys: Any, tmp_path: Path) -> None:
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
     run = tmp_path / "run"
-    text = said(capsys, *PROXY, "--max-latency", f"{MIDDLE}ms", "--max-memory", "1GB", "--out", run)
+    text = said(capsys, *PROXY, "--max-latency", f"{MIDDLE}ms", "--max-memory", "1GB", "--out", "run")
     result, (settings, candidates) = read_json(run / "result.json"), read_journal(run / "search" / "journal.jsonl")
     assert max(one["latency_ms"] for one in candidates) <= MIDDLE
     assert settings["profile"] == PROFILE.fingerprint
@@ -120,19 +142,15 @@ def test_a_killed_search_goes_on_and_ends_the_same(capsys: Any, tmp_path: Path) 
     assert [contents(cut)[name] for name in names] == [contents(run)[name] for name in names]
 
 
-def test_patterns_go_by_the_profile_of_the_search(capsys: Any, tmp_path: Path) -> None:
-    in_profiles(tmp_path, PROFILE)
-    said(capsys, *PROXY, "--max-latency", f"{MIDDLE}ms", "--out", tmp_path / "run")
-    shutil.rmtree(tmp_path / "profiles")
-    found = json.loads(said(capsys, "patterns", tmp_path / "run", "--json"))
-    assert found["budget"] == f"latency_ms <= {MIDDLE}"
+def test_patterns_go_by_the_profile_of_the_search(searched: Path, capsys: Any) -> None:
+    found = json.loads(said(capsys, "patterns", searched / "run", "--json"))
+    assert found["budget"] == f"latency_ms <= {MIDDLE}, memory_bytes <= 1G"
 
 
-def test_another_profile_is_another_search(capsys: Any, tmp_path: Path) -> None:
-    path = in_profiles(tmp_path, PROFILE)
-    command = [*PROXY, "--max-latency", f"{MIDDLE}ms", "--out", str(tmp_path / "run")]
-    said(capsys, *command)
-    fake_profile(overhead_ms=0.001).save(path)
+def test_another_profile_is_another_search(searched: Path, capsys: Any, tmp_path: Path) -> None:
+    shutil.copytree(searched / "run", tmp_path / "run")
+    in_profiles(tmp_path, fake_profile(overhead_ms=0.001))
+    command = [*PROXY, "--max-latency", f"{MIDDLE}ms", "--max-memory", "1GB", "--out", "run"]
     assert "profile was" in refused(capsys, command)
 
 
@@ -159,14 +177,31 @@ def test_latency_as_an_objective(capsys: Any, tmp_path: Path) -> None:
 
 
 def test_profile_measures_this_machine(capsys: Any, tmp_path: Path) -> None:
-    few = ["--nets", "3", "--holdout", "2", "--rounds", "1", "--threads", "1", "--device", "cpu"]
+    few = ["--nets", "3", "--holdout", "2", "--rounds", "1", "--device", "cpu"]
     text = said(capsys, "profile", *OPTIONS, *few)
-    path = tmp_path / "profiles" / "autoformer-micro-8px-cpu-eager-b1.json"
-    assert Profile.load(path).holdout["nets"] == 2
+    path = tmp_path / "profiles" / "autoformer-micro-8px-cpu-eager-b1-t1.json"
+    assert Profile.load(path).holdout.nets == 2
     for part in ("TransformerBlock", "hold-out of 2 other nets", "threads 1", "batch 1", "quartiles", str(path.name)):
         assert part in text
-    line = said(capsys, "sample", *OPTIONS, "--max-latency", "10s")
-    assert MICRO.arch(line.strip())
+    latency = re.search(r"next: nasformer search --max-latency (\S+) ", text)
+    assert latency
+    words = ["sample", *OPTIONS, "--max-latency", latency[1], "--latency-profile", str(path)]
+    assert MICRO.arch(said(capsys, *words).strip())  # there are nets that keep what was suggested
+    two = ["--out", str(path), "--threads", "2", "--device", "cpu"]
+    assert "holds another profile: it was measured with threads 1, not 2" in refused(
+        capsys, ["profile", *OPTIONS, *two]
+    )
+
+
+def test_an_inaccurate_profile_is_saved_with_a_warning(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = fake_profile(holdout=HoldOut(nets=2, median_error=0.234))
+    monkeypatch.setattr(sys.modules["nasformer.cli.commands.profile"], "make_profile", lambda space, **_: wrong)
+    assert main(["profile", *OPTIONS, "--device", "cpu", "--json"]) == 0
+    assert "warning: on other nets the median error is 23%, more than 10%" in capsys.readouterr().err
+    message = refused(capsys, ["sample", *OPTIONS, "--max-latency", "10s"])
+    assert "b1-t1.json predicts nets with a median error of 23%" in message
 
 
 @pytest.mark.parametrize(

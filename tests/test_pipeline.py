@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nasformer.cli.config import RunCommand
 
 import tiny
-from nasformer.cli.config import RunCommand
 from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.families.storage import load_model

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
     from nasformer.latency.profile import Profile
-    from nasformer.latency.survey import make_profile
+    from nasformer.latency.profiler import make_profile
     from nasformer.layers.cost import Cost
     from nasformer.proxies.probe import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
@@ -85,7 +85,7 @@ _MODULES = {
     "families.space": ("Space",),
     "families.storage": ("load_model", "save_model"),
     "latency.profile": ("Profile",),
-    "latency.survey": ("make_profile",),
+    "latency.profiler": ("make_profile",),
     "layers.cost": ("Cost",),
     "proxies.probe": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),

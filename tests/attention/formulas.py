@@ -7,21 +7,21 @@ from functools import singledispatch
 import torch
 from torch import Tensor, nn
 
-from nasformer.attention.capture import Listener, placed
+from nasformer.attention.capture import Recorder, grouped_weights
 from nasformer.layers.attention import RelativeAttention, RelativePositions, SelfAttention
 from nasformer.layers.resnet import AxisAttention, LocalOperator
 from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention
 
 
-def placed_on_map(layer: nn.Module, x: Tensor, grid: Grid) -> Tensor:
-    with torch.no_grad(), Listener() as listener:
+def weights_on_map(layer: nn.Module, x: Tensor, grid: Grid) -> Tensor:
+    with torch.no_grad(), Recorder() as recorder:
         layer.eval()(x)
-    return placed(layer, torch.cat([call.weights for call in listener.calls]), grid).on_map(grid)
+    return grouped_weights(layer, torch.cat([call.weights for call in recorder.calls]), grid).on_map(grid)
 
 
 @singledispatch
-def applied(layer: nn.Module, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
+def output_by_formula(layer: nn.Module, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
     """What a layer gives by its formula: weights on the values of all positions, then what comes behind."""
     raise AssertionError(layer)
 
@@ -31,13 +31,13 @@ def values(qkv: Tensor, heads: int) -> Tensor:
     return qkv.unflatten(2, (3, heads, -1))[:, :, 2].transpose(1, 2)
 
 
-@applied.register
+@output_by_formula.register
 def _(layer: SelfAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
     seen = weights[:, :, 1:, 1:] @ values(layer.qkv(x), weights.shape[1])
     return layer.proj(seen.transpose(1, 2).flatten(2))
 
 
-@applied.register
+@output_by_formula.register
 def _(layer: RelativeAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
     seen = weights @ values(layer.qkv(x), layer.num_heads)
     if layer.max_distance is not None:
@@ -55,19 +55,19 @@ def between(table: RelativePositions, grid: Grid, farthest: int) -> Tensor:
     return vectors
 
 
-@applied.register
+@output_by_formula.register
 def _(layer: WindowAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
     tokens = torch.cat([x.new_zeros(x.shape[0], 1, x.shape[3]), x.flatten(1, 2)], 1)  # padding is a token of zeros
     seen = weights[:, :, 1:] @ values(layer.qkv(tokens), layer.num_heads)
     return layer.proj(seen.transpose(1, 2).flatten(2)).unflatten(1, grid)
 
 
-@applied.register
+@output_by_formula.register
 def _(layer: LocalOperator, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
     return layer.norm(layer.pool(on_values(layer, weights, x)))
 
 
-@applied.register
+@output_by_formula.register
 def _(layer: AxisAttention, weights: Tensor, x: Tensor, grid: Grid) -> Tensor:
     return on_values(layer, weights, x)
 

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 import tiny
-from attention.nets import block_with, each_family, net, pictures
+from attention.nets import block_with, net, pictures
+from nasformer.attention.figure import attention_figure
 from nasformer.attention.maps import attention_maps
-from nasformer.attention.picture import attention_figure
 from nasformer.cli.main import main
 from nasformer.data.images import normalise
 from nasformer.families.storage import load_model, save_model
@@ -76,7 +76,7 @@ def test_what_cannot_be_shown(finished: Path, digit: Path, tmp_path: Path, capsy
     assert "say which model and image" in told(finished, "--block", "1")
     assert "say which model and image" in told(*both, "--data", "digits", "--block", "1")
     assert "say which block: --block 3.7 is block 7 of stage 3" in told(*both)
-    assert "block '3.10' does not exist; these have: 1, 2" in told(*both, "--block", "3.10")  # and is no number 3.1
+    assert "block '3.10' does not exist; there are: 1, 2" in told(*both, "--block", "3.10")  # and is no number 3.1
     assert "--query is '1'; give row,column" in told(*both, "--block", "1", "--query", "1")
     assert "the query 2,0 is outside the map of block 1" in told(*both, "--block", "1", "--query", "2,0")
     assert "there is no image" in told(finished, tmp_path / "none.png", "--block", "1")
@@ -98,8 +98,8 @@ def test_a_model_that_does_not_say_its_normalisation(finished: Path, digit: Path
     assert shown(capsys, tmp_path / "bare", "--data", "digits", *words)["block"] == "1"
 
 
-@each_family
-def test_the_picture_of_every_family(family: str) -> None:
+@pytest.mark.parametrize("family", ["autoformer", "trionet", "s3"])  # with a class token, with two axes, with neither
+def test_the_figure_shows_every_head_and_the_query(family: str) -> None:
     model, x = net(family), pictures(family)
     kind = {"trionet": "width"}.get(family, "attn")
     maps = attention_maps(model, x, block_with(model, kind))

@@ -10,7 +10,7 @@ import torch
 import nasformer
 from attention.nets import block_with, net, pictures
 from families.small import SPACES
-from nasformer.attention.maps import AttentionMaps, Head, attention_blocks, attention_maps, grid_of
+from nasformer.attention.maps import AttentionMaps, Head, attention_blocks, attention_maps, grid_of, numbered_blocks
 from nasformer.errors import UserError
 
 
@@ -106,9 +106,12 @@ def test_another_image_size() -> None:
 
 def test_what_cannot_be_shown() -> None:
     model, x = net("esformer"), pictures("esformer")
-    known = ", ".join(attention_blocks(model))
-    for block, what in (("1.1", "has no attention"), ("9.9", "does not exist"), ("stage", "does not exist")):
-        with pytest.raises(UserError, match=f"block '{block}' {what}; these have: {known}"):
+    attending = ", ".join(attention_blocks(model))
+    with pytest.raises(UserError, match=f"block '1.1' has no attention; these have: {attending}$"):
+        nasformer.attention_maps(model, x, "1.1")
+    for block in ("9.9", "stage"):
+        every = f"there are: {', '.join(numbered_blocks(model))}; with attention: {attending}$"
+        with pytest.raises(UserError, match=f"block '{block}' does not exist; {every}"):
             nasformer.attention_maps(model, x, block)
     with pytest.raises(UserError, match=r"this model wants a batch of 3 x 32 x 32"):
         attention_maps(model, x[:, :1], attention_blocks(model)[0])

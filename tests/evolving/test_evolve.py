@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from nasformer.cli.options import EvolveOptions
 
 from evolving import synthetic
 from evolving.synthetic import bowl, samples
-from nasformer.cli.options import EvolveOptions
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.search.problem import Candidate

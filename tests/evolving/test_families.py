@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
+from nasformer.cli.options import EvolveOptions
 
 from evolving.synthetic import samples
-from nasformer.cli.options import EvolveOptions
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.space.arch import Arch
 from nasformer.space_search.evolve import choices_of, next_space

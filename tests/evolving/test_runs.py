@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nasformer.cli.config import EvolveCommand
 
 import tiny
-from nasformer.cli.config import EvolveCommand
 from nasformer.cli.main import main, parse
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError

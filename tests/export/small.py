@@ -1,12 +1,13 @@
-"""A small space of every family."""
+"""A small model of every family."""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from families.small import SPACES, randomise
-from nasformer.export.standalone import layer_classes
 from nasformer.families.base import Backbone
+from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 
@@ -14,22 +15,33 @@ FAMILIES = sorted({space.model.family for space in SPACES.values()})
 
 
 def small_of(family: str) -> Space:
-    """The space of a family that has the smallest net."""
-    spaces = [space for space in SPACES.values() if space.model.family == family]
-    return min(spaces, key=lambda space: space.cost(space.root.smallest()).params)
+    """The space of a family that has the net with the fewest layers."""
+
+    def size(space: Space) -> tuple[int, int]:
+        smallest = space.root.smallest()
+        return len(space.plan(smallest)), space.cost(smallest).params
+
+    return min((space for space in SPACES.values() if space.model.family == family), key=size)
 
 
 @cache
-def telling_arch(family: str) -> Arch:
-    """Of a hundred archs the shortest one that has the most kinds of layers."""
+def varied_arch(family: str) -> Arch:
+    """Of a hundred archs the shortest that has the most kinds of layers: classes, operators, shifted windows."""
     space = small_of(family)
 
     def rank(arch: Arch) -> tuple[int, int]:
         plan = space.plan(arch)
-        return -len(layer_classes(plan)), len(plan)
+        return -len(set(map(kind, plan))), len(plan)
 
     return min((space.sample(seed) for seed in range(100)), key=rank)
 
 
+def kind(segment: Segment) -> tuple[Any, ...]:
+    """Class and operators of a layer, and whether its windows are smaller than the map, so that shifting matters."""
+    options: dict[str, Any] = dict(segment.options)
+    switches = [value for value in options.values() if isinstance(value, type | bool)]
+    return segment.layer, *switches, options.get("window", 0) < options.get("grid", (0,))[0]
+
+
 def small_model(family: str) -> Backbone:
-    return randomise(small_of(family).build(telling_arch(family))).eval()
+    return randomise(small_of(family).build(varied_arch(family))).eval()

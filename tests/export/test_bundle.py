@@ -1,12 +1,20 @@
+"""Exports: every format gives the model's logits, and the folder appears whole or not at all."""
+
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
+from torch.export import ExportedProgram
 
 import runs
 import tiny
@@ -15,13 +23,23 @@ from families.small import images
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.export import bundle
-from nasformer.export.bundle import check, export_model, largest_difference, logits_elsewhere, random_batches
-from nasformer.export.graphs import has_onnx, has_onnxruntime, run_onnx, traced, write_onnx, write_pt2
+from nasformer.export.bundle import (
+    check,
+    export_model,
+    largest_difference,
+    logits_of,
+    logits_without_nasformer,
+    random_batches,
+)
+from nasformer.export.graphs import has_onnx, has_onnxruntime, onnx_bytes, pt2_bytes, run_onnx, trace
 from nasformer.families.base import Backbone
+from nasformer.families.space import Space
 from nasformer.families.storage import facts_in, load_model, save_model
+from nasformer.utils.files import read_json
 
 needs_onnx = pytest.mark.skipif(not (has_onnx() and has_onnxruntime()), reason="needs the extra onnx")
 FACTS = {"mean": [0.5], "std": [0.25], "classes": list("abcdefghij"), "space": "autoformer-micro"}
+FILES = ["README.md", "config.json", "model.onnx", "model.pt2", "model.py", "model.safetensors"]
 
 
 def tiny_model() -> Backbone:
@@ -32,49 +50,115 @@ def listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@needs_onnx
-@pytest.mark.parametrize("family", FAMILIES)
-def test_graphs_agree_for_any_batch(family: str, tmp_path: Path) -> None:
-    """torch.export to the last bit, ONNX Runtime within 1e-4; for every family there is."""
-    space = small_of(family)
-    if family == "trionet":  # so that local attention goes by tiles, with some to fill up
-        space = space.with_options(img_size=18)
-    model = small_model(family)
+# Graphs of every family
+
+
+@cache
+def traced(family: str) -> tuple[ExportedProgram, list[Tensor], list[Tensor]]:
+    """A small model of the family as a graph, batches of several sizes, and the model's logits."""
+    model, space = small_model(family), small_space(family)
     model.set_input_size(space.options["img_size"])  # type: ignore[operator]
-    program = traced(model, images(space, batch=2))
-    write_pt2(program, tmp_path / "model.pt2")
-    loaded = torch.export.load(tmp_path / "model.pt2").module()
-    write_onnx(program, tmp_path / "model.onnx")
     batches = [images(space, batch=size, seed=size) for size in (1, 3, 5)]
-    with torch.no_grad():
-        expected = [model(x) for x in batches]
-        assert all(torch.equal(loaded(x), logits) for x, logits in zip(batches, expected, strict=True))
-    assert largest_difference(run_onnx(tmp_path / "model.onnx", batches), expected) < 1e-4
-    for name in ("model.pt2", "model.onnx"):  # nothing of this machine goes along
-        assert str(Path(__file__).parents[2]).encode() not in (tmp_path / name).read_bytes(), name
+    return trace(model, images(space, batch=2)), batches, logits_of(model, batches)
+
+
+def small_space(family: str) -> Space:
+    space = small_of(family)
+    return space.with_options(img_size=18) if family == "trionet" else space  # 18: tiles of attention with padding
+
+
+def holds_paths(content: bytes) -> bool:
+    """Whether something of this machine has gone along."""
+    return str(Path(__file__).parents[2]).encode() in content
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_torch_export_agrees_to_the_last_bit_for_any_batch(family: str) -> None:
+    program, batches, expected = traced(family)
+    content = pt2_bytes(program)
+    logits = logits_of(torch.export.load(io.BytesIO(content)).module(), batches)
+    assert largest_difference(logits, expected) == 0
+    assert not holds_paths(content)
 
 
 @needs_onnx
-def test_an_export_holds_everything_checked(tmp_path: Path) -> None:
-    model = tiny_model()
-    done = export_model(model, tmp_path / "out", FACTS)
-    assert listed(tmp_path) == ["out"]
-    files = ["README.md", "config.json", "model.onnx", "model.pt2", "model.py", "model.safetensors"]
-    assert listed(tmp_path / "out") == files
-    assert set(done.differences) == {name for name in files if name.startswith("model.")}
-    assert all(difference is not None and difference <= 1e-4 for difference in done.differences.values())
-    assert done.differences["model.py"] == 0
-    assert done.notes == []
-    tiny.assert_same(load_model(tmp_path / "out"), model)
-    assert facts_in(tmp_path / "out") == FACTS
-    card = (tmp_path / "out" / "README.md").read_text()
-    for said in ("autoformer-micro", "[0.5]", "[0.25]", "a, b, c", *files[1:], json.dumps(model.arch.to_dict())):
-        assert said in card, said
+@pytest.mark.parametrize(
+    "family", [name if name == "esformer" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
+def test_onnx_agrees_for_any_batch(family: str) -> None:
+    """By default of the family with convolutions and attention; an AutoFormer is exported by the command below."""
+    program, batches, expected = traced(family)
+    content = onnx_bytes(program)
+    assert largest_difference(run_onnx(content, batches), expected) < 1e-4
+    assert not holds_paths(content)
+
+
+# The command
+
+
+@needs_onnx
+def test_the_command_exports_a_run_in_every_format(finished: Path, tmp_path: Path, capsys: Any) -> None:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    capsys.readouterr()
+    folder = tmp_path / "out"
+    assert main(["export", str(finished), "--to", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert listed(tmp_path) == ["out"]
+    assert listed(folder) == FILES
+    for file in ("model.py", "model.pt2", "model.safetensors"):
+        assert f"  {file:18} 0.0e+00" in said
+    assert "  model.onnx" in said
+    card, winner = (folder / "README.md").read_text(), read_json(finished / "result.json")["winner"]
+    for fact in (f"{winner['test_accuracy']:.2%}", f"{winner['params']:,}", "inherited from", "digits", '"epochs": 2'):
+        assert fact in card, fact
+    for fact in ("autoformer-micro", "0, 1, 2, 3", "resized to 8 pixels", json.dumps(winner["arch"]), *FILES[1:]):
+        assert fact in card, fact
+    tiny.assert_same(load_model(folder), load_model(finished / "model"))
+    facts = facts_in(finished / "model")
+    assert facts_in(folder) == facts | {"provenance": facts_in(folder)["provenance"]}
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
     assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
     assert session.get_outputs()[0].shape == ["batch", 10]
+    metadata = {name: json.loads(text) for name, text in session.get_modelmeta().custom_metadata_map.items()}
+    assert metadata == {"preprocessing": facts["preprocessing"], "classes": facts["classes"]}
+    assert metadata["preprocessing"]["mean"] == facts["mean"]
+
+
+def test_the_command_exports_a_model_folder(finished: Path, tmp_path: Path, capsys: Any) -> None:
+    capsys.readouterr()
+    assert main(["export", str(finished / "model"), "--to", str(tmp_path / "b"), "--formats", "", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == {"model.safetensors": 0.0}
+    assert facts_in(tmp_path / "b")["provenance"]["seed"] == 0
+
+
+def test_the_command_refuses(finished: Path, tmp_path: Path, capsys: Any) -> None:
+    run = str(finished)
+    assert "say what to export" in runs.refused(capsys, ["export", run])
+    assert "other things in it" in runs.refused(capsys, ["export", run, "--to", run])
+    assert "unknown format" in runs.refused(capsys, ["export", run, "--to", str(tmp_path / "x"), "--formats", "exe"])
+    assert "no model folder" in runs.refused(capsys, ["export", str(tmp_path / "no"), "--to", str(tmp_path / "x")])
+    assert listed(tmp_path) == []
+
+
+def test_a_model_of_no_run_is_exported_too(tmp_path: Path) -> None:
+    save_model(tiny_model(), tmp_path / "plain")
+    assert main(["export", str(tmp_path / "plain"), "--to", str(tmp_path / "out"), "--formats", ""]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Nothing is known about it" in card
+    assert "How they were normalised in training is not known" in card
+
+
+# What is written, and what is left behind
+
+
+def test_facts_go_along(tmp_path: Path) -> None:
+    exported = export_model(tiny_model(), tmp_path / "out", FACTS, formats=[])
+    assert (exported.folder, exported.differences, exported.notes) == (tmp_path / "out", {"model.safetensors": 0.0}, [])
+    assert facts_in(tmp_path / "out") == FACTS
+    card = (tmp_path / "out" / "README.md").read_text()
+    for fact in ("autoformer-micro", "[0.5]", "[0.25]", "a, b, c"):
+        assert fact in card, fact
 
 
 def test_formats_can_be_left_out_and_old_files_go(tmp_path: Path) -> None:
@@ -83,7 +167,8 @@ def test_formats_can_be_left_out_and_old_files_go(tmp_path: Path) -> None:
     assert listed(tmp_path / "out") == ["README.md", "config.json", "model.safetensors"]
     (tmp_path / "out" / "model.onnx").write_bytes(b"of another model")
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    export_model(tiny_model(), tmp_path / "out", formats=["python"])
+    with patch.object(bundle, "logits_without_nasformer", return_value={}):
+        export_model(tiny_model(), tmp_path / "out", formats=["python"])
     assert listed(tmp_path / "out") == ["README.md", "config.json", "model.py", "model.safetensors", "notes.txt"]
     with pytest.raises(UserError, match="unknown format tflite; there are: python, pt2, onnx"):
         export_model(tiny_model(), tmp_path / "other", formats=["tflite"])
@@ -91,21 +176,22 @@ def test_formats_can_be_left_out_and_old_files_go(tmp_path: Path) -> None:
 
 def test_without_onnx_the_rest_is_written(tmp_path: Path) -> None:
     with patch("nasformer.export.graphs.has_onnx", return_value=False), pytest.raises(UserError, match="pip install"):
-        write_onnx(None, tmp_path / "x")  # type: ignore[arg-type]
-    with patch("nasformer.export.graphs.has_onnx", return_value=False):
-        done = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
-    assert done.notes == [
+        onnx_bytes(None)  # type: ignore[arg-type]
+    no_onnx, no_trace = (patch(f"nasformer.export.graphs.{name}", return_value=None) for name in ("has_onnx", "trace"))
+    with no_onnx, no_trace:
+        exported = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
+    assert exported.notes == [
         "model.onnx was not written, since onnx or onnxscript is missing: pip install 'nasformer[onnx]'"
     ]
     assert "model.onnx" not in listed(tmp_path / "out")
 
 
-@needs_onnx
 def test_without_onnxruntime_the_file_is_said_to_be_unchecked(tmp_path: Path) -> None:
-    with patch("nasformer.export.graphs.has_onnxruntime", return_value=False):
-        done = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
-    assert done.differences["model.onnx"] is None
-    assert "model.onnx is unchecked" in done.notes[0]
+    values = {"trace": None, "has_onnx": True, "has_onnxruntime": False, "onnx_bytes": b"a graph"}
+    with patch.multiple("nasformer.export.graphs", **{name: lambda *_, v=value: v for name, value in values.items()}):
+        exported = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
+    assert exported.differences["model.onnx"] is None
+    assert "model.onnx is unchecked" in exported.notes[0]
     assert "| `model.onnx` | not checked |" in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -123,11 +209,13 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path) -> None:
     assert runs.contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("package", ["nasformer", "timm", "safetensors"])
-def test_a_file_that_needs_more_than_torch_is_found_out(package: str, tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(f"import {package}\n")
-    with pytest.raises(UserError, match=f"model.py cannot be used without nasformer .*{package}") as error:
-        logits_elsewhere(tmp_path, ["model.py"], random_batches((1, 8, 8)))
+def test_a_file_that_needs_more_than_torch_is_found_out(tmp_path: Path) -> None:
+    others = "from importlib import import_module\nfor name in ('timm', 'safetensors', 'PIL'):\n    try:\n"
+    others += "        import_module(name)\n    except ImportError:\n        continue\n    raise AssertionError(name)\n"
+    (tmp_path / "model.py").write_text(f"{others}import nasformer\n")
+    with pytest.raises(UserError, match=r"model.py cannot be used without nasformer .*nasformer") as error:
+        logits_without_nasformer(tmp_path, ["model.py"], random_batches((1, 8, 8)))
+    assert "AssertionError" not in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -141,6 +229,37 @@ def test_differences() -> None:
         check("x", a, b)
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that has room for the weights, but not for a graph beside them."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a disk needs to be root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(full_disk: Path, tmp_path: Path, capsys: Any) -> None:
+    """torch's own writer would end the process."""
+    save_model(tiny_model(), tmp_path / "model")
+    argv = ["export", str(tmp_path / "model"), "--to", str(full_disk / "out"), "--formats", "pt2"]
+    assert "the disk is full" in runs.refused(capsys, argv)
+    assert listed(full_disk) == []
+
+
+def test_text_of_others_cannot_break_the_card(tmp_path: Path) -> None:
+    nasty = "<b>x</b>|`y`\n## Head *z* caf\udce9"
+    facts = {"mean": [0.5], "std": [0.25], "classes": [nasty] * 10, "space": nasty, "provenance": {"data": nasty}}
+    export_model(tiny_model(), tmp_path / "out", facts, formats=[])
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "<b>" not in card
+    assert "\n## Head" not in card
+    assert card.count(r"&lt;b&gt;x&lt;/b&gt;\|\`y\` \#\# Head \*z\* caf\\udce9") == 12
+
+
 def test_nobodys_files_are_overwritten(tmp_path: Path) -> None:
     for name, content in (("README.md", "mine"), ("config.json", '{"space": "a run"}')):
         folder = tmp_path / name.partition(".")[0]
@@ -151,47 +270,3 @@ def test_nobodys_files_are_overwritten(tmp_path: Path) -> None:
         assert (folder / name).read_text() == content
     with pytest.raises(UserError, match="is a file; name a folder"):
         export_model(tiny_model(), tmp_path / "README" / "README.md", formats=[])
-
-
-# The command
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    assert main(runs.words("run", folder)) == 0
-    return folder
-
-
-def test_the_command_exports_a_run(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["export", str(run), "--to", str(tmp_path / "a"), "--formats", "python, pt2"]) == 0
-    said = capsys.readouterr().out
-    assert "model.py           0.0e+00" in said
-    assert "model.pt2          0.0e+00" in said
-    card = (tmp_path / "a" / "README.md").read_text()
-    winner = json.loads((run / "result.json").read_text())["winner"]
-    for fact in (f"{winner['test_accuracy']:.2%}", f"{winner['params']:,}", "inherited from", "digits", '"epochs": 2'):
-        assert fact in card, fact
-    tiny.assert_same(load_model(tmp_path / "a"), load_model(run / "model"))
-    assert main(["export", str(run / "model"), "--to", str(tmp_path / "b"), "--formats", "", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["differences"] == {"model.safetensors": 0.0}
-    assert facts_in(tmp_path / "b")["provenance"]["seed"] == 0
-
-
-def test_the_command_refuses(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "say what to export" in runs.refused(capsys, ["export", str(run)])
-    assert "other things in it" in runs.refused(capsys, ["export", str(run), "--to", str(run)])
-    assert "unknown format" in runs.refused(
-        capsys, ["export", str(run), "--to", str(tmp_path / "x"), "--formats", "exe"]
-    )
-    assert "no model folder" in runs.refused(capsys, ["export", str(tmp_path / "no"), "--to", str(tmp_path / "x")])
-    assert listed(tmp_path) == []
-
-
-def test_a_model_of_no_run_is_exported_too(tmp_path: Path) -> None:
-    save_model(tiny_model(), tmp_path / "plain")
-    assert main(["export", str(tmp_path / "plain"), "--to", str(tmp_path / "out"), "--formats", ""]) == 0
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "Nothing is known about it" in card
-    assert "How they were normalised in training is not known" in card

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import timm
 import torch
 
 import nasformer
-from export.small import FAMILIES, small_model, small_of, telling_arch
+from export.small import FAMILIES, small_model, small_of, varied_arch
 from families.small import images
 from nasformer.errors import UserError
+from nasformer.families import timm_registry
 from nasformer.families.base import Backbone
 from nasformer.families.pit import PiT
 from nasformer.families.registry import BUILTIN_FAMILIES as OUR_FAMILIES
@@ -39,11 +41,18 @@ def test_every_family_is_registered() -> None:
     assert {f"nasformer_{family}" for family in FAMILIES} <= set(timm.list_models("nasformer_*"))
 
 
-@pytest.mark.parametrize("first", ["timm, nasformer", "nasformer.families, timm"])
-def test_whoever_is_imported_first_timm_knows_us(first: str) -> None:
-    code = f"import {first}, warnings\nassert timm.is_model('nasformer_pit'), timm.list_models('nasf*')"
+def test_timm_imported_after_us_knows_us() -> None:
+    code = "import nasformer.families, timm\nassert timm.is_model('nasformer_pit'), timm.list_models('nasf*')"
     done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:Overwriting nasformer_")
+def test_timm_imported_before_us_knows_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(timm.models._registry._model_entrypoints, "nasformer_pit")
+    assert not timm.is_model("nasformer_pit")
+    importlib.reload(timm_registry).install()
+    assert timm.is_model("nasformer_pit")
 
 
 def test_importing_us_imports_neither_torch_nor_timm() -> None:
@@ -53,7 +62,7 @@ def test_importing_us_imports_neither_torch_nor_timm() -> None:
 
 @each_family
 def test_timm_creates_a_model_from_an_arch(family: str) -> None:
-    space, arch = small_of(family), telling_arch(family)
+    space, arch = small_of(family), varied_arch(family)
     options = {name: value for name, value in space.options.items() if name != "in_chans"}
     for source in (arch, arch.to_dict(), arch.to_json()):
         model = timm.create_model(f"nasformer_{family}", arch=source, drop_rate=0.0, **options)

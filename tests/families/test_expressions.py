@@ -173,7 +173,7 @@ def test_a_profile_has_a_short_file_name() -> None:
     space = get_space("s3-micro").with_choices(stages)
     assert len(space.name) > 255
     name = default_path(space, "cpu", "eager", 1).name
-    assert re.fullmatch(r"s3-micro-[0-9a-f]{8}-32px-cpu-eager-b1\.json", name)
+    assert re.fullmatch(r"s3-micro-[0-9a-f]{8}-32px-cpu-eager-b1-t1\.json", name)
 
 
 def test_commands_take_an_expression(capsys: Any) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nasformer.families.base import Backbone
+from nasformer.families.base import Backbone, model_options
 from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
+from nasformer.latency.layer_times import Entry, fit_laws, key_of
 from nasformer.latency.measure import describe_machine
-from nasformer.latency.profile import Entry, Profile, fit_laws, key_of
+from nasformer.latency.profile import HoldOut, Profile, Setup
 
 MICRO = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
 HERE = describe_machine(torch.device("cpu"), "eager")
-ELSEWHERE = {**HERE, "processor": "an abacus"}
+ELSEWHERE = replace(HERE, processor="an abacus")
+SETUP = Setup("cpu", "eager", 1, 1, "fp32", "processor time", 7, (1.0, 1.0, 1.0))
 DRAWS = 200
 
 
@@ -30,17 +33,16 @@ def fake_profile(space: Space = MICRO, **changes: Any) -> Profile:
     """A table of every kind that two hundred draws have."""
     archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(DRAWS))]
     segments = [segment for arch in archs for segment in space.plan(arch)]
-    table = {key_of(one): Entry(milliseconds(one), 0, 1, 5, 1000 + one.cost().params) for one in segments}
-    setup = {"device": "cpu", "backend": "eager", "batch_size": 1, "threads": 1, "pace_ms": [1.0, 1.0, 1.0]}
+    table = {key_of(s): Entry(milliseconds(s), 0, 1, 5, 1000 + s.cost().params) for s in segments}
     facts: dict[str, Any] = {
         "space": space.name,
-        "options": space.model.default_options() | dict(space.options),
-        "setup": setup,
+        "options": model_options(space.model) | dict(space.options),
+        "setup": SETUP,
         "machine": HERE,
         "table": table,
         "laws": fit_laws(segments, table),
         "image_bytes": 256,
-        "holdout": {"nets": 30, "median_error": 0.02, "p90_error": 0.05},
+        "holdout": HoldOut(nets=30, median_error=0.02, p90_error=0.05),
     }
     return Profile(**(facts | changes))
 
@@ -53,21 +55,21 @@ def in_profiles(folder: Path, profile: Profile, name: str = "fake") -> Path:
 
 
 class FakeClock:
-    """Every layer takes what its costs say, times a drift that grows with every look at the clock."""
+    """Every layer takes what its costs say, times a drift that grows with every reading of the clock."""
 
     name = "fake time"
 
     def __init__(self, space: Space, overhead: float = 0.0, drift: float = 0.0) -> None:
-        self.space, self.overhead, self.drift, self.looks = space, overhead, drift, 0
+        self.space, self.overhead, self.drift, self.readings = space, overhead, drift, 0
 
     def slowness(self) -> float:
-        self.looks += 1
-        return (1 + self.drift * self.looks) / 1000
+        self.readings += 1
+        return (1 + self.drift * self.readings) / 1000
 
-    def whole(self, net: Backbone, x: Any) -> float:
+    def time_net(self, net: Backbone, x: Any) -> float:
         total = self.overhead + sum(map(milliseconds, self.space.plan(net.arch)))
         return total * self.slowness()
 
-    def parts(self, chain: Sequence[Any], x: Any) -> list[float]:
+    def time_layers(self, layers: Sequence[Any], x: Any) -> list[float]:
         slowness = self.slowness()
-        return [0.01 * (place + 1) * slowness for place in range(len(chain))]
+        return [0.01 * (number + 1) * slowness for number in range(len(layers))]

@@ -12,7 +12,8 @@ import pytest
 from latency.fake import MICRO, fake_profile, milliseconds
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.latency.profile import Entry, Law, Profile, features_of, fit_laws, fit_line, group_of, key_of
+from nasformer.latency.layer_times import Entry, Law, features_of, fit_laws, group_of, key_of
+from nasformer.latency.profile import HoldOut, Profile, fit_line
 
 ARCH = MICRO.sample(seed=1000)
 PLAN = MICRO.plan(ARCH)
@@ -117,7 +118,13 @@ def test_a_profile_is_the_same_when_read_again(tmp_path: Path) -> None:
         (None, "there is no profile.*make one with nasformer profile --out"),
         ({"space": "x"}, "is not a profile"),
         ({"profile": 99}, "another version"),
-        ({"profile": 1, "table": {"a": {"ms": 1}}, "laws": {}}, "is not a profile"),
+        (
+            {"profile": 1, "table": {"a": {"ms": 1}}, "laws": {}},
+            r"space is missing, expected a string; .*not a profile",
+        ),
+        ({**fake_profile().to_dict(), "scale": "big"}, 'scale is "big", expected a number; .*make one with nasformer'),
+        ({**fake_profile().to_dict(), "table": {"a": 3}}, "table.a is 3, expected an object"),
+        ({**fake_profile().to_dict(), "setup": {}}, "setup.device is missing, expected a string"),
     ],
 )
 def test_what_is_no_profile_is_refused(content: object, said: str, tmp_path: Path) -> None:
@@ -128,7 +135,13 @@ def test_what_is_no_profile_is_refused(content: object, said: str, tmp_path: Pat
         Profile.load(path)
 
 
-def test_entries_keep_their_spread() -> None:
+def test_entries_keep_their_spread(tmp_path: Path) -> None:
     entry = Entry(2.0, 1.5, 2.5, 7, 100)
-    profile = fake_profile(table={"a": entry}, laws={})
-    assert Profile.from_dict(profile.to_dict()).table == {"a": entry}
+    fake_profile(table={"a": entry}, laws={}).save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json").table == {"a": entry}
+
+
+def test_what_was_not_measured_is_not_written() -> None:
+    content = fake_profile(holdout=HoldOut()).to_dict()
+    assert content["holdout"] == {"nets": 0, "measured_ms": {}}
+    assert content["machine"].keys() == {"processor", "cores", "versions"}

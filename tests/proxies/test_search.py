@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.runs.search import search_training_free
 
 from nasformer.errors import UserError
 from nasformer.proxies import registry
 from nasformer.proxies.registry import list_proxies
 from nasformer.proxies.scoring import Scorer
+from nasformer.runs.search import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.pareto import pareto_front

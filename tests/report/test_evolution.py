@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from nasformer.cli.config import EvolveCommand
 from PIL import Image
 
-from nasformer.cli.config import EvolveCommand
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from latency.fake import ELSEWHERE, fake_profile
 from nasformer.errors import UserError
-from nasformer.latency.finalists import Finalist, Verdict
+from nasformer.latency.finalists import Decision, Finalist
+from nasformer.latency.profile import HoldOut
 from nasformer.report import write_report
 from nasformer.report.contents import read_run
 from nasformer.report.page import finalists_of, page
@@ -52,7 +53,7 @@ def words_of(run: Path) -> Page:
 def write_latency(run: Path, rows: list[Finalist], winner: int = 0, note: str = "", **changes: Any) -> None:
     """Writes what a search by a profile would have written."""
     arch = next(one.arch for one in read_run(run).candidates if one.arch.to_dict() == rows[winner].arch)
-    told = Verdict(arch, rows, note).to_dict(fake_profile(**changes))
+    told = Decision(arch, rows, note).to_dict(fake_profile(**changes))
     result = read_json(run / "result.json")
     edit(run / "result.json", latency=told, winner={**result["winner"], "arch": rows[winner].arch})
     edit(run / "config.json", budget={"max_latency_ms": 5.0})
@@ -135,7 +136,7 @@ def test_memory_has_a_panel_where_it_has_a_limit(run: Path) -> None:
 def test_where_nothing_could_be_measured_it_is_said(run: Path) -> None:
     write_report(run)
     why = "latency is predicted, not measured: the profile is of another machine (processor an abacus, cores 2)"
-    told = Verdict(read_run(run).candidates[0].arch, [], why).to_dict(fake_profile(machine=ELSEWHERE))
+    told = Decision(read_run(run).candidates[0].arch, [], why).to_dict(fake_profile(machine=ELSEWHERE))
     edit(run / "result.json", latency=told)
     text = Page(write_report(run)).text
     assert why in text
@@ -146,7 +147,7 @@ def test_where_nothing_could_be_measured_it_is_said(run: Path) -> None:
 
 def test_a_profile_that_was_not_tested_has_no_error_to_tell(run: Path) -> None:
     rows = [Finalist(dict(one.arch), 4.0, 4.1) for one in finalists_of(read_run(run))]
-    write_latency(run, rows, holdout={"nets": 0})
+    write_latency(run, rows, holdout=HoldOut())
     text = words_of(run).text
     assert "threads 1." in text
     assert "hold-out error" not in text

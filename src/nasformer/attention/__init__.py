@@ -1,1 +1,1 @@
-"""Who looks where: the attention of one block, computed again from what its fused attention was given."""
+"""Attention maps: the attention of one block, computed again from what its fused attention was given."""

@@ -1,7 +1,8 @@
-"""What fused attention was given while one layer ran, from which its weights are computed again.
+"""Attention weights of single layers: recorded from fused attention, and laid on the layer's map.
 
-Layers know nothing of it: a mode of torch listens to `scaled_dot_product_attention` while it is on, so training and
-inference stay as they are.
+The layers hand everything to `scaled_dot_product_attention`, which never shows its weights. While a layer runs once
+more, a mode of torch records what that function is given, from which the weights follow; so training and inference
+stay as they are.
 """
 
 from __future__ import annotations
@@ -22,92 +23,11 @@ from nasformer.layers.resnet import ORDERS, AxisAttention, LocalOperator
 from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Where on the map the queries and keys of an attention lie, whatever groups they were put in.
-#
-# A layer cuts its map into windows, tiles or lines before it attends. Here a map of *numbers* goes the same way, so
-# each
-# query and each key tells its place: positions have the numbers 1, 2, 3 ... row by row, and what lies on no map has the
-# number 0: the class token, or padding.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-class Placed(NamedTuple):
-    """Attention of groups (windows, tiles, lines of a map) with the places of those who take part.
-
-    Attributes:
-        weights: [images, groups, heads, queries, keys].
-        queries: [groups, queries], the numbers of their positions.
-        keys: [groups, keys], likewise.
-    """
-
-    weights: Tensor
-    queries: Tensor
-    keys: Tensor
-
-    def on_map(self, grid: Grid) -> Tensor:
-        """[images, heads, 1 + positions, 1 + positions], by the numbers of query and key."""
-        side = grid[0] * grid[1] + 1
-        pairs = self.queries[:, :, None] * side + self.keys[:, None, :]
-        images, _, heads = self.weights.shape[:3]
-        whole = self.weights.new_zeros(images, heads, side * side)
-        return whole.index_add(2, pairs.flatten(), self.weights.transpose(1, 2).flatten(2)).unflatten(2, (side, side))
-
-
-def numbers(grid: Grid, device: torch.device) -> Tensor:
-    """[rows, columns], counted from 1."""
-    return torch.arange(1, grid[0] * grid[1] + 1, device=device).unflatten(0, grid)
-
-
-@singledispatch
-def placed(layer: nn.Module, weights: Tensor, grid: Grid) -> Placed:
-    """The weights of a layer's fused attention, in groups and with their places on the layer's map.
-
-    >>> layer = AxisAttention(in_dim=4, query_dim=4, value_dim=4, num_heads=2, axis="width")
-    >>> found = placed(layer, torch.rand(6, 2, 3, 3), grid=(2, 3))
-    >>> found.weights.shape, found.keys.tolist()  # 3 images of 2 rows
-    (torch.Size([3, 2, 2, 3, 3]), [[1, 2, 3], [4, 5, 6]])
-    """
-    raise NotImplementedError(f"add to attention/places.py where {type(layer).__name__} looks")
-
-
-@placed.register
-def _(layer: RelativeAttention, weights: Tensor, grid: Grid) -> Placed:
-    tokens = torch.arange(grid[0] * grid[1] + 1, device=weights.device)[None]  # the class token comes first
-    return Placed(weights[:, None], tokens, tokens)
-
-
-@placed.register
-def _(layer: SelfAttention, weights: Tensor, grid: Grid) -> Placed:
-    tokens = numbers(grid, weights.device).view(1, -1)
-    return Placed(weights[:, None], tokens, tokens)
-
-
-@placed.register
-def _(layer: WindowAttention, weights: Tensor, grid: Grid) -> Placed:
-    windows = layer.windows(numbers(grid, weights.device)[None, :, :, None])[0, :, :, 0]
-    return Placed(weights.unflatten(1, (-1, layer.num_heads)), windows, windows)
-
-
-@placed.register
-def _(layer: LocalOperator, weights: Tensor, grid: Grid) -> Placed:
-    both = tiled(numbers(grid, weights.device)[None, None, None], layer.window)
-    queries, keys = (part[0, 0, :, :, 0] for part in both)
-    return Placed(weights.unflatten(1, (layer.num_heads, -1)).transpose(1, 2), queries, keys)
-
-
-@placed.register
-def _(layer: AxisAttention, weights: Tensor, grid: Grid) -> Placed:
-    lines = numbers(grid, weights.device)[None, None, None].permute(ORDERS[layer.axis])[0, :, 0, :, 0]
-    return Placed(weights.unflatten(0, (-1, len(lines))), lines, lines)
-
-
-KINDS = tuple(kind for kind in placed.registry if kind is not object)
-"""The layers that attend."""
+# Calls of fused attention
 
 
 class Call(NamedTuple):
-    """One call of fused attention: its arguments and what it gave."""
+    """One call of fused attention: its arguments and its output."""
 
     query: Tensor
     key: Tensor
@@ -123,12 +43,12 @@ class Call(NamedTuple):
         return (products if self.mask is None else products + self.mask).softmax(-1)
 
 
-class Listener(TorchFunctionMode):
-    """While it is on, keeps every call of fused attention.
+class Recorder(TorchFunctionMode):
+    """Records every call of fused attention while it is on.
 
-    >>> with Listener() as listener:
+    >>> with Recorder() as recorder:
     ...     output = F.scaled_dot_product_attention(*torch.randn(3, 1, 2, 4, 8))
-    >>> (call,) = listener.calls
+    >>> (call,) = recorder.calls
     >>> call.weights.shape, torch.allclose(call.weights @ call.value, output, atol=1e-6)
     (torch.Size([1, 2, 4, 4]), True)
     """
@@ -164,32 +84,32 @@ def as_call(
 
 
 @torch.no_grad()
-def captured(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> list[list[Call]]:
+def record_calls(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> list[list[Call]]:
     """The calls of fused attention in each of the layers, for a batch of images. The model is as before afterwards."""
     calls: list[list[Call]] = []
     for layer, inputs in zip(layers, inputs_of(model, layers, images), strict=True):
-        with evaluated(layer), Listener() as listener:
+        with evaluation_mode(layer), Recorder() as recorder:
             layer(*inputs)
-        calls.append(listener.calls)
+        calls.append(recorder.calls)
     return calls
 
 
 def inputs_of(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> list[tuple[Any, ...]]:
     """What each of the layers is given when the model sees these images."""
-    found: dict[nn.Module, tuple[Any, ...]] = {}
-    handles = [layer.register_forward_pre_hook(found.__setitem__) for layer in layers]
+    inputs: dict[nn.Module, tuple[Any, ...]] = {}
+    handles = [layer.register_forward_pre_hook(inputs.__setitem__) for layer in layers]
     try:
-        with evaluated(model):
+        with evaluation_mode(model):
             model(images)
     finally:
         for handle in handles:
             handle.remove()
-    return [found[layer] for layer in layers]
+    return [inputs[layer] for layer in layers]
 
 
 @contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode; afterwards each module is in its own mode again."""
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Afterwards each module is in its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -197,3 +117,81 @@ def evaluated(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+# Positions. A layer cuts its map into windows, tiles or lines before it attends. Here a map of *numbers* is cut in the
+# same way, so each query and each key tells its position: 1, 2, 3 ... row by row, and 0 for what lies on no map: the
+# class token, or padding.
+
+
+class GroupedWeights(NamedTuple):
+    """Attention within groups (windows, tiles, lines of a map), with the positions of queries and keys.
+
+    Attributes:
+        weights: [images, groups, heads, queries, keys].
+        queries: [groups, queries], the numbers of their positions.
+        keys: [groups, keys], likewise.
+    """
+
+    weights: Tensor
+    queries: Tensor
+    keys: Tensor
+
+    def on_map(self, grid: Grid) -> Tensor:
+        """[images, heads, 1 + positions, 1 + positions], by the numbers of query and key."""
+        side = grid[0] * grid[1] + 1
+        pairs = self.queries[:, :, None] * side + self.keys[:, None, :]
+        images, _, heads = self.weights.shape[:3]
+        whole = self.weights.new_zeros(images, heads, side * side)
+        return whole.index_add(2, pairs.flatten(), self.weights.transpose(1, 2).flatten(2)).unflatten(2, (side, side))
+
+
+def numbered_map(grid: Grid, device: torch.device) -> Tensor:
+    """The numbers of all positions: [rows, columns], counted from 1."""
+    return torch.arange(1, grid[0] * grid[1] + 1, device=device).unflatten(0, grid)
+
+
+@singledispatch
+def grouped_weights(layer: nn.Module, weights: Tensor, grid: Grid) -> GroupedWeights:
+    """The weights of a layer's fused attention, in groups and with their positions on the layer's map.
+
+    >>> layer = AxisAttention(in_dim=4, query_dim=4, value_dim=4, num_heads=2, axis="width")
+    >>> found = grouped_weights(layer, torch.rand(6, 2, 3, 3), grid=(2, 3))
+    >>> found.weights.shape, found.keys.tolist()  # 3 images of 2 rows
+    (torch.Size([3, 2, 2, 3, 3]), [[1, 2, 3], [4, 5, 6]])
+    """
+    raise NotImplementedError(f"register {type(layer).__name__} with grouped_weights in attention/capture.py")
+
+
+@grouped_weights.register
+def _(layer: RelativeAttention, weights: Tensor, grid: Grid) -> GroupedWeights:
+    tokens = torch.arange(grid[0] * grid[1] + 1, device=weights.device)[None]  # the class token comes first
+    return GroupedWeights(weights[:, None], tokens, tokens)
+
+
+@grouped_weights.register
+def _(layer: SelfAttention, weights: Tensor, grid: Grid) -> GroupedWeights:
+    tokens = numbered_map(grid, weights.device).view(1, -1)
+    return GroupedWeights(weights[:, None], tokens, tokens)
+
+
+@grouped_weights.register
+def _(layer: WindowAttention, weights: Tensor, grid: Grid) -> GroupedWeights:
+    windows = layer.windows(numbered_map(grid, weights.device)[None, :, :, None])[0, :, :, 0]
+    return GroupedWeights(weights.unflatten(1, (-1, layer.num_heads)), windows, windows)
+
+
+@grouped_weights.register
+def _(layer: LocalOperator, weights: Tensor, grid: Grid) -> GroupedWeights:
+    both = tiled(numbered_map(grid, weights.device)[None, None, None], layer.window)
+    queries, keys = (part[0, 0, :, :, 0] for part in both)
+    return GroupedWeights(weights.unflatten(1, (layer.num_heads, -1)).transpose(1, 2), queries, keys)
+
+
+@grouped_weights.register
+def _(layer: AxisAttention, weights: Tensor, grid: Grid) -> GroupedWeights:
+    lines = numbered_map(grid, weights.device)[None, None, None].permute(ORDERS[layer.axis])[0, :, 0, :, 0]
+    return GroupedWeights(weights.unflatten(0, (-1, len(lines))), lines, lines)
+
+
+ATTENTION_LAYERS = tuple(layer for layer in grouped_weights.registry if layer is not object)

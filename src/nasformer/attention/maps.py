@@ -1,10 +1,12 @@
-"""The attention of all heads of a block, laid on its map, and what can be said about the heads."""
+"""Attention maps of a block: the weights of all its heads on the map, and statistics of the heads.
+
+Blocks are numbered as papers count them: "3.7" is block 7 of stage 3, "7" the seventh of a net without stages.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, NamedTuple
@@ -13,15 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.attention.capture import KINDS, Call, captured, placed
+from nasformer.attention.capture import ATTENTION_LAYERS, grouped_weights, record_calls
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, TokenBackbone
 from nasformer.families.storage import input_shape
 from nasformer.layers.stem import Grid
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The blocks of a model as papers count them: "3.7" is block 7 of stage 3, "7" the seventh of a net without stages.
-# ----------------------------------------------------------------------------------------------------------------------
+Query = tuple[int, int] | Literal["cls"]
+
+# Blocks
 
 
 def attention_blocks(model: Backbone) -> list[str]:
@@ -36,36 +38,39 @@ def attention_blocks(model: Backbone) -> list[str]:
 
 
 def numbered_blocks(model: Backbone) -> dict[str, str]:
-    """All blocks: the name of the segment by its number."""
-    return {number(name): name for name in model.segment_names if re.search(r"\bblocks\.\d+$", name)}
+    """All blocks: the name of the segment by the number of the block."""
+    return {block_number(name): name for name in model.segment_names if re.search(r"\bblocks\.\d+$", name)}
 
 
-def number(name: str) -> str:
-    """What people call a block.
+def block_number(name: str) -> str:
+    """The number that papers give a block.
 
-    >>> number("stages.2.blocks.6"), number("blocks.6")
+    >>> block_number("stages.2.blocks.6"), block_number("blocks.6")
     ('3.7', '7')
     """
     return ".".join(str(int(part) + 1) for part in name.split(".") if part.isdigit())
 
 
 def attention_layers(block: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a block that attend, by name: one, or two of axial attention."""
-    return {name.rpartition(".")[2]: layer for name, layer in block.named_modules() if isinstance(layer, KINDS)}
+    """The attention layers of a block by name: one, or two of axial attention."""
+    layers = [(name, layer) for name, layer in block.named_modules() if isinstance(layer, ATTENTION_LAYERS)]
+    return {name.rpartition(".")[2]: layer for name, layer in layers}
 
 
 def find_block(model: Backbone, block: str) -> str:
-    """The name of the segment that is meant; it has attention."""
-    numbered, known = numbered_blocks(model), attention_blocks(model)
-    if block in known:
-        return numbered[block]
-    if not known:
+    """The name of a block's segment; an error if there is no such block, or if it has no attention."""
+    blocks, attending = numbered_blocks(model), attention_blocks(model)
+    if block in attending:
+        return blocks[block]
+    if not attending:
         raise UserError("no block of this model has attention; give a model with attention")
-    what = "has no attention" if block in numbered else "does not exist"
-    raise UserError(f"block {block!r} {what}; these have: {', '.join(known)}")
+    if block in blocks:
+        raise UserError(f"block {block!r} has no attention; these have: {', '.join(attending)}")
+    some = f"; with attention: {', '.join(attending)}" if len(attending) < len(blocks) else ""
+    raise UserError(f"block {block!r} does not exist; there are: {', '.join(blocks)}{some}")
 
 
-Query = tuple[int, int] | Literal["cls"]
+# Maps
 
 
 class Head(NamedTuple):
@@ -78,8 +83,8 @@ class Head(NamedTuple):
         return f"{self.axis} {self.number}".strip()
 
 
-class Pair(NamedTuple):
-    """How alike two heads are."""
+class HeadPair(NamedTuple):
+    """The similarity of two heads."""
 
     first: Head
     second: Head
@@ -88,13 +93,13 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Who looks where in a block, on each of a batch of images.
+    """The attention of a block's heads on each of a batch of images.
 
     Attributes:
         block: Its number, such as "3.7".
         grid: Rows and columns of the map on which it attends.
         heads: Its heads; of axial attention those along the height, then those along the width.
-        class_token: Whether number 0 of `weights` is a class token. Otherwise it is padding, which asks nothing.
+        class_token: Whether number 0 of `weights` is a class token. Otherwise it is padding, which has no query.
         weights: [images, heads, queries, keys]. Position (row, column) of the map has the number
             ``1 + row * columns + column``; over the keys, the weights of a query add up to 1.
     """
@@ -107,14 +112,14 @@ class AttentionMaps:
 
     @property
     def queries(self) -> Tensor:
-        """The weights of all who ask: those of the class token first, if there is one."""
+        """The weights of all queries: those of the class token first, if there is one."""
         return self.weights if self.class_token else self.weights[:, :, 1:]
 
     def of(self, query: Query) -> Tensor:
         """The map of each head for one query, a position or "cls": [images, heads, rows, columns]."""
-        return self.weights[:, :, self.number(query), 1:].unflatten(2, self.grid)
+        return self.weights[:, :, self.query_number(query), 1:].unflatten(2, self.grid)
 
-    def number(self, query: Query) -> int:
+    def query_number(self, query: Query) -> int:
         rows, columns = self.grid
         if query == "cls":
             if not self.class_token:
@@ -127,15 +132,15 @@ class AttentionMaps:
         return 1 + row * columns + column
 
     def entropy(self) -> Tensor:
-        """Of each head, in bits: 0 where it looks at one position, log2(n) where at n alike; mean of all queries."""
+        """Of each head, in bits: 0 for attention to one position, log2(n) to n alike; mean of all queries."""
         return -torch.xlogy(self.queries, self.queries).sum(-1).mean((0, 2)) / math.log(2)
 
     def distance(self) -> Tensor:
-        """Of each head, how far it looks: the mean distance of what it sees of the map, in positions."""
+        """Of each head, how far away it attends: the mean distance on the map in positions, weighted by attention."""
         rows, columns = (torch.arange(side, dtype=torch.float, device=self.weights.device) for side in self.grid)
-        places = torch.cartesian_prod(rows, columns)
-        seen = self.weights[:, :, 1:, 1:]
-        means = (seen * torch.cdist(places, places)).sum(-1) / seen.sum(-1).clamp(min=1e-12)
+        positions = torch.cartesian_prod(rows, columns)
+        weights = self.weights[:, :, 1:, 1:]
+        means = (weights * torch.cdist(positions, positions)).sum(-1) / weights.sum(-1).clamp(min=1e-12)
         return means.mean((0, 2))
 
     def elsewhere(self) -> Tensor:
@@ -143,23 +148,23 @@ class AttentionMaps:
         return self.queries[..., 0].mean((0, 2))
 
     def similarity(self) -> Tensor:
-        """Cosine of the attention of two heads for a query, mean of all queries and images: [heads, heads]."""
+        """Cosine of the attention of two heads for a query, mean over queries and images: [heads, heads]."""
         directions = F.normalize(self.queries, dim=-1)
         count = self.queries.shape[0] * self.queries.shape[2]
         return torch.einsum("nhqk,ngqk->hg", directions, directions) / count
 
-    def pairs(self) -> list[Pair]:
-        """All pairs of heads, the most similar first. Those along different axes can hardly be alike: left out."""
+    def pairs(self) -> list[HeadPair]:
+        """All pairs of heads, the most similar first; without those along different axes, which can hardly be alike."""
         matrix = self.similarity().tolist()
-        found = [
-            Pair(self.heads[i], self.heads[j], matrix[i][j])
+        pairs = [
+            HeadPair(self.heads[i], self.heads[j], matrix[i][j])
             for i, j in combinations(range(len(self.heads)), 2)
             if self.heads[i].axis == self.heads[j].axis
         ]
-        return sorted(found, key=lambda pair: -pair.similarity)
+        return sorted(pairs, key=lambda pair: -pair.similarity)
 
     def mean_similarity(self) -> float | None:
-        """Of all pairs; None where there is one head."""
+        """Mean of all pairs; None where there is one head."""
         pairs = self.pairs()
         return sum(pair.similarity for pair in pairs) / len(pairs) if pairs else None
 
@@ -168,8 +173,7 @@ class AttentionMaps:
 def attention_maps(model: Backbone, images: Tensor, block: str) -> AttentionMaps:
     """The attention of a block's heads on a batch of images, exactly as the model computes it.
 
-    Nothing is kept during training or inference for it: the block runs once more, and what its fused attention was
-    given is turned into weights. They are [images, heads, positions, positions], so mind the memory on large maps.
+    The weights are [images, heads, positions, positions], so mind the memory on large maps.
 
     Args:
         images: As the model wants them: [images, channels, rows, columns], normalised.
@@ -188,20 +192,18 @@ def attention_maps(model: Backbone, images: Tensor, block: str) -> AttentionMaps
         wanted = " x ".join(map(str, shape))
         raise UserError(f"images are {tuple(images.shape)}, but this model wants a batch of {wanted} (channels first)")
     grid, layers = grid_of(model, name), attention_layers(model.get_submodule(name))
-    calls = captured(model, list(layers.values()), images.to(next(model.parameters()).device))
-    parts = [placed(layer, joined(made), grid).on_map(grid) for layer, made in zip(layers.values(), calls, strict=True)]
+    calls = record_calls(model, list(layers.values()), images.to(next(model.parameters()).device))
+    parts = []
+    for layer, made in zip(layers.values(), calls, strict=True):
+        weights = torch.cat([call.weights for call in made])  # local attention takes few images at a time
+        parts.append(grouped_weights(layer, weights, grid).on_map(grid))
     axes = layers if len(layers) > 1 else [""]
     heads = [Head(number + 1, axis) for axis, part in zip(axes, parts, strict=True) for number in range(part.shape[1])]
     weights = torch.cat(parts, 1)
     class_token = isinstance(model, TokenBackbone)
     if not class_token:
-        weights[:, :, 0] = 0  # padding asks as well, but nobody reads the answer
+        weights[:, :, 0] = 0  # padding has queries as well, but their output is cut off
     return AttentionMaps(block, grid, tuple(heads), class_token, weights)
-
-
-def joined(calls: Sequence[Call]) -> Tensor:
-    """The weights for all images: local attention takes few at a time."""
-    return torch.cat([call.weights for call in calls])
 
 
 def grid_of(model: Backbone, name: str) -> Grid:

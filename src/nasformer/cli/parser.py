@@ -73,7 +73,7 @@ def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iter
     A dataclass may have further options that others declare (`declared_options`, held by its field `options`).
     """
     hints, helps = get_type_hints(kind), attribute_docs(kind)
-    declared = getattr(kind, "declared_options", list)()
+    declared: list[Any] = getattr(kind, "declared_options", list)()
     for item in fields(kind):
         if is_dataclass(hints[item.name]):
             yield from list_options(hints[item.name], f"{name}{item.name}.", (*path, item.name))
@@ -98,7 +98,11 @@ def attribute_docs(kind: type) -> dict[str, str]:
     for base in reversed([base for base in kind.__mro__ if is_dataclass(base)]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
         for item, below in pairwise(body):
-            if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            if (
+                isinstance(item, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
                 docs[item.target.id] = " ".join(str(below.value.value).split())  # type: ignore[union-attr]
     return docs
 
@@ -187,10 +191,10 @@ class CommandParser(Generic[Options]):
         for name in self.positional:
             option = self.options[name]
             if get_origin(option.annotation) is list:
-                value, rest = rest, []
-            else:
-                value, rest = (from_text(option.annotation, rest[0]) if rest else None), rest[1:]
-            if value:
+                set_path(tree, option.path, rest)
+                rest = []
+            elif rest:
+                value = from_text(option.annotation, rest.pop(0))
                 set_path(tree, option.path, check(name.upper(), option.annotation, value))
         if rest:
             raise UserError(f"nasformer {self.name} cannot read {rest[0]!r}; see nasformer {self.name} --help")
@@ -243,7 +247,9 @@ class CommandParser(Generic[Options]):
         words = "".join(f"[{name.upper()}] " for name in self.positional)
         lines = [f"usage: nasformer {self.name} {words}[options]", "", self.kind.__doc__ or ""]
         main = [self.options[name] for name in getattr(self.kind, "main", self.options)]
-        shown = list({option.name: option for option in (*map(self.options.__getitem__, self.positional), *main)}.values())
+        shown = list(
+            {option.name: option for option in (*map(self.options.__getitem__, self.positional), *main)}.values()
+        )
         lines += ["", *(line for option in shown for line in describe(option, self.positional))]
         rest = [option for option in self.options.values() if option not in shown]
         if everything:

@@ -1,1 +1,1 @@
-"""Models that leave the house."""
+"""Model export: safetensors, standalone Python, torch.export, ONNX."""

@@ -1,4 +1,4 @@
-"""The model card: what the network is, what it can do, how it came about, and how each of its files is loaded."""
+"""The model card: README.md of an export, which says what the model is, how to load it and how it was made."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import torch
 
 import nasformer
 from nasformer.errors import UserError
+from nasformer.export.standalone import normalises, predicts
 from nasformer.families.base import Backbone
-from nasformer.families.storage import input_shape
+from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.cost import Cost
 from nasformer.utils.files import read_json
+from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
 
 ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
+WEIGHTS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}
 
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
@@ -27,7 +30,7 @@ LOADING = {
 import model
 
 network = model.load()
-logits = network({images})
+{use}
 ```""",
     "model.pt2": """`model.pt2` is a graph of torch.export, for any number of images:
 
@@ -51,15 +54,13 @@ import nasformer, timm
 
 network = nasformer.load_model("FOLDER")
 network = timm.create_model("local-dir:FOLDER", pretrained=True)
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
 ```""",
 }
 
 
-WEIGHTS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}
-
-
 def provenance(folder: Path) -> dict[str, Any]:
-    """How the model of a folder came about, if it lies in a run: data, seed, recipe, accuracies and versions."""
+    """How the model of a folder was made, if it lies in a run: data, seed, recipe, accuracies and versions."""
     run = folder.parent if folder.name == "model" else folder
     if not (run / "result.json").exists() or not (run / "config.json").exists():
         return {}
@@ -68,27 +69,27 @@ def provenance(folder: Path) -> dict[str, Any]:
     if not isinstance(winner, dict):
         raise UserError(f"{run / 'result.json'} is damaged (no winner); search or retrain again")
     weights = WEIGHTS.get(str(winner.get("name")), "inherited from a trained supernet")
-    told = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
+    asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
     accuracies = {name: winner[name] for name in ACCURACIES if name in winner}
-    return {"weights": weights, **told, **accuracies, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
+    return {"weights": weights, **asked, **accuracies, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
 
 
 def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:
     """The text of README.md; `differences` are those of the logits, by file."""
-    come = facts.get("provenance", {})
+    made = facts.get("provenance", {})
     parts = [
         f"# A network of the family {model.family}",
         f"Found and written by nasformer {nasformer.__version__}.",
-        table(summary(model, facts)),
+        markdown_table(summary(model, facts)),
         "## Files",
         "The last column is the largest difference of any logit to the searched model's, on random images.",
         files_table(differences),
-        *loading(facts, differences),
+        *loading(model, facts, differences),
         "## Images",
         images_text(model, facts),
         "## How it came about",
-        table(origin(come)) if come else "Nothing is known about it: the model was not exported from a run.",
-        *([details("Recipe", come["recipe"])] if come.get("recipe") else []),
+        markdown_table(origin(made)) if made else "Nothing is known about it: the model was not exported from a run.",
+        *([details("Recipe", made["recipe"])] if made.get("recipe") else []),
         "## Architecture",
         f"```json\n{json.dumps(model.arch.to_dict())}\n```",
         details("Options of the model", model.options),
@@ -107,24 +108,16 @@ def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
     return rows | {label: f"{known[name]:.2%}" for name, label in ACCURACIES.items() if name in known}
 
 
-def origin(come: Mapping[str, Any]) -> dict[str, str]:
-    rows = {name: str(come[name]) for name in ("weights", "data", "holdout", "seed") if name in come}
-    budget = come.get("budget")
+def origin(made: Mapping[str, Any]) -> dict[str, str]:
+    """How the weights were made, and the versions of then and now."""
+    rows = {name: str(made[name]) for name in ("weights", "data", "holdout", "seed") if name in made}
+    budget = made.get("budget")
     if isinstance(budget, dict):
         rows["budget"] = ", ".join(f"{name} {value}" for name, value in budget.items())
-    for name, version in come.get("versions", {}).items():
+    for name, version in made.get("versions", {}).items():
         rows[f"{name}, when trained"] = str(version)
     versions = {"nasformer": nasformer.__version__, "torch": torch.__version__, "Python": platform.python_version()}
     return rows | {f"{name}, when exported": version for name, version in versions.items()}
-
-
-def table(rows: Mapping[str, str]) -> str:
-    return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {cell(value)} |" for name, value in rows.items())])
-
-
-def cell(text: str) -> str:
-    """Text that neither ends a cell nor a row."""
-    return " ".join(text.replace("|", "\\|").split())
 
 
 def files_table(differences: Mapping[str, float | None]) -> str:
@@ -132,19 +125,26 @@ def files_table(differences: Mapping[str, float | None]) -> str:
     return "\n".join(["| file | difference |", "| --- | --- |", *rows])
 
 
-def loading(facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
-    images = "model.normalise(images)" if "mean" in facts and "std" in facts else "images"
-    return [text.format(images=images) for file, text in LOADING.items() if file in differences]
+def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
+    known = preprocessing_of(model.options, facts)
+    use = f"logits = network({'model.normalise(images)' if normalises(known) else 'images'})"
+    if predicts(known):
+        use += '\nclasses = model.predict("photo.jpg", network)  # with their probabilities; needs Pillow'
+    return [text.format(use=use) for file, text in LOADING.items() if file in differences]
 
 
 def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
     channels, rows, columns = input_shape(model)
-    text = f"Float tensors [batch, {channels}, {rows}, {columns}]. "
-    if "mean" not in facts or "std" not in facts:
+    text, known = f"Float tensors [batch, {channels}, {rows}, {columns}]. ", preprocessing_of(model.options, facts)
+    if known.mean is None or known.std is None:
         return text + "How they were normalised in training is not known."
-    text += f"Pixels in 0..1, less the mean {facts['mean']}, divided by the deviation {facts['std']} of each channel."
+    text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
+    text += f"of which the central {rows} x {columns} are kept. "
+    text += f"Pixels in 0..1, less the mean {list(known.mean)}, divided by the deviation {list(known.std)} "
+    text += "of each channel."
     if "classes" in facts:
-        text += "\n\nClasses in the order of the logits: " + ", ".join(str(name) for name in facts["classes"]) + "."
+        names = ", ".join(escape_markdown(str(name)) for name in facts["classes"])
+        text += f"\n\nClasses in the order of the logits: {names}."
     return text
 
 

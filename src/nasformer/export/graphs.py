@@ -1,4 +1,7 @@
-"""A model as a graph: torch.export's .pt2 and ONNX, for any number of images at a time."""
+"""Graph formats: a model as torch.export's .pt2 and as ONNX, for any number of images at a time.
+
+Files are made in memory and then written, since on a full disk torch's own writers end the process.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +33,7 @@ def has_onnxruntime() -> bool:
     return find_spec("onnxruntime") is not None
 
 
-def traced(model: nn.Module, images: Tensor) -> ExportedProgram:
+def trace(model: nn.Module, images: Tensor) -> ExportedProgram:
     """The model as one graph; images give the shape, of which the batch stays free."""
     with quiet():
         program = torch.export.export(model, (images,), dynamic_shapes=({0: Dim("batch")},))
@@ -40,30 +42,37 @@ def traced(model: nn.Module, images: Tensor) -> ExportedProgram:
     return program
 
 
-def write_pt2(program: ExportedProgram, path: Path) -> None:
+def pt2_bytes(program: ExportedProgram) -> bytes:
+    """The content of a .pt2 file."""
+    buffer = io.BytesIO()
     with quiet():
-        torch.export.save(program, path)
+        torch.export.save(program, buffer)
+    return buffer.getvalue()
 
 
-def write_onnx(program: ExportedProgram, path: Path) -> None:
+def onnx_bytes(program: ExportedProgram, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of an ONNX file, with custom metadata in it."""
     if not has_onnx():
         raise UserError(f"writing ONNX needs the packages onnx and onnxscript: {INSTALL_ONNX}")
     names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "dynamic_shapes": ({0: "batch"},)}
     with quiet():
-        torch.onnx.export(program, (), str(path), dynamo=True, external_data=False, verbose=False, **names)
+        exported = torch.onnx.export(program, (), dynamo=True, external_data=False, verbose=False, **names)
+    assert exported is not None
+    exported.model.metadata_props.update(metadata or {})
+    return exported.model_proto.SerializeToString()
 
 
-def run_onnx(path: Path, batches: list[Tensor]) -> list[Tensor]:
+def run_onnx(content: bytes, batches: list[Tensor]) -> list[Tensor]:
     """The logits of ONNX Runtime on the CPU."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return [torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0]) for images in batches]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters talk of their own inner workings; what matters here is whether the file gives the same logits."""
+    """Silence exporters, which print their inner workings; what matters is whether the file gives the same logits."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,7 +1,7 @@
-"""The source of some classes and functions together with all they need, and nothing else: code that stands alone.
+"""Source extraction: the code of some classes and functions together with all they need, and nothing else.
 
 Starting from what is asked for, definitions are followed by name through our modules; a method is taken along only if
-code that was taken can call it. So `cost`, and what is needed for it alone, stays behind.
+code that was taken can call it. So `cost`, and what is needed for it alone, is left out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,6 +32,7 @@ class Import:
     module: str
     name: str | None
     alias: str
+    typing_only: bool = False
 
     def line(self) -> str:
         renamed = "" if self.alias == (self.name or self.module) else f" as {self.alias}"
@@ -39,7 +41,7 @@ class Import:
 
 @dataclass
 class Module:
-    """A parsed module: its lines, and what its names stand for at the top level."""
+    """A parse_module module: its lines, and what its names stand for at the top level."""
 
     name: str
     lines: list[str]
@@ -48,7 +50,7 @@ class Module:
 
 
 @lru_cache(maxsize=256)
-def parsed(name: str) -> Module:
+def parse_module(name: str) -> Module:
     loaded = import_module(name)
     if not getattr(loaded, "__file__", None):
         raise UserError(f"{name} has no source file, so no self-contained file can be made; put its layers into one")
@@ -60,14 +62,23 @@ def parsed(name: str) -> Module:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             module.definitions |= {target.id: node for target in targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.Import):
-            for item in node.names:
-                module.imports[item.asname or item.name] = Import(item.name, None, item.asname or item.name)
-        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-            source = resolve_name("." * node.level + (node.module or ""), loaded.__package__)
-            for item in node.names:
-                module.imports[item.asname or item.name] = Import(source, item.name, item.asname or item.name)
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            for inner in node.body:
+                module.imports |= imports_of(inner, loaded.__package__, typing_only=True)
+        else:
+            module.imports |= imports_of(node, loaded.__package__)
     return module
+
+
+def imports_of(node: ast.stmt, package: str | None, typing_only: bool = False) -> dict[str, Import]:
+    """What a statement imports, by the name that it gives."""
+    names: list[tuple[str, str | None, str]] = []
+    if isinstance(node, ast.Import):
+        names = [(item.name, None, item.asname or item.name) for item in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        source = resolve_name("." * node.level + (node.module or ""), package)
+        names = [(source, item.name, item.asname or item.name) for item in node.names]
+    return {alias: Import(module, name, alias, typing_only) for module, name, alias in names}
 
 
 class Closure:
@@ -76,16 +87,16 @@ class Closure:
     def __init__(self, roots: Iterable[Any]) -> None:
         self.taken: dict[str, dict[str, set[str]]] = {}  # by module and name: the methods that are called
         self.imports: set[Import] = set()
-        self.uses: set[str] = set()  # attributes of anything
-        self.own_uses: set[tuple[type, str]] = set()  # attributes of self
+        self.attributes: set[str] = set()  # that are used of anything
+        self.self_attributes: set[tuple[type, str]] = set()  # that a class uses of self
         for root in roots:
             self.take(root.__module__, root.__name__)
-        while self.take_methods():
+        while self.take_called_methods():
             pass
 
     def take(self, module: str, name: str) -> None:
-        """Takes a definition, and then what it needs."""
-        node = parsed(module).definitions.get(name)
+        """Take a definition, and then what it needs."""
+        node = parse_module(module).definitions.get(name)
         if node is None:
             raise UserError(f"{module} does not define {name} at its top level, so no self-contained file can be made")
         if name in self.taken.get(module, {}):
@@ -94,60 +105,60 @@ class Closure:
         if isinstance(node, ast.ClassDef):
             rest = [item for item in node.body if not isinstance(item, Method)]
             for part in (*node.bases, *node.decorator_list, *rest):
-                self.follow(part, module)
+                self.take_names_in(part, module)
         else:
-            self.follow(node, module)
+            self.take_names_in(node, module)
 
-    def follow(self, node: ast.AST, module: str, owner: type | None = None) -> None:
-        """Takes what a piece of code names, and notes the attributes it uses."""
+    def take_names_in(self, node: ast.AST, module: str, owner: type | None = None) -> None:
+        """Take what a piece of code names, and note the attributes it uses."""
         for part in ast.walk(node):
             if isinstance(part, ast.Name):
                 self.resolve(module, part.id)
             elif isinstance(part, ast.Attribute):
                 of_self = isinstance(part.value, ast.Name) and part.value.id in ("self", "cls")
                 if owner and (of_self or is_super(part.value)):
-                    self.own_uses.add((owner, part.attr))
+                    self.self_attributes.add((owner, part.attr))
                 else:
-                    self.uses.add(part.attr)
+                    self.attributes.add(part.attr)
 
     def resolve(self, module: str, name: str) -> None:
-        found = parsed(module)
-        if name in found.definitions:
+        parsed = parse_module(module)
+        if name in parsed.definitions:
             return self.take(module, name)
-        used = found.imports.get(name)
+        used = parsed.imports.get(name)
         if used is None:
             return None  # a builtin or a local name
         package = used.module.partition(".")[0]
-        if package == "torch" or package in sys.stdlib_module_names:
+        if package == "torch" or package in sys.stdlib_module_names or used.typing_only:
             return self.imports.add(used)
         if package not in ("nasformer", module.partition(".")[0]):
             raise UserError(f"{module} needs {used.module}, but a self-contained file may need torch alone")
         if used.name is None or used.name != used.alias:
             raise UserError(f"{module} has `{used.line()}`; for a self-contained file import names, and as they are")
-        if used.name in parsed(used.module).imports:
+        if used.name in parse_module(used.module).imports:
             return self.resolve(used.module, used.name)
         return self.take(used.module, used.name)
 
-    def take_methods(self) -> bool:
-        """Takes the methods that what was taken can call; whether there were any."""
-        found = [(m, name, method) for m, name, method in self.methods() if method.name not in self.taken[m][name]]
-        called = [(m, name, method) for m, name, method in found if self.calls(class_of(m, name), method.name)]
+    def take_called_methods(self) -> bool:
+        """Take the methods that the code so far can call; whether there were any."""
+        others = [(m, name, method) for m, name, method in self.methods() if method.name not in self.taken[m][name]]
+        called = [(m, name, method) for m, name, method in others if self.calls(class_of(m, name), method.name)]
         for module, name, method in called:
             self.taken[module][name].add(method.name)
-            self.follow(method, module, class_of(module, name))
+            self.take_names_in(method, module, class_of(module, name))
         return bool(called)
 
     def methods(self) -> Iterator[tuple[str, str, Method]]:
         for module, names in list(self.taken.items()):
             for name in list(names):
-                node = parsed(module).definitions[name]
+                node = parse_module(module).definitions[name]
                 if isinstance(node, ast.ClassDef):
                     yield from ((module, name, item) for item in node.body if isinstance(item, Method))
 
     def calls(self, owner: type, method: str) -> bool:
-        if method in ALWAYS_CALLED or method in self.uses or (method.startswith("__") and method.endswith("__")):
+        if method in ALWAYS_CALLED or method in self.attributes or (method.startswith("__") and method.endswith("__")):
             return True
-        users = (user for user, attribute in self.own_uses if attribute == method)
+        users = (user for user, attribute in self.self_attributes if attribute == method)
         return any(issubclass(owner, user) or issubclass(user, owner) for user in users)
 
     def text(self) -> str:
@@ -157,18 +168,18 @@ class Closure:
         if twice:
             raise UserError(f"two modules define {', '.join(twice)}, which cannot go into one file; rename one of them")
         return "\n\n\n".join(
-            source_of(parsed(module), name, self.taken[module][name])
+            definition_source(parse_module(module), name, self.taken[module][name])
             for module in self.in_order()
-            for name in parsed(module).definitions
+            for name in parse_module(module).definitions
             if name in self.taken[module]
         )
 
     def in_order(self) -> list[str]:
-        """The modules, each behind those that it imports from."""
+        """The modules, each after those that it imports from."""
         order: list[str] = []
 
         def visit(module: str) -> None:
-            for used in parsed(module).imports.values():
+            for used in parse_module(module).imports.values():
                 if used.module in self.taken and used.module not in order:
                     visit(used.module)
             order.append(module)
@@ -187,14 +198,14 @@ def is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
-def source_of(module: Module, name: str, methods: set[str]) -> str:
-    """The lines of a definition without the methods that nothing calls, and without what only we read in them."""
+def definition_source(module: Module, name: str, methods: set[str]) -> str:
+    """The lines of a definition without methods that nothing calls, doctests and comments for our tools."""
     node = module.definitions[name]
-    first, last = span(module, node)
+    first, last = line_span(module, node)
     lines: list[str | None] = list(module.lines[first:last])
     for item in node.body if isinstance(node, ast.ClassDef) else []:
         if isinstance(item, Method) and item.name not in methods:
-            start, end = span(module, item)
+            start, end = line_span(module, item)
             lines[start - first : end - first] = [None] * (end - start)
     text = "\n".join(without_examples(line for line in lines if line is not None))
     text = re.sub(r"[ ]*# (type: ignore|noqa).*", "", text)
@@ -203,7 +214,7 @@ def source_of(module: Module, name: str, methods: set[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def span(module: Module, node: ast.stmt) -> tuple[int, int]:
+def line_span(module: Module, node: ast.stmt) -> tuple[int, int]:
     """Where a statement's lines begin, with its decorators and the comments above it, and where they end."""
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(item.lineno for item in decorators)]) - 1
@@ -230,18 +241,27 @@ def without_examples(lines: Iterable[str]) -> Iterator[str]:
 
 
 def import_lines(imports: Iterable[Import]) -> str:
-    """Import statements, those of the standard library first, names of one module in one statement."""
-    blocks = []
-    for torch_too in (False, True):
-        chosen = [item for item in imports if (item.module.partition(".")[0] == "torch") == torch_too]
-        lines = sorted(item.line() for item in chosen if item.name is None)
-        for module in sorted({item.module for item in chosen if item.name is not None}):
-            names = {item.line().partition(" import ")[2] for item in chosen if item.module == module and item.name}
-            lines.append(f"from {module} import {', '.join(sorted(names, key=isort_key))}")
-        blocks += ["\n".join(lines)] if lines else []
-    return "\n\n".join(blocks)
+    """Import statements: the standard library, torch, and what is for type checkers only."""
+    for_types = {item for item in imports if item.typing_only}
+    for_all = {item for item in imports if not item.typing_only}
+    if for_types:
+        for_all.add(Import("typing", "TYPE_CHECKING", "TYPE_CHECKING"))
+    torch_too = {item for item in for_all if item.module.partition(".")[0] == "torch"}
+    blocks = [import_block(for_all - torch_too), import_block(torch_too)]
+    if for_types:
+        blocks.append("if TYPE_CHECKING:\n" + textwrap.indent(import_block(for_types), "    "))
+    return "\n\n".join(block for block in blocks if block)
 
 
-def isort_key(name: str) -> tuple[int, str]:
+def import_block(imports: Iterable[Import]) -> str:
+    """Import statements in order, names of one module in one statement."""
+    lines = sorted(item.line() for item in imports if item.name is None)
+    for module in sorted({item.module for item in imports if item.name is not None}):
+        names = {item.line().partition(" import ")[2] for item in imports if item.module == module and item.name}
+        lines.append(f"from {module} import {', '.join(sorted(names, key=import_order))}")
+    return "\n".join(lines)
+
+
+def import_order(name: str) -> tuple[int, str]:
     """Constants, then classes, then functions and modules."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2), name

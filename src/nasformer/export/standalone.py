@@ -1,6 +1,7 @@
-"""A model as one Python file that needs only torch: its plan written out, below the source of the layers it names.
+"""Standalone Python: a model as one file that needs only torch (and Pillow, to read images).
 
-The layers are those that the model has run with all along (`source.py`), so there is no second implementation.
+Its layers are those that the model has run with all along, cut out of our source files (`source.py`), and so is the
+preprocessing: there is no second implementation that could differ.
 """
 
 from __future__ import annotations
@@ -11,22 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import nasformer
+from nasformer.data.decode import MODES, converted, upright
+from nasformer.data.preprocessing import Preprocessing, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.export.source import Closure, Import, import_lines
 from nasformer.families.base import Backbone
 from nasformer.families.segment import Segment
-from nasformer.layers.stem import to_2tuple
+from nasformer.families.storage import preprocessing_of
 
 WIDTH = 120
-
-NORMALISE = '''
-def normalise(images: Tensor) -> Tensor:
-    """Images [batch, channels, rows, columns], bytes or floats in 0..1, as the network saw them in training."""
-    images = images / 255 if images.dtype == torch.uint8 else images
-    mean, std = (torch.tensor(values, device=images.device).reshape(1, -1, 1, 1) for values in (MEAN, STD))
-    return (images - mean) / std
-'''
 
 LOAD = '''
 def load(weights: str | Path = WEIGHTS, device: str = "cpu") -> Model:
@@ -36,26 +31,76 @@ def load(weights: str | Path = WEIGHTS, device: str = "cpu") -> Model:
     return network.to(device).eval()
 '''
 
+NORMALISE = '''
+def normalise(images: Tensor) -> Tensor:
+    """Images [batch, channels, rows, columns], bytes or floats in 0..1, as the network saw them in training."""
+    images = images / 255 if images.dtype == torch.uint8 else images
+    mean, std = (torch.tensor(values, device=images.device).reshape(1, -1, 1, 1) for values in (MEAN, STD))
+    return (images - mean) / std
+'''
+
+PREDICT = '''
+def preprocess(image: str | Path | Image) -> Tensor:
+    """An image file or a Pillow image as the network saw images in evaluation: [1, channels, rows, columns]."""
+    from PIL import Image
+
+    opened = Image.open(image) if isinstance(image, str | Path) else image
+    view = converted(upright(opened), IN_CHANS)
+    view = resize_and_crop(view, IMG_SIZE, CROP_PCT, INTERPOLATION)
+    pixels = torch.frombuffer(bytearray(view.tobytes()), dtype=torch.uint8)
+    return normalise(pixels.view(1, *IMG_SIZE, IN_CHANS).permute(0, 3, 1, 2))
+
+
+@torch.no_grad()
+def predict(image: str | Path | Image, network: Model | None = None) -> list[tuple[str, float]]:
+    """The classes of an image file or a Pillow image with their probabilities, the most probable first."""
+    network = load() if network is None else network
+    images = preprocess(image).to(next(network.parameters()).device)
+    probabilities = network(images)[0].softmax(0).tolist()
+    names = {names}
+    return sorted(zip(names, probabilities, strict=True), key=lambda pair: -pair[1])
+'''
+
 
 def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -> str:
-    """The text of a module with `Model`, `load` and, if the facts have mean and std, `normalise`.
+    """The text of a module with `Model`, `load` and, if the facts have mean and std, `normalise` and `predict`.
 
     >>> space = nasformer.get_space("autoformer-micro")
     >>> "class TransformerBlock(nn.Module):" in standalone_source(space.build(space.sample()))
     True
     """
-    facts = facts or {}
-    segments = plan_of(model)
-    closure, network = Closure([*layer_classes(segments), read_safetensors]), body(segments)
-    normed = "mean" in facts and "std" in facts
+    facts, segments = facts or {}, plan_of(model)
+    known = preprocessing_of(model.options, facts)
+    roots: list[Any] = [*layer_classes(segments), read_safetensors]
+    functions = [LOAD.strip()]
+    if normalises(known):
+        functions.insert(0, NORMALISE.strip())
+    if predicts(known):
+        roots += [converted, upright, resize_and_crop]
+        names = "CLASSES" if "classes" in facts else "[str(number) for number in range(len(probabilities))]"
+        functions.append(PREDICT.strip().replace("{names}", names))
+    closure, network = Closure(roots), model_class(segments)
     imports = closure.imports | {Import("torch", None, "torch"), Import("torch", "Tensor", "Tensor")}
     imports |= {Import("torch", "nn", "nn"), Import("pathlib", "Path", "Path")}
     if "OrderedDict(" in network:
         imports.add(Import("collections", "OrderedDict", "OrderedDict"))
-    opening = [header(model, normed), "from __future__ import annotations", import_lines(imports)]
-    opening.append(constants(model, facts))
-    parts = ["\n\n".join(opening), closure.text(), network, *([NORMALISE.strip()] if normed else []), LOAD.strip()]
-    return "\n\n\n".join(parts) + "\n"
+    opening = [
+        header(model, known),
+        "from __future__ import annotations",
+        import_lines(imports),
+        constants(known, facts),
+    ]
+    return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
+
+
+def normalises(known: Preprocessing) -> bool:
+    """Whether the file has `normalise`: it is known how."""
+    return known.mean is not None and known.std is not None
+
+
+def predicts(known: Preprocessing) -> bool:
+    """Whether the file has `predict`: images of so many channels can be read, too."""
+    return normalises(known) and known.in_chans in MODES
 
 
 def plan_of(model: Backbone) -> list[Segment]:
@@ -66,22 +111,23 @@ def plan_of(model: Backbone) -> list[Segment]:
 
 
 def layer_classes(segments: list[Segment]) -> list[type]:
-    """The classes that a plan names, layers and those among the options of layers."""
-    found = [value for s in segments for value in (s.layer, *dict(s.options).values()) if isinstance(value, type)]
-    return list(dict.fromkeys(found))
+    """The classes that a plan names: layers, and those among the options of layers."""
+    values = [value for segment in segments for value in (segment.layer, *dict(segment.options).values())]
+    return list(dict.fromkeys(value for value in values if isinstance(value, type)))
 
 
-def header(model: Backbone, normed: bool) -> str:
-    images = "model.normalise(images)" if normed else "images"
+def header(model: Backbone, known: Preprocessing) -> str:
+    images = "model.normalise(images)" if normalises(known) else "images"
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-    maker = f"nasformer {nasformer.__version__}"
+    author = f"nasformer {nasformer.__version__}"
     lines = [
-        f'"""A network of the family {model.family}, written by {maker}; it needs only torch.',
+        f'"""A network of the family {model.family}, written by {author}; it needs only torch.',
         "",
         "    import model",
         "",
         '    network = model.load("model.safetensors")',
         f"    logits = network({images})",
+        *(['    classes = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(known) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -91,19 +137,28 @@ def header(model: Backbone, normed: bool) -> str:
     return "\n".join(lines)
 
 
-def constants(model: Backbone, facts: Mapping[str, Any]) -> str:
-    values: dict[str, Any] = {"IMG_SIZE": to_2tuple(model.options["img_size"])}
-    values |= {name.upper(): tuple(facts[name]) for name in ("mean", "std", "classes") if name in facts}
-    lines = [layout(f"{name} = ", "(", [literal(v) for v in value], ")", 0) for name, value in values.items()]
-    return "\n".join(['WEIGHTS = Path(__file__).with_name("model.safetensors")', *lines])
+def constants(known: Preprocessing, facts: Mapping[str, Any]) -> str:
+    """The preprocessing and the names of the classes as constants of the module."""
+    values: dict[str, Any] = {"IMG_SIZE": known.img_size}
+    if predicts(known):
+        values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
+    if normalises(known):
+        values |= {"MEAN": known.mean, "STD": known.std}
+    if "classes" in facts:
+        values["CLASSES"] = tuple(facts["classes"])
+    lines = ['WEIGHTS = Path(__file__).with_name("model.safetensors")']
+    for name, value in values.items():
+        items = [literal(item) for item in value] if isinstance(value, tuple) else []
+        lines.append(layout(f"{name} = ", "(", items, ")", 0) if items else f"{name} = {literal(value)}")
+    return "\n".join(lines)
 
 
-def body(segments: list[Segment]) -> str:
+def model_class(segments: list[Segment]) -> str:
     """The class that has the layers as its attributes, named as in the weights."""
     tree = nested(segments)
     *before, last = tree
     lines = ["class Model(nn.Module):", "    def __init__(self) -> None:", "        super().__init__()"]
-    lines += [written(f"self.{name} = ", part, 8, ending="") for name, part in tree.items()]
+    lines += [layer_call(f"self.{name} = ", part, 8, ending="") for name, part in tree.items()]
     lines += ["", "    def forward_features(self, x: Tensor) -> Tensor:"]
     lines += [f"        x = self.{name}(x)" for name in before[:-1]]
     lines += [f"        return self.{before[-1]}(x)", "", "    def forward(self, x: Tensor) -> Tensor:"]
@@ -128,16 +183,16 @@ def leaves(tree: Mapping[str, Any]) -> list[Segment]:
     return [leaf for part in tree.values() for leaf in (leaves(part) if isinstance(part, dict) else [part])]
 
 
-def written(prefix: str, part: Segment | dict[str, Any], indent: int, ending: str = ",") -> str:
+def layer_call(prefix: str, part: Segment | dict[str, Any], indent: int, ending: str = ",") -> str:
     """A layer or a container of layers as the call that makes it."""
     if isinstance(part, Segment):
         options = [f"{name}={literal(value)}" for name, value in part.options]
         return layout(f"{' ' * indent}{prefix}{part.layer.__name__}", "(", options, f"){ending}", indent)
     space, inner = " " * indent, indent + 4
     if list(part) == [str(number) for number in range(len(part))]:
-        lines = [written("", item, inner) for item in part.values()]
+        lines = [layer_call("", item, inner) for item in part.values()]
         return "\n".join([f"{space}{prefix}nn.Sequential(", *lines, f"{space}){ending}"])
-    lines = [written(f"{name}=", item, inner + 4) for name, item in part.items()]
+    lines = [layer_call(f"{name}=", item, inner + 4) for name, item in part.items()]
     opening, closing = f"{space}{prefix}nn.Sequential(", f"{space}){ending}"
     return "\n".join([opening, f"{space}    OrderedDict(", *lines, f"{space}    )", closing])
 
@@ -145,7 +200,14 @@ def written(prefix: str, part: Segment | dict[str, Any], indent: int, ending: st
 def literal(value: Any) -> str:
     if isinstance(value, type):
         return value.__name__
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return f'"{"".join(map(escaped, value))}"' if isinstance(value, str) else repr(value)
+
+
+def escaped(letter: str) -> str:
+    """A letter as it stands between double quotes; what cannot be printed as its number."""
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 def layout(prefix: str, opening: str, items: list[str], closing: str, indent: int) -> str:

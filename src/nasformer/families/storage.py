@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from torch import nn
 
 import nasformer
+from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import list_families
@@ -16,8 +18,10 @@ from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
+from nasformer.utils.schema import from_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+EXTRACT_AGAIN = "restore it or extract the model again"
 TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label_names", "pretrained_cfg")
 OUR_KEYS = ("family", "arch", "options", "nasformer")
 
@@ -105,14 +109,10 @@ def timm_config(model: Backbone, facts: Mapping[str, Any]) -> dict[str, Any]:
 def pretrained_config(
     options: Mapping[str, Any], facts: Mapping[str, Any] | None = None, first_conv: str | None = None
 ) -> dict[str, Any]:
-    """timm's `pretrained_cfg`, from the options of a model and facts about it."""
-    facts = facts or {}
+    """What timm knows about a model beside its arguments; from the model's options and facts about it."""
     return {
-        "input_size": [options["in_chans"], *to_2tuple(options["img_size"])],
+        **preprocessing_of(options, facts or {}).timm_config(),
         "fixed_input_size": True,
-        "interpolation": "bicubic",
-        "crop_pct": facts.get("crop_pct", 1.0),
-        **{name: list(facts[name]) for name in ("mean", "std") if name in facts},
         "num_classes": options["num_classes"],
         # timm adapts the first filters to other numbers of channels, and assumes that all weights are for 3
         "first_conv": first_conv if options["in_chans"] == 3 else None,
@@ -120,6 +120,25 @@ def pretrained_config(
     }
 
 
+def preprocessing_of(options: Mapping[str, Any], facts: Mapping[str, Any]) -> Preprocessing:
+    """How images are prepared for a model, from its options and the facts it was saved with.
+
+    Models of earlier versions say at most how images are normalised; they are taken to be resized without a crop.
+    """
+    stored = from_json(dict[str, Any], facts.get("preprocessing", {}), CONFIG, EXTRACT_AGAIN)
+    known = {"mean": facts.get("mean"), "std": facts.get("std"), **stored}
+    shape = {"img_size": to_2tuple(options["img_size"]), "in_chans": options["in_chans"]}
+    return from_json(Preprocessing, {**known, **shape}, CONFIG, EXTRACT_AGAIN)
+
+
 def first_convolution(model: nn.Module) -> str | None:
     """The name of the first convolution, if there is one."""
     return next((name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)), None)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A digest of all weights, which tells models and supernets apart."""
+    digest = hashlib.blake2b(digest_size=8)
+    for weight in model.parameters():
+        digest.update(weight.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Latency and memory: measuring a machine, predicting nets, and measuring the finalists of a search."""

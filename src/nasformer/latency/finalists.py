@@ -1,36 +1,29 @@
-"""Predictions are not promises: the best candidates of a search are measured before one of them wins."""
+"""Finalists: the best candidates of a search are measured before one of them wins, since predictions can be wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nasformer.families.space import Space
-from nasformer.latency.measure import (
-    Timed,
-    cpu_threads,
-    describe_machine,
-    make_clock,
-    make_runner,
-    nbytes,
-    peak_of,
-    same_machine,
-    time_all,
-)
-from nasformer.latency.profile import FLOAT, Profile
+from nasformer.latency.measure import TimedNet, cpu_threads, describe_machine, make_clock, nbytes, peak_of, time_nets
+from nasformer.latency.profile import Profile, weight_bytes
+from nasformer.latency.runners import make_runner
 from nasformer.search.budget import Budget
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json, to_json
 
-TOGETHER = 5  # finalists measured at a time
-MOST = 15  # in all
+BATCH = 5  # finalists measured at a time
+LIMIT = 15  # in all
 ROUNDS = 7
+PROFILE_COPY, RECORD = Path("search") / "profile.json", Path("search") / "finalists.json"  # in a run folder
 
 
 @dataclass(frozen=True)
@@ -44,111 +37,121 @@ class Finalist:
     measured_memory_bytes: int | None = None
 
     def fits(self, budget: Budget) -> bool:
-        time = budget.max_latency_ms, self.measured_latency_ms
+        latency = budget.max_latency_ms, self.measured_latency_ms
         memory = budget.max_memory_bytes, self.measured_memory_bytes
-        return all(most is None or found is None or found <= most for most, found in (time, memory))
+        return all(limit is None or value is None or value <= limit for limit, value in (latency, memory))
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Who wins, who was measured, and what there is to say about it."""
+class LatencyResult:
+    """The finalists of a search, as result.json has them: how nets run, how well they are predicted, who was measured.
 
-    arch: Arch
+    Args:
+        setup: How nets were run and timed, and on which machine.
+        holdout: How well the profile predicted other nets.
+        note: Why the best by score does not win, or why nothing was measured.
+    """
+
+    setup: dict[str, Any]
+    holdout: dict[str, float | None]
     finalists: list[Finalist]
     note: str
 
-    def to_dict(self, profile: Profile) -> dict[str, Any]:
-        setup = {**profile.setup, **{name: profile.machine.get(name) for name in ("processor", "gpu")}}
-        error = {name: profile.holdout.get(name) for name in ("nets", "median_error", "p90_error")}
-        rows = [asdict(one) for one in self.finalists]
-        return {"setup": setup, "holdout": error, "finalists": rows, "note": self.note}
+    def how(self) -> str:
+        """Where and how nets run, and how well they are predicted."""
+        setup, error = self.setup, self.holdout.get("median_error")
+        where = setup.get("gpu") or setup.get("processor")
+        how = f"{setup.get('backend')} on {where}, batch {setup.get('batch_size')}, threads {setup.get('threads')}"
+        return how if error is None else f"{how}; hold-out error of the prediction {error:.1%}"
 
+
+@dataclass(frozen=True)
+class Decision:
+    """Which arch wins, who was measured, and a note for the user where the best by score does not win."""
+
+    arch: Arch
+    finalists: list[Finalist] = field(default_factory=list)
+    note: str = ""
+    latency: LatencyResult | None = None
+
+    @property
     def measured(self) -> dict[str, float]:
         """What the winner was measured to need."""
-        own = [one for one in self.finalists if one.arch == self.arch.to_dict()]
-        found = {name: getattr(one, name) for one in own for name in ("measured_latency_ms", "measured_memory_bytes")}
-        return {name: value for name, value in found.items() if value is not None}
-
-
-def how_measured(told: Mapping[str, Any]) -> str:
-    """Where and how nets run, and how well they are predicted; `told` is what `Verdict.to_dict` gave."""
-    setup, error = told["setup"], told["holdout"]["median_error"]
-    where = setup.get("gpu") or setup["processor"]
-    how = f"{setup['backend']} on {where}, batch {setup['batch_size']}, threads {setup['threads']}"
-    return how if error is None else f"{how}; hold-out error of the prediction {error:.1%}"
+        winner = next((finalist for finalist in self.finalists if finalist.arch == self.arch.to_dict()), None)
+        names = ("measured_latency_ms", "measured_memory_bytes")
+        values = {name: getattr(winner, name, None) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def decide(
     profile: Profile, space: Space, ranking: Sequence[Arch], budget: Budget, record: Path | None = None
-) -> Verdict:
+) -> Decision:
     """The first of the ranking that keeps the budget as measured; what was measured before is read from the record."""
-    if why := unmeasurable(profile):
-        return Verdict(ranking[0], [], f"latency is predicted, not measured: {why}")
+    if reason := why_unmeasurable(profile):
+        return Decision(ranking[0], [], f"latency is predicted, not measured: {reason}")
     finalists: list[Finalist] = []
-    for start in range(0, min(MOST, len(ranking)), TOGETHER):
-        finalists += recorded(profile, space, ranking[start : start + TOGETHER], record)
-        for place, one in enumerate(finalists):
-            if one.fits(budget):
-                note = f"as measured, the best {place} by score exceed {budget}; number {place + 1} wins"
-                return Verdict(ranking[place], finalists, note if place else "")
-    place = min(range(len(finalists)), key=lambda number: finalists[number].measured_latency_ms)
+    for start in range(0, min(LIMIT, len(ranking)), BATCH):
+        finalists += measure_recorded(profile, space, ranking[start : start + BATCH], record)
+        for number, finalist in enumerate(finalists):
+            if finalist.fits(budget):
+                note = f"as measured, the best {number} by score exceed {budget}; number {number + 1} wins"
+                return Decision(ranking[number], finalists, note if number else "")
+    fastest = min(range(len(finalists)), key=lambda number: finalists[number].measured_latency_ms)
     note = f"none of the best {len(finalists)} keeps {budget} as measured; the fastest of them is taken"
-    return Verdict(ranking[place], finalists, note)
+    return Decision(ranking[fastest], finalists, note)
 
 
-def unmeasurable(profile: Profile) -> str:
-    """Why this machine cannot measure what the profile predicts; nothing where it can."""
-    wanted = profile.setup["device"]
-    if wanted == "cuda" and not torch.cuda.is_available():
+def why_unmeasurable(profile: Profile) -> str:
+    """Why this machine cannot measure what the profile predicts; empty where it can."""
+    device = profile.setup.device
+    if device == "cuda" and not torch.cuda.is_available():
         return "the profile is of a GPU, and there is none here"
-    here = describe_machine(torch.device(wanted), profile.setup["backend"])
-    if not same_machine(here, dict(profile.machine)):
-        names = {name: profile.machine.get(name) for name in ("gpu", "processor", "cores")}
-        return f"the profile is of another machine ({', '.join(f'{k} {v}' for k, v in names.items() if v)})"
+    if not describe_machine(torch.device(device), profile.setup.backend).same_hardware(profile.machine):
+        return f"the profile is of another machine ({profile.machine})"
     return ""
 
 
-def recorded(profile: Profile, space: Space, archs: Sequence[Arch], record: Path | None) -> list[Finalist]:
+@dataclass(frozen=True)
+class Record:
+    """What was measured by which profile: RUN/search/finalists.json, by the arch as JSON."""
+
+    profile: str = ""
+    measured: dict[str, Finalist] = field(default_factory=dict)
+
+
+def measure_recorded(profile: Profile, space: Space, archs: Sequence[Arch], path: Path | None) -> list[Finalist]:
     """The archs measured; a killed or repeated search finds them in the record, and so the same winner."""
-    old = read_json(record) if record and record.exists() else {}
-    known = old.get("measured", {}) if old.get("profile") == profile.fingerprint else {}
-    missing = [arch for arch in archs if arch.to_json() not in known]
-    fresh = measure(profile, space, missing) if missing else []
-    known |= {arch.to_json(): asdict(one) for arch, one in zip(missing, fresh, strict=True)}
-    if record and missing:
-        write_json(record, {"profile": profile.fingerprint, "measured": known})
-    return [Finalist(**known[arch.to_json()]) for arch in archs]
+    record = from_json(Record, read_json(path), path) if path and path.exists() else Record()
+    measured = dict(record.measured) if record.profile == profile.fingerprint else {}
+    missing = [arch for arch in archs if arch.to_json() not in measured]
+    fresh = measure(profile, space, missing, ROUNDS) if missing else []
+    measured |= {arch.to_json(): finalist for arch, finalist in zip(missing, fresh, strict=True)}
+    if path and missing:
+        write_json(path, to_json(Record(profile.fingerprint, measured)))
+    return [measured[arch.to_json()] for arch in archs]
 
 
 def measure(profile: Profile, space: Space, archs: Sequence[Arch], rounds: int = ROUNDS) -> list[Finalist]:
     """The archs as the profile's nets were measured, at the pace that the machine had then."""
-    setup = profile.setup
-    device, threads = torch.device(setup["device"]), setup["threads"]
-    say(f"measuring {len(archs)} finalists on {device.type}, backend {setup['backend']}")
-    with cpu_threads(threads):
-        runner = make_runner(space, setup["backend"], device, setup["batch_size"], threads)
-        nets = [Timed(runner.whole(arch)) for arch in archs]
-        pacemaker = runner.whole(space.root.smallest())
-        time_all(nets, runner.images, make_clock(device, threads), pacemaker=pacemaker, rounds=rounds)
-        pace = setup["pace_ms"][1] / 1000
-        return [finalist(profile, space, arch, net, pace, runner.images) for arch, net in zip(archs, nets, strict=True)]
+    setup, device = profile.setup, torch.device(profile.setup.device)
+    say(f"measuring {len(archs)} finalists on {device.type}, backend {setup.backend}")
+    with cpu_threads(setup.threads):
+        runner = make_runner(space, setup.backend, device, setup.batch_size, setup.threads)
+        nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.smallest())
+        time_nets(nets, runner.images, make_clock(device, setup.threads), reference=reference, rounds=rounds)
+        return [as_finalist(profile, space, arch, net, runner.images) for arch, net in zip(archs, nets, strict=True)]
 
 
 @torch.inference_mode()
-def finalist(profile: Profile, space: Space, arch: Arch, net: Timed, pace: float, images: Any) -> Finalist:
-    plan, ms = space.plan(arch), round(1000 * net.seconds(pace), 4)
-    if not profile.knows_memory:
+def as_finalist(profile: Profile, space: Space, arch: Arch, net: TimedNet, images: Any) -> Finalist:
+    plan, ms = space.plan(arch), round(1000 * net.seconds(profile.pace), 4)
+    if not profile.has_memory:
         return Finalist(arch.to_dict(), profile.latency_ms(plan), ms)
-    weights = FLOAT * sum(segment.cost().params for segment in plan)
-    peak = weights + nbytes(images) + peak_of(net.net, images)[0]
+    peak = weight_bytes(plan) + nbytes(images) + peak_of(net.net, images)[0]
     return Finalist(arch.to_dict(), profile.latency_ms(plan), ms, profile.memory_bytes(plan), peak)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What a search does with a profile: tells the journal, keeps a copy in the run folder, and measures the finalists.
-# ----------------------------------------------------------------------------------------------------------------------
-
-COPY, RECORD = Path("search") / "profile.json", Path("search") / "finalists.json"
+# What a search does with a profile
 
 
 def profile_settings(profile: Profile | None) -> dict[str, str]:
@@ -157,25 +160,28 @@ def profile_settings(profile: Profile | None) -> dict[str, str]:
 
 
 def keep_profile(profile: Profile | None, folder: Path | None) -> None:
-    """A copy in the run folder, so that the run says by what it went; the first one stays, as its journal does."""
-    if profile and folder and not (folder / COPY).exists():
-        profile.save(folder / COPY)
+    """Copy the profile into the run folder; the first one stays, as its journal does."""
+    if profile and folder and not (folder / PROFILE_COPY).exists():
+        profile.save(folder / PROFILE_COPY)
 
 
 def kept_profile(space: Space, folder: Path) -> Space:
     """The space with the costs that the search of a run folder went by."""
-    path = folder / COPY
+    path = folder / PROFILE_COPY
     return replace(space, predicted=Profile.load(path).costs) if path.exists() else space
 
 
-def measured_winner(
+def choose_winner(
     profile: Profile | None, space: Space, result: SearchResult, budget: Budget, folder: Path | None
-) -> tuple[Arch, dict[str, float], dict[str, Any]]:
-    """The winner, what it was measured to need, and all about it for the result; without a profile just the winner."""
+) -> Decision:
+    """The winner of a search: its best, or with a profile the best that keeps the budget as measured."""
     if profile is None:
-        return result.best.arch, {}, {}
+        return Decision(result.best.arch)
     ranking = [candidate.arch for candidate in result.ranking]
-    verdict = decide(profile, space, ranking, budget, folder / RECORD if folder else None)
-    if verdict.note:
-        say(verdict.note)
-    return verdict.arch, verdict.measured(), {"latency": verdict.to_dict(profile)}
+    decision = decide(profile, space, ranking, budget, folder / RECORD if folder else None)
+    if decision.note:
+        say(decision.note)
+    machine = {"processor": profile.machine.processor, "gpu": profile.machine.gpu}
+    holdout = {name: getattr(profile.holdout, name) for name in ("nets", "median_error", "p90_error")}
+    setup = {**to_json(profile.setup), **machine}
+    return replace(decision, latency=LatencyResult(setup, holdout, decision.finalists, decision.note))

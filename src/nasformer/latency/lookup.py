@@ -1,34 +1,50 @@
-"""Which profile a budget goes by: the one that was named, or the one in profiles/ that fits; with none, no search."""
+"""Profiles on disk: where they are kept, and which one a budget goes by, the one named or the one that fits best."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Protocol
 
-from nasformer.cli.options import BudgetConfig
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space
-from nasformer.latency.profile import Profile
+from nasformer.latency.measure import Machine
+from nasformer.latency.profile import MAX_ERROR, Profile
+from nasformer.search.budget import Budget
+from nasformer.utils.progress import say
 
 FOLDER = Path("profiles")
 PREDICTED = ("latency_ms", "memory_bytes")
-UNTIMED = frozenset(
+FLAGS = ("img_size", "patch_size", "in_chans")  # options of the model that commands have as options of their own
+UNTIMED_OPTIONS = frozenset(
     {"num_classes", "drop_path_rate", "super_depth", "qkv_bias_sharing", "last_gamma", "layer_scale", "drop_rate"}
 )
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
 
 
-def default_path(space: Space, device: str, backend: str, batch_size: int) -> Path:
+class BudgetOptions(Protocol):
+    """A command's options for limits."""
+
+    latency_profile: str | None
+
+    def budget(self) -> Budget: ...
+
+
+# Writing a profile
+
+
+def default_path(space: Space, device: str, backend: str, batch_size: int, threads: int = 1) -> Path:
     """Where the profile of a space is kept, below the current folder."""
     size = timed_options(space)["img_size"]
     pixels = size if isinstance(size, int) else "x".join(map(str, size))
-    return FOLDER / f"{file_name(space)}-{pixels}px-{device}-{backend}-b{batch_size}.json"
+    return FOLDER / f"{file_name(space)}-{pixels}px-{device}-{backend}-b{batch_size}-t{threads}.json"
 
 
 def file_name(space: Space) -> str:
@@ -38,44 +54,117 @@ def file_name(space: Space) -> str:
     return f"{space.base.name}-{hashlib.sha256(space.name.encode()).hexdigest()[:8]}"
 
 
+def check_replaceable(
+    path: Path, space: Space, machine: Machine, device: str, backend: str, batch_size: int, threads: int
+) -> None:
+    """Refuse to replace a profile by one with other settings, or anything that is no profile."""
+    if not path.exists():
+        return
+    try:
+        old = Profile.load(path)
+    except UserError:
+        raise UserError(f"{path} exists and is no profile; remove it or choose another file with --out") from None
+    other = mismatch(old, space)
+    for name, value in {"device": device, "backend": backend, "batch_size": batch_size, "threads": threads}.items():
+        if getattr(old.setup, name) != value:
+            other = other or f"it was measured with {name} {getattr(old.setup, name)}, not {value}"
+    if not old.machine.same_hardware(machine):
+        other = other or f"it is of another machine ({old.machine})"
+    if other:
+        raise UserError(f"{path} holds another profile: {other}; remove it or choose another file with --out")
+
+
+def suggested_latency(profile: Profile) -> str | None:
+    """A latency that about half of the hold-out nets keep, as an option is written; None without a hold-out."""
+    times = profile.holdout.measured_ms.values()
+    return round_up_time(median(times)) if times else None
+
+
+def round_up_time(ms: float) -> str:
+    """A time with two digits, not below the given one.
+
+    >>> round_up_time(12.31), round_up_time(0.1234), round_up_time(150.0)
+    ('13ms', '130us', '150ms')
+    """
+    value, unit = (ms, "ms") if ms >= 1 else (1000 * ms, "us")
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(round(value / step, 6)) * step:.6g}{unit}"
+
+
+# Finding one
+
+
 def with_profile(
-    space: Space, command: BudgetConfig, objectives: Sequence[str] = (), device: str = "cpu"
+    space: Space, command: BudgetOptions, objectives: Sequence[str] = (), device: str = "cpu"
 ) -> tuple[Space, Profile | None]:
-    """The space with predicted costs, and their profile, where a command speaks of latency or memory."""
+    """The space with predicted costs, and their profile, where a command limits or lowers latency or memory."""
     budget = command.budget()
     asked = {f"-{name}" for name in PREDICTED} & set(objectives)
     if not asked and (budget.max_latency_ms, budget.max_memory_bytes, command.latency_profile) == (None, None, None):
         return space, None
     profile = find_profile(space, command.latency_profile, device)
-    if budget.max_memory_bytes is not None and not profile.knows_memory:
+    if budget.max_memory_bytes is not None and not profile.has_memory:
         raise UserError(
-            f"memory was not measured with backend {profile.setup['backend']}; give --latency-profile a profile of "
+            f"memory was not measured with backend {profile.setup.backend}; give --latency-profile a profile of "
             "backend eager, or leave --max-memory out"
         )
     return replace(space, predicted=profile.costs), profile
 
 
 def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile:
-    """The profile in a file, or the only one in the folder of profiles that fits the space."""
+    """The profile in a file, or the one in the folder of profiles that fits the space best."""
     if path:
         profile = Profile.load(path)
-        if why := mismatch(profile, space):
-            raise UserError(f"{path} does not fit: {why}; measure this one: {profile_command(space, device)}")
+        if reason := mismatch(profile, space):
+            raise UserError(f"{path} does not fit: {reason}; measure this one: {profile_command(space, device)}")
         return profile
-    known = {file: Profile.load(file) for file in sorted(FOLDER.glob("*.json"))}
-    fitting = {file: profile for file, profile in known.items() if not mismatch(profile, space)}
+    fitting = {file: profile for file, profile in all_profiles().items() if not mismatch(profile, space)}
     if not fitting:
         raise UserError(
             f"nothing was profiled for {space.name} with {in_words(timed_options(space))} (looked in {FOLDER}/); "
             f"measure it first: {profile_command(space, device)}"
         )
-    if len(fitting) > 1:
-        raise UserError(f"several profiles fit; name one with --latency-profile: {', '.join(map(str, fitting))}")
-    return next(iter(fitting.values()))
+    accurate = {file: profile for file, profile in fitting.items() if not profile.is_inaccurate}
+    if not accurate:
+        file, profile = next(iter(fitting.items()))
+        raise UserError(
+            f"{file} predicts nets with a median error of {profile.holdout.median_error:.0%}, more than "
+            f"{MAX_ERROR:.0%}; measure again when the machine is quieter: {profile_command(space, device)}, "
+            f"or use it all the same: --latency-profile {file}"
+        )
+    return most_usual(accurate, device)
+
+
+def all_profiles() -> dict[Path, Profile]:
+    """The profiles in their folder; files that are none are named and left out."""
+    profiles = {}
+    for file in sorted(FOLDER.glob("*.json")):
+        try:
+            profiles[file] = Profile.load(file)
+        except UserError as error:
+            say(f"warning: {error}")
+    return profiles
+
+
+def most_usual(profiles: Mapping[Path, Profile], device: str) -> Profile:
+    """The profile of the asked device whose settings are nearest to the defaults of `nasformer profile`."""
+
+    def deviation(profile: Profile) -> tuple[bool, ...]:
+        setup = profile.setup
+        return setup.device != device, setup.backend != "eager", setup.batch_size != 1, setup.threads != 1
+
+    least = min(map(deviation, profiles.values()))
+    best = {file: profile for file, profile in profiles.items() if deviation(profile) == least}
+    if len(best) > 1:
+        raise UserError(f"several profiles fit; name one with --latency-profile: {', '.join(map(str, best))}")
+    ((file, profile),) = best.items()
+    if len(profiles) > 1:
+        say(f"latency by {file}, one of {len(profiles)} profiles that fit; --latency-profile names another")
+    return profile
 
 
 def mismatch(profile: Profile, space: Space) -> str:
-    """What a profile was measured for that this space is not; nothing where it fits."""
+    """What a profile was measured for that this space is not; empty where it fits."""
     if profile.space != space.name:
         return f"it is of {profile.space}, not of {space.name}"
     wanted, measured = timed_options(space), profile.options
@@ -88,20 +177,17 @@ def mismatch(profile: Profile, space: Space) -> str:
 def timed_options(space: Space) -> dict[str, Any]:
     """The options of the model that decide how long it runs, as JSON has them."""
     options = space.full_options
-    return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED}))
+    return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED_OPTIONS}))
 
 
 def profile_command(space: Space, device: str) -> str:
-    """What to type, to measure this space as it is."""
+    """The command line that measures this space as it is."""
     base = (space.base or space).name
     usual = timed_options(get_space(base)) if base in list_spaces() else {}
     changed = {name: value for name, value in timed_options(space).items() if usual.get(name) != value}
     flags = [f"--{name.replace('_', '-')} {changed.pop(name)}" for name in FLAGS if isinstance(changed.get(name), int)]
     rest = [f"--model {shlex.quote(json.dumps(changed))}"] if changed else []
     return " ".join([f"nasformer profile --space {shlex.quote(space.name)}", *flags, *rest, f"--device {device}"])
-
-
-FLAGS = ("img_size", "patch_size", "in_chans")
 
 
 def in_words(options: Mapping[str, Any]) -> str:

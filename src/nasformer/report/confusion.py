@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nasformer.train.evaluate import ClassScore, Confusion
-from nasformer.utils.figures import BLUE, GREY, INK, dress, new_figure, plain, png, svg
+from nasformer.utils.figures import BLUES, GREY, INK, dress, new_figure, plain, png, svg
 from nasformer.utils.files import write_bytes, write_text
 from nasformer.utils.tables import csv_text
 
@@ -21,7 +21,6 @@ NAMED = 30
 """Classes up to which each gets its name at the axes."""
 NUMBERED = 20
 """Classes up to which the counts stand in the cells."""
-SHADES = LinearSegmentedColormap.from_list("shades", ["#dcebf5", BLUE, "#00243d"])
 
 
 def write_confusion(found: Confusion, folder: Path, **about: Any) -> None:
@@ -47,7 +46,7 @@ def confusion_figure(found: Confusion) -> Figure:
     axes = figure.subplots()
     shown = np.ma.masked_equal(counts, 0)
     norm = LogNorm(0.9, max(counts.max(), 2))
-    picture = axes.imshow(shown, cmap=SHADES, norm=norm, interpolation="nearest")
+    picture = axes.imshow(shown, cmap=BLUES, norm=norm, interpolation="nearest")
     dress(axes, "taken for", "true class")
     axes.grid(False)
     axes.xaxis.set_label_position("top")

@@ -141,7 +141,7 @@ def is_empty(folder: Path) -> bool:
     return not folder.exists() or not any(not item.name.startswith(".") for item in folder.iterdir())
 
 
-def check_output(folder: str | Path, marker: str) -> Path:
+def check_output(folder: str | Path, marker: str, option: str = "--out") -> Path:
     """A folder for the files of a command that is no run: new, empty, or one that the same command has filled before.
 
     Args:
@@ -149,9 +149,9 @@ def check_output(folder: str | Path, marker: str) -> Path:
     """
     path = Path(folder)
     if path.is_file():
-        raise UserError(f"{path} is a file; name a folder with --out")
+        raise UserError(f"{path} is a file; name a folder with {option}")
     if not is_empty(path) and ((path / "config.json").exists() or not (path / marker).exists()):
-        raise UserError(f"{path} holds other files; give an empty or a new --out folder")
+        raise UserError(f"{path} holds other files; give an empty or a new {option} folder")
     return path
 
 

@@ -88,7 +88,8 @@ class SupernetRun:
         """The accuracies of the fixed subnets now, and on which images."""
         device = choose_device(self.data.device)
         supernet = self.load().to(device)
-        sizes = [supernet.space.options.get(name) for name in ("img_size", "in_chans")]
+        options = supernet.space.options
+        sizes = options.get("img_size"), options.get("in_chans")
         batches = load_batches(self.data, UNTRAINED, World(), device, *sizes)
         normalize_as(batches, self.folder)
         precision = (self.config.get("train") or {}).get("precision", "auto")

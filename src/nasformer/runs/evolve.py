@@ -16,6 +16,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.families.storage import fingerprint
 from nasformer.report import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.runs.options import EvolveCommand, RunCommand
@@ -28,7 +29,7 @@ from nasformer.space.feasible import sample_feasible
 from nasformer.space_search.evolve import evolve, rounded
 from nasformer.supernet.carry import carry_over
 from nasformer.supernet.storage import load_supernet
-from nasformer.supernet.supernet import Supernet, fingerprint
+from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json, write_json
 

@@ -24,8 +24,10 @@ BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 class TrainCommand(DataOptions, SpaceOptions):
     """Train a supernet. Killed, the same command goes on."""
 
-    main: ClassVar = ("space", "data", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size")
-    main += ("train.lr", "train.sandwich", "train.compile", "seed", "device")
+    main: ClassVar = (
+        *("space", "data", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size"),
+        *("train.lr", "train.sandwich", "train.compile", "seed", "device"),
+    )
     example: ClassVar = "nasformer train --space autoformer-micro --patch-size 2 --data digits --out runs/digits"
 
     out: str = ""
@@ -37,8 +39,10 @@ class TrainCommand(DataOptions, SpaceOptions):
 class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
-    main: ClassVar = ("out", "data", *BUDGET, "supernet", "space", "proxy", "search.strategy", "search.objectives")
-    main += ("search.baseline", "seed", "device")
+    main: ClassVar = (
+        *("out", "data", *BUDGET, "supernet", "space", "proxy", "search.strategy", "search.objectives"),
+        *("search.baseline", "seed", "device"),
+    )
     example: ClassVar = (
         "nasformer search --data digits --out runs/digits --max-params 120K\n"
         "nasformer search --space autoformer-tiny --proxy dss --max-params 6M --out runs/free"
@@ -59,8 +63,10 @@ class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
 class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
-    main: ClassVar = ("space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy")
-    main += ("baseline", "seed", "device")
+    main: ClassVar = (
+        *("space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
+        *("baseline", "seed", "device"),
+    )
     example: ClassVar = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits"
     )
@@ -79,8 +85,10 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
 class EvolveCommand(BudgetOptions, DataOptions, SpaceOptions):
     """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
 
-    main: ClassVar = ("space", "data", "out", *BUDGET, "evolve.steps", "evolve.samples", "evolve.carry", "train.epochs")
-    main += ("seed", "device")
+    main: ClassVar = (
+        *("space", "data", "out", *BUDGET, "evolve.steps", "evolve.samples", "evolve.carry", "train.epochs"),
+        *("seed", "device"),
+    )
     example: ClassVar = "nasformer evolve --config s3-evolve-digits --out runs/evolved"
 
     out: str = ""
@@ -111,8 +119,10 @@ class RetrainCommand(DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)
-    main: ClassVar = ("data", "out", "arch", "space", "img_size", "train.epochs", "train.batch_size", "train.lr")
-    main += ("baseline", "export", "seed", "device")
+    main: ClassVar = (
+        *("data", "out", "arch", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
+        *("baseline", "export", "seed", "device"),
+    )
     example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
 
     run: str | None = None
@@ -142,8 +152,8 @@ class FinetuneCommand(DataOptions, SpaceOptions):
         "train.batch_size",
         "train.lr",
         "train.teacher",
+        *("export", "seed", "device"),
     )
-    main += ("export", "seed", "device")
     example: ClassVar = "nasformer finetune runs/digits --data digits --out runs/finetuned"
 
     run: str = ""

@@ -21,6 +21,7 @@ from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.data.streaming import StreamingFolder
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
+from nasformer.families.options import SpaceOptions
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space
 from nasformer.families.storage import save_model
@@ -53,6 +54,7 @@ from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
+from nasformer.utils.schema import to_json
 
 
 def run_supernet(command: RunCommand) -> RunResult | None:
@@ -131,7 +133,7 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
             yield run
 
 
-def asked_space(command: RunOptions, folder: RunFolder | None = None) -> Space:
+def asked_space(command: SpaceOptions, folder: RunFolder | None = None) -> Space:
     """The space that was named, or the one that the folder's supernet has."""
     if command.space:
         return get_space(command.space, **command.model_options())
@@ -252,9 +254,10 @@ class Run:
 
     @property
     def image_facts(self) -> dict[str, Any]:
-        """What a model must know of its images: how they are normalised, and the names of their classes."""
+        """What a model must know of its images: how they are prepared and normalised, and the names of their classes."""
         batches = self.batches
-        return {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
+        facts = {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
+        return {**facts, "preprocessing": to_json(batches.preprocessing)}
 
     def last_loss(self) -> float:
         return TrainLog.last_loss(self.folder.log)

@@ -15,6 +15,7 @@ from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
 from nasformer.families.base import Backbone
 from nasformer.families.space import Space
+from nasformer.families.storage import fingerprint
 from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
 from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
@@ -88,7 +89,7 @@ class InheritedEvaluator:
         supernet = self.subnets.supernet
         # What has no effect is no setting: so it refuses no journal.
         calibration = {"calibration_images": self.calibration_images} if supernet.has_statistics else {}
-        return {"space": self.space.name, **calibration, "supernet": supernet.fingerprint()}
+        return {"space": self.space.name, **calibration, "supernet": fingerprint(supernet)}
 
     def measure(self, arch: Arch) -> dict[str, float]:
         splits = {"holdout_accuracy": "holdout", "test_accuracy": "test"}
@@ -114,7 +115,7 @@ class UntrainedEvaluator:
         return self.scorer(arch)
 
     def many(self, archs: Sequence[Arch]) -> list[Scores]:
-        return self.scorer.many(archs)
+        return list(self.scorer.many(archs))
 
     def order(self, options: SearchOptions) -> Order:
         return "ranks" if not options.objectives and find_strategy(options.strategy).takes_ranks else "pareto"

@@ -22,7 +22,7 @@ from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import first_convolution, input_shape, load_model
+from nasformer.families.storage import fingerprint, first_convolution, input_shape, load_model
 from nasformer.layers.stem import to_2tuple
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
@@ -36,7 +36,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.supernet.storage import load_supernet
-from nasformer.supernet.supernet import Supernet, fingerprint
+from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Confusion, find_confusion
 from nasformer.train.loop import train_model

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
+from nasformer.utils.files import read_tensors
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -47,12 +49,40 @@ def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.dev
 
 
 def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
+    """A timm model with its published weights, or with those of a local file, which we read: timm may unpickle it."""
     import timm
 
     _, name, *weights = source.split(":", 2)
-    where = {"checkpoint_path": weights[0]} if weights else {"pretrained": True}
     try:
-        return timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **where)
-    except Exception as error:  # an unknown name, no such file, other shapes, no network: timm raises a dozen kinds
+        model = timm.create_model(name, num_classes=num_classes, in_chans=in_chans, pretrained=not weights)
+    except Exception as error:  # an unknown name, no network: timm raises a dozen kinds
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"cannot load the teacher {source} ({reason}); check its name and weights") from error
+    if weights:
+        load_weights(model, Path(weights[0]), source)
+    return model
+
+
+def load_weights(model: nn.Module, path: Path, source: str) -> None:
+    try:
+        state = read_tensors(path)
+    except UserError as error:
+        raise UserError(f"cannot load the teacher {source}: {error}") from None
+    if problem := mismatch(model.state_dict(), state):
+        raise UserError(f"cannot load the teacher {source}: {problem} in {path}; give weights trained on the same data")
+    model.load_state_dict(state)
+
+
+def mismatch(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """Why weights do not fit a model, by the first of them; empty where they do.
+
+    >>> mismatch({"fc": torch.ones(2, 3)}, {"fc": torch.ones(5, 3)})
+    'fc has the shape [5, 3], expected [2, 3]'
+    """
+    for name, weight in wanted.items():
+        if name not in given:
+            return f"{name} is missing"
+        if given[name].shape != weight.shape:
+            return f"{name} has the shape {list(given[name].shape)}, expected {list(weight.shape)}"
+    extra = [name for name in given if name not in wanted]
+    return f"{extra[0]} is unknown" if extra else ""

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of architectures: files, typed JSON, figures, tables, progress, random numbers."""

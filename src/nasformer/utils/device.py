@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Choice of the device to compute on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nasformer.errors import UserError
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device by name; "auto" takes a GPU where there is one. Under torchrun each process takes its own."""
+    """The device by name; "auto" takes a GPU where there is one. Under torchrun each process has its own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:

@@ -1,4 +1,4 @@
-"""One look for all figures, made with matplotlib's objects alone: no global state, so threads are safe."""
+"""Common style of all figures, made with matplotlib's objects alone: no global state, so threads are safe."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any, Literal
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 
 INK, GREY, FAINT = "#1f2933", "#5f6b7a", "#e4e8ed"
 BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
-PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: also told apart by colour-blind people
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: safe for colour-blind readers
+BLUES = LinearSegmentedColormap.from_list("blues", ["#dcebf5", BLUE, "#00243d"])
 NICE = (1, 2, 5, 10)  # steps between ticks
 DPI = 150
-_SETTING = threading.Lock()  # matplotlib has no other way to set the names in an SVG than for all
 PALE = 0.4  # how much of itself a pale colour keeps
+_RC_LOCK = threading.Lock()  # the salt of the names in an SVG is a setting of the whole process
 
 
 def new_figure(width: float, height: float, layout: Literal["constrained"] | None = "constrained") -> Figure:
@@ -34,16 +35,16 @@ def palette(names: Sequence[str]) -> dict[str, str]:
     >>> palette(["conv", "local"])
     {'conv': '#0072b2', 'local': '#e69f00'}
     """
-    return {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(names)}
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
 def pale(colour: str) -> str:
-    """Mixed with white; a transparent bar would show the grid."""
+    """The colour mixed with white; a transparent bar would show the grid."""
     return to_hex([1 - PALE * (1 - part) for part in to_rgb(colour)])
 
 
 def dress(axes: Any, x: str = "", y: str = "") -> None:
-    """Gives axes their labels, a light grid behind the data, and no box."""
+    """Give axes their labels, a light grid behind the data, and no box."""
     axes.set_xlabel(plain(x), color=INK, fontsize=10)
     axes.set_ylabel(plain(y), color=INK, fontsize=10)
     axes.grid(True, color=FAINT, linewidth=0.8)
@@ -58,7 +59,7 @@ def legend_below(figure: Figure, panels: Iterable[Any]) -> None:
     pairs = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {text: handle for handle, text in sorted(pairs, key=lambda pair: pair[1] != "winner")}
     style: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9, "labelcolor": INK}
-    for rows in range(1, len(unique) + 1):  # as few as the width allows
+    for rows in range(1, len(unique) + 1):  # as few rows as the width allows
         columns = -(-len(unique) // rows)
         legend = figure.legend(list(unique.values()), list(unique), ncols=columns, **style)
         if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
@@ -77,9 +78,9 @@ def plain(text: str, width: int = 200) -> str:
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as SVG; without date and with settled names in it, equal figures are equal bytes."""
+    """The figure as SVG; without a date and with fixed names in it, equal figures are equal bytes."""
     buffer = io.BytesIO()
-    with _SETTING, rc_context({"svg.hashsalt": "nasformer"}):
+    with _RC_LOCK, rc_context({"svg.hashsalt": "nasformer"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 

@@ -1,24 +1,41 @@
-"""Files that are whole or not there: whatever kills the process, the old content or the new one remains."""
+"""Reading and writing of files: atomic writes, JSON, weights without pickles, and lock files.
+
+A write replaces a file in one step: whatever kills the process, the old content or the new one remains.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nasformer.errors import UserError
+from nasformer.utils.progress import say
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+JSON_LIMIT = 512 * 2**20  # bytes; no file of ours comes near it, and parsing needs several times as much memory
+
+
+# Atomic writes
+
+
+def draft_path(path: Path) -> Path:
+    """Where this process prepares the content of a file or folder before it takes its name."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replaces a file in one step; a full disk leaves the old one as it was."""
+    """Replace a file in one step; a full disk leaves the old one as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = draft_path(path)
     try:
         with open(draft, "wb") as file:
             file.write(content)
@@ -32,7 +49,31 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # names of files need not be Unicode
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove the drafts that killed processes left in a folder and below it.
+
+    Only processes of this machine can be asked whether they live: on a disk that several share, lock the folder first.
+    """
+    for draft in [*folder.rglob(".*.tmp")]:
+        match = re.fullmatch(r"\..+\.([0-9]+)\.tmp", draft.name)
+        if match and not _is_running(int(match[1])):
+            shutil.rmtree(draft, ignore_errors=True) if draft.is_dir() else draft.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it belongs to somebody else
+        return True
+    return True
+
+
+# JSON
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -41,61 +82,115 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, or an error that names the file."""
+    remedy = "restore it or start in another folder"
     try:
+        size = path.stat().st_size
+        if size > JSON_LIMIT:
+            limit = f"more than the {JSON_LIMIT / 2**20:.0f} MB that are read"
+            raise UserError(f"{path} has {size / 2**20:.0f} MB, {limit}; is it the right file?")
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} is missing; is {path.parent} a folder that nasformer wrote?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it or start in another folder") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, expected a JSON file; {remedy}") from None
+    except RecursionError:
+        raise UserError(f"{path} is damaged (nested too deeply); {remedy}") from None
+    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
+        raise UserError(f"{path} is damaged ({error}); {remedy}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged (holds no JSON object); restore it or start in another folder")
+        raise UserError(f"{path} is damaged (holds no JSON object); {remedy}")
     return content
 
 
+# Weights
+
+NESTED = ("model", "state_dict_ema", "model_ema", "state_dict")
+"""Where training scripts keep the weights in a checkpoint; timm's prefers the moving average too."""
+WRAPPERS = ("module.", "_orig_mod.")  # what DataParallel and torch.compile put before every name
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a safetensors file. Serialised in memory first, so that a full disk shows as the OSError it is."""
+    """Write a safetensors file. Serialised in memory first, so that a full disk shows as the OSError it is."""
     from safetensors.torch import save
 
     write_bytes(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file or of a PyTorch checkpoint, without running code from it."""
+    """The tensors of a weight file (.safetensors, .npz, or a PyTorch checkpoint), without running code from it."""
+    import torch
+
+    try:
+        content = _read_weights(path)
+    except FileNotFoundError:
+        raise UserError(f"no checkpoint at {path}; give a .safetensors, .pth, .pt, .bin or .npz file") from None
+    except Exception as error:  # each format has errors of its own
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} cannot be read as weights ({reason}); is it complete?") from error
+    if isinstance(content, dict):
+        content = next((content[key] for key in NESTED if isinstance(content.get(key), dict)), content)
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise UserError(f"{path} holds a {found}, expected weights by name, as state_dict() gives them")
+    tensors = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    for prefix in WRAPPERS:
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
+def _read_weights(path: Path) -> Any:
     import argparse
     import pathlib
 
     import torch
-    from safetensors.torch import load_file
 
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        # The published files carry their command line beside the weights: plain values, safe to read.
-        with torch.serialization.safe_globals([argparse.Namespace, pathlib.PosixPath]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"no checkpoint at {path}; give a .safetensors or .pth file") from None
-    except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} cannot be read as weights ({reason}); is it complete?") from error
-    state = content.get("model", content) if isinstance(content, dict) else content
-    if not isinstance(state, dict):
-        raise UserError(f"{path} holds a {type(state).__name__}, expected weights by name, as state_dict() gives them")
-    return {name: weight for name, weight in state.items() if isinstance(weight, torch.Tensor)}
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if path.suffix == ".npz":
+        import numpy as np
+
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    # AutoFormer's published files carry their command line beside the weights: plain values, safe to read.
+    with torch.serialization.safe_globals([argparse.Namespace, pathlib.PosixPath]):
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+# Locks
 
 
 @contextlib.contextmanager
 def locked(path: Path, needed: bool = True) -> Iterator[None]:
-    """Holds a lock file as long as the process lives; even a kill lets go of it."""
+    """Hold a lock file, so that no other process works in its folder; a killed process lets go of it.
+
+    The folder may be shared: the lock file may be another user's, and a file system without locks is only warned of.
+    """
     if not needed:
         yield
         return
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
+    with _open_lock(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{path.parent} is in use by another process; wait for it or use another --out") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF):
+                raise
+            say(f"warning: {path.parent} cannot be locked ({error.strerror}); let no other process write there")
         yield
+
+
+def _open_lock(path: Path) -> IO[bytes]:
+    """The lock file for reading and writing, or for reading alone where it belongs to somebody else."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    except PermissionError:
+        if not path.exists():
+            raise
+        return open(path, "rb")

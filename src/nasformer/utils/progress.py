@@ -12,19 +12,21 @@ LINE_SECONDS = 15.0  # least time between two plain lines
 
 
 def say(line: str) -> None:
-    """One line to the user, beside whatever a command prints as its result."""
+    """Print one line for the user on standard error, apart from what a command prints as its result."""
     print(line, file=sys.stderr)
 
 
 class Progress(Protocol):
+    """Reports how much of the work is done."""
+
     def __call__(self, done: int, note: str = "") -> None: ...
 
 
 @contextmanager
 def progress(label: str, total: int, quiet: bool = False) -> Iterator[Progress]:
-    """Yields a function that is told how much is done, and a note on how it goes.
+    """Yield a function to call with how much is done and a note on it, such as the loss.
 
-    Everything goes to the standard error stream, so that it never mixes with what a command prints.
+    Everything goes to standard error, so that it never mixes with what a command prints.
     """
     if quiet:
         yield lambda done, note="": None

@@ -1,4 +1,4 @@
-"""Rank correlations: do two lists of numbers order the same things alike? None where all values of one are equal."""
+"""Rank correlations of two lists of numbers; None where they are undefined, since all values of one are equal."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from nasformer.families.options import SpaceOptions
 if TYPE_CHECKING:
     from nasformer.latency.profile import Profile
 
-SHOWN = 12  # kinds of layers in the printed table
+ROWS = 12  # kinds of layers in the printed table
 
 
 @dataclass
@@ -30,8 +30,8 @@ class ProfileCommand(SpaceOptions):
     """how nets are run; compile: layer by layer, one graph for each kind"""
     batch_size: int = 1
     """images at a time"""
-    threads: int | None = None
-    """threads of the CPU; None: one, which is the stable way"""
+    threads: int = 1
+    """threads of the CPU; one is timed by its processor time, the steadiest on a busy machine"""
     nets: int = 24
     """nets that fill the table and calibrate the sum of their layers"""
     holdout: int = 30
@@ -41,25 +41,28 @@ class ProfileCommand(SpaceOptions):
     seed: int = 0
     """seed of everything random"""
     out: str = ""
-    """the file to write; none: profiles/SPACE-SIZEpx-DEVICE-BACKEND-bBATCH.json"""
+    """the file to write; none: profiles/SPACE-SIZEpx-DEVICE-BACKEND-bBATCH-tTHREADS.json"""
 
     def __post_init__(self) -> None:
-        for name, least in {"batch_size": 1, "nets": 3, "holdout": 1, "rounds": 1}.items():
+        for name, least in {"batch_size": 1, "threads": 1, "nets": 3, "holdout": 1, "rounds": 1}.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} is {getattr(self, name)}; give {least} or more")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"threads is {self.threads}; give 1 or more")
 
 
 def profile(options: ProfileCommand, as_json: bool) -> None:
-    from nasformer.latency.lookup import default_path
-    from nasformer.latency.survey import make_profile
+    from nasformer.latency.lookup import check_replaceable, default_path, suggested_latency
+    from nasformer.latency.measure import describe_machine
+    from nasformer.latency.profile import MAX_ERROR
+    from nasformer.latency.profiler import make_profile
     from nasformer.runs.run import asked_space
     from nasformer.utils.device import choose_device
+    from nasformer.utils.progress import say
 
     space, device = asked_space(options), choose_device(options.device)
-    path = Path(options.out or default_path(space, device.type, options.backend, options.batch_size))
-    found = make_profile(
+    settings = (device.type, options.backend, options.batch_size, options.threads)
+    path = Path(options.out or default_path(space, *settings))
+    check_replaceable(path, space, describe_machine(device, options.backend), *settings)
+    measured = make_profile(
         space,
         device=device,
         backend=options.backend,
@@ -70,37 +73,44 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
         rounds=options.rounds,
         seed=options.seed,
     )
-    found.save(path)
+    measured.save(path)
+    if measured.is_inaccurate:
+        say(
+            f"warning: on other nets the median error is {measured.holdout.median_error:.0%}, more than "
+            f"{MAX_ERROR:.0%}: budgets use this profile only where --latency-profile names it. Measure again when the "
+            "machine is quieter, with --threads 1 or more --rounds"
+        )
     if as_json:
-        return print_json({"file": str(path), **found.to_dict()})
-    print_profile(found)
-    return print(f"profile: {path}   next: nasformer search --max-latency 5ms ... (add --latency-profile {path})")
+        return print_json({"file": str(path), **measured.to_dict()})
+    print_profile(measured)
+    latency = suggested_latency(measured) or "TIME"
+    return print(f"profile: {path}   next: nasformer search --max-latency {latency} ... (add --latency-profile {path})")
 
 
-def print_profile(found: Profile) -> None:
-    setup, test = found.setup, found.holdout
-    where = found.machine.get("gpu") or found.machine["processor"]
-    how = f"{setup['backend']}, batch {setup['batch_size']}, {setup['precision']}"
-    title = f"{found.space} on {where}: {how}, threads {setup['threads']}, {setup['clock']}"
-    names = short_names(list(found.table))
-    longest = sorted(found.table.items(), key=lambda item: -item[1].ms)[:SHOWN]
-    rows = [
-        [names[key], f"{entry.ms:.4g}", f"{entry.low:.4g} to {entry.high:.4g}", str(entry.runs)]
-        + ["–" if entry.bytes is None else f"{entry.bytes / 1e6:.2f}"]
-        for key, entry in longest
-    ]
+def print_profile(measured: Profile) -> None:
+    setup, test = measured.setup, measured.holdout
+    where = measured.machine.gpu or measured.machine.processor
+    how = f"{setup.backend}, batch {setup.batch_size}, {setup.precision}"
+    title = f"{measured.space} on {where}: {how}, threads {setup.threads}, {setup.clock}"
+    names = short_names(list(measured.table))
+    longest = sorted(measured.table.items(), key=lambda item: -item[1].ms)[:ROWS]
+    rows = []
+    for key, entry in longest:
+        peak = "–" if entry.bytes is None else f"{entry.bytes / 1e6:.2f}"
+        rows.append([names[key], f"{entry.ms:.4g}", f"{entry.low:.4g} to {entry.high:.4g}", str(entry.runs), peak])
     print_table(title, ("layer", "median ms", "quartiles", "runs", "peak MB"), rows)
-    low, middle, high = setup["pace_ms"]
-    print(f"{len(found.table)} kinds of layers measured in running nets, {len(longest)} shown")
+    low, middle, high = setup.pace_ms
+    print(f"{len(measured.table)} kinds of layers measured in running nets, {len(longest)} shown")
     print(f"pace: {middle:.4g} ms, half of the time between {low:.4g} and {high:.4g}")
-    print(f"a net takes {found.overhead_ms:.3g} ms + {found.scale:.4f} x the sum of its layers")
-    print(
-        f"hold-out of {test['nets']} other nets ({test['fastest_ms']:.4g} to {test['slowest_ms']:.4g} ms): "
-        f"median error {test['median_error']:.1%}, 90th percentile {test['p90_error']:.1%}; "
-        f"{test['from_table']:.0%} of their layers are in the table"
-    )
-    if "median_memory_error" in test:
-        print(f"peak memory: median error {test['median_memory_error']:.1%}, 90th {test['p90_memory_error']:.1%}")
+    print(f"a net takes {measured.overhead_ms:.3g} ms + {measured.scale:.4f} x the sum of its layers")
+    if test.nets:
+        print(
+            f"hold-out of {test.nets} other nets ({test.fastest_ms:.4g} to {test.slowest_ms:.4g} ms): "
+            f"median error {test.median_error:.1%}, 90th percentile {test.p90_error:.1%}; "
+            f"{test.from_table:.0%} of their layers are in the table"
+        )
+    if test.median_memory_error is not None:
+        print(f"peak memory: median error {test.median_memory_error:.1%}, 90th {test.p90_memory_error:.1%}")
 
 
 def short_names(keys: list[str]) -> dict[str, str]:
@@ -109,12 +119,12 @@ def short_names(keys: list[str]) -> dict[str, str]:
     >>> short_names(["Norm(dim=8, eps=1)", "Norm(dim=16, eps=1)"])
     {'Norm(dim=8, eps=1)': 'Norm dim=8', 'Norm(dim=16, eps=1)': 'Norm dim=16'}
     """
-    split = {
+    parsed = {
         key: (key.partition("(")[0], re.findall(r"\w+=(?:\([^)]*\)|[^,()]+)", key.partition("(")[2])) for key in keys
     }
     short = {}
-    for key, (layer, options) in split.items():
-        others = [set(values) for name, values in split.values() if name == layer]
+    for key, (layer, options) in parsed.items():
+        others = [set(found) for name, found in parsed.values() if name == layer]
         common = set.intersection(*others) if len(others) > 1 else set()
         short[key] = " ".join([layer, *(option for option in options if option not in common)])
     return short

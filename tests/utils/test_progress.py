@@ -60,8 +60,8 @@ def test_a_terminal_gets_a_bar(monkeypatch: Any) -> None:
     assert "best 50 %" in terminal.getvalue()
 
 
-@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_errors_pass_through(monkeypatch: Any, stream: Any) -> None:
-    monkeypatch.setattr(sys, "stderr", stream())
+@pytest.mark.parametrize("output", [io.StringIO, Terminal])
+def test_errors_pass_through(monkeypatch: Any, output: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", output())
     with pytest.raises(KeyboardInterrupt), progress("train", 4):
         raise KeyboardInterrupt

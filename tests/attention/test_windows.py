@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention.formulas import applied, placed_on_map
+from attention.formulas import output_by_formula, weights_on_map
 from families.small import randomise
 from nasformer.layers.resnet import LocalOperator
 from nasformer.layers.stem import Grid
@@ -24,7 +24,7 @@ def window_layer(grid: Grid, window: int, shifted: bool) -> WindowAttention:
 def test_windows_by_hand(grid: Grid, shifted: bool) -> None:
     """Position by position, as Swin describes it: rolled by half a window, padded, cut, far ends kept apart."""
     layer, x = window_layer(grid, 4, shifted), torch.randn(1, *grid, 6)
-    found = placed_on_map(layer, x, grid)[0]
+    found = weights_on_map(layer, x, grid)[0]
     sides = [-(-side // window) * window for side, window in zip(grid, layer.window, strict=True)]
     cells = [(row, column) for row in range(sides[0]) for column in range(sides[1])]  # of the rolled and padded map
     q, k, _ = layer.qkv(torch.stack([source(x[0], cell, layer) for cell in cells])).unflatten(1, (3, 2, 4)).unbind(1)
@@ -76,8 +76,8 @@ def test_local_attention_stays_in_its_window(grid: Grid, rounded: bool, monkeypa
     torch.manual_seed(0)
     layer = LocalOperator(4, grid, stride=1, query_dim=4, value_dim=6, num_heads=2, window=3).eval()
     x = torch.randn(2, 4, *grid)
-    found = placed_on_map(layer, x, grid)
-    torch.testing.assert_close(applied(layer, found, x, grid), layer(x), rtol=1e-4, atol=1e-5)
+    found = weights_on_map(layer, x, grid)
+    torch.testing.assert_close(output_by_formula(layer, found, x, grid), layer(x), rtol=1e-4, atol=1e-5)
     rows, columns = (part.flatten() for part in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
     near = ((rows - rows[:, None]).abs() <= 1) & ((columns - columns[:, None]).abs() <= 1)
     assert torch.equal(found[:, :, 1:, 1:] > 0, near.expand_as(found[:, :, 1:, 1:]))

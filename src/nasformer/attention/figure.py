@@ -1,4 +1,4 @@
-"""One figure of a block's attention: the image, what each head sees of it, and how alike the heads are."""
+"""A figure of a block's attention: the image, the attention of each head on it, and the similarity of the heads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from torch import Tensor
 
 from nasformer.attention.maps import AttentionMaps, Query
 from nasformer.layers.stem import Grid
-from nasformer.report.confusion import SHADES
-from nasformer.utils.figures import GREY, INK, RED, new_figure, plain
+from nasformer.utils.figures import BLUES, GREY, INK, RED, new_figure, plain
 
-COLUMNS = 5
-"""Most maps beside each other."""
-PANEL = 1.5
-"""Inches of a map, its title included."""
-NUMBERED = 12
-"""Heads up to which the similarities stand in the cells."""
-STRONGEST = 0.85
-"""How much of the image the largest weight covers."""
+COLUMNS = 5  # most maps beside each other
+PANEL = 1.5  # inches of a map, its title included
+NUMBERED = 12  # heads up to which the similarities stand in the cells
+MAX_OPACITY = 0.85  # of the colour over the image, at the largest weight
 
 
 def attention_figure(maps: AttentionMaps, image: Tensor, query: Query) -> Figure:
@@ -31,16 +26,16 @@ def attention_figure(maps: AttentionMaps, image: Tensor, query: Query) -> Figure
     Args:
         image: [channels, rows, columns] in 0..1.
     """
-    found = maps.of(query)[0].cpu().numpy()
-    columns = min(COLUMNS, len(found) + 1)
-    rows = -(-(len(found) + 1) // columns)
-    matrix = min(0.28 * len(found) + 1.2, 5.0)
+    heads = maps.of(query)[0].cpu().numpy()
+    columns = min(COLUMNS, len(heads) + 1)
+    rows = -(-(len(heads) + 1) // columns)
+    matrix = min(0.28 * len(heads) + 1.2, 5.0)
     figure = new_figure(PANEL * columns + matrix + 0.3, max(PANEL * rows * 1.15, matrix) + 0.7)
     left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(PANEL * columns, matrix + 0.3)).flat
     panels = left.subplots(rows, columns, squeeze=False).flat
-    show(panels[0], grey(image), maps.grid, query, "image")
-    for axes, head, weights in zip(panels[1:], maps.heads, found, strict=False):
-        show(axes, grey(image), maps.grid, query, f"{head} · {weights.max():.2f}")
+    draw_image(panels[0], grey(image), maps.grid, query, "image")
+    for axes, head, weights in zip(panels[1:], maps.heads, heads, strict=False):
+        draw_image(axes, grey(image), maps.grid, query, f"{head} · {weights.max():.2f}")
         axes.imshow(tinted(weights), extent=extent(maps.grid), interpolation="nearest", zorder=2)
     for axes in panels:
         axes.set_axis_off()
@@ -50,11 +45,11 @@ def attention_figure(maps: AttentionMaps, image: Tensor, query: Query) -> Figure
 
 
 def title(maps: AttentionMaps, query: Query) -> str:
-    who = "the class token" if query == "cls" else f"row {query[0]}, column {query[1]}"
-    return f"block {maps.block}: where each head looks from {who} (head · its largest weight)"
+    source = "the class token" if query == "cls" else f"row {query[0]}, column {query[1]}"
+    return f"block {maps.block}: where each head looks from {source} (head · its largest weight)"
 
 
-def show(axes: Any, image: np.ndarray, grid: Grid, query: Query, name: str) -> None:
+def draw_image(axes: Any, image: np.ndarray, grid: Grid, query: Query, name: str) -> None:
     """The image in grey with a + at the query."""
     axes.imshow(image, extent=extent(grid), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_title(plain(name), color=INK, fontsize=9, pad=3)
@@ -79,21 +74,21 @@ def tinted(weights: np.ndarray) -> np.ndarray:
     """A colour whose opacity goes by the weight."""
     layer = np.empty((*weights.shape, 4))
     layer[..., :3] = to_rgb(RED)
-    layer[..., 3] = STRONGEST * weights / max(weights.max(), 1e-12)
+    layer[..., 3] = MAX_OPACITY * weights / max(weights.max(), 1e-12)
     return layer
 
 
 def draw_similarity(axes: Any, maps: AttentionMaps) -> None:
     matrix, size = maps.similarity().cpu().numpy(), len(maps.heads)
-    axes.imshow(matrix, cmap=SHADES, vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(matrix, cmap=BLUES, vmin=0, vmax=1, interpolation="nearest")
     names = [plain(str(head)) for head in maps.heads]
     axes.set_xticks(range(size), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axes.set_yticks(range(size), names)
     axes.tick_params(colors=GREY, labelsize=8, length=0)
     axes.spines[:].set_visible(False)
     mean = maps.mean_similarity()
-    words = "similarity of heads" + ("" if mean is None else f", mean {mean:.2f}")
-    axes.set_title(words, color=INK, fontsize=9, pad=6)
+    title = "similarity of heads" + ("" if mean is None else f", mean {mean:.2f}")
+    axes.set_title(title, color=INK, fontsize=9, pad=6)
     if size <= NUMBERED:
         for (row, column), value in np.ndenumerate(matrix):
             style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white" if value > 0.4 else INK}

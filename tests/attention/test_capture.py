@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from attention.formulas import applied, placed_on_map
+from attention.formulas import output_by_formula, weights_on_map
 from attention.nets import FAMILIES, each_family, net, pictures
 from families.small import SPACES
-from nasformer.attention.capture import Listener, captured, inputs_of
+from nasformer.attention.capture import Recorder, inputs_of, record_calls
 from nasformer.attention.maps import attention_blocks, attention_layers, attention_maps, find_block
 
 
@@ -18,16 +18,16 @@ def test_no_family_is_forgotten() -> None:
 @each_family
 def test_every_fused_attention_of_a_model_has_a_place(family: str) -> None:
     model, x = net(family), pictures(family)
-    with torch.no_grad(), Listener() as listener:
+    with torch.no_grad(), Recorder() as recorder:
         model(x)
     layers = [
         layer
         for block in attention_blocks(model)
         for layer in attention_layers(model.get_submodule(find_block(model, block))).values()
     ]
-    calls = [call for made in captured(model, layers, x) for call in made]
-    assert len(calls) == len(listener.calls) > 0
-    for call, whole in zip(calls, listener.calls, strict=True):
+    calls = [call for made in record_calls(model, layers, x) for call in made]
+    assert len(calls) == len(recorder.calls) > 0
+    for call, whole in zip(calls, recorder.calls, strict=True):
         torch.testing.assert_close(call.query, whole.query)
         torch.testing.assert_close(call.weights @ call.value, whole.output, rtol=1e-4, atol=1e-5)
 
@@ -43,9 +43,11 @@ def test_weights_add_up_and_give_the_output_of_the_layer(family: str) -> None:
         layers = attention_layers(model.get_submodule(name))
         start = 0
         for layer, (inputs,) in zip(layers.values(), inputs_of(model, list(layers.values()), x), strict=True):
-            heads = placed_on_map(layer, inputs, maps.grid)
+            heads = weights_on_map(layer, inputs, maps.grid)
             own = maps.weights[:, start : start + heads.shape[1]]
             start += heads.shape[1]
             with torch.no_grad():
-                torch.testing.assert_close(applied(layer, own, inputs, maps.grid), layer(inputs), rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(
+                    output_by_formula(layer, own, inputs, maps.grid), layer(inputs), rtol=1e-4, atol=1e-4
+                )
         assert start == len(maps.heads)
