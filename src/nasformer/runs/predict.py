@@ -44,7 +44,9 @@ class Prediction:
     probabilities: list[float]
 
 
-def predict(folder: str | Path, files: Sequence[str | Path], top: int = 5, device: str = "auto") -> Iterator[Prediction]:
+def predict(
+    folder: str | Path, files: Sequence[str | Path], top: int = 5, device: str = "auto"
+) -> Iterator[Prediction]:
     """Classifies image files by the model of a run or model folder."""
     path = model_folder(Path(folder))
     model = load_model(path).to(choose_device(device))

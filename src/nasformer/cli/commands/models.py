@@ -119,13 +119,12 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     from nasformer.families.storage import save_model
     from nasformer.results.folder import RunFolder, check_output
     from nasformer.runs import single
-    from nasformer.runs.run import asked_space
 
     if not options.run or not options.to:
         raise UserError("say what to extract from and where to: nasformer extract RUN --to FOLDER")
     target = check_output(options.to, "model.safetensors", option="--to")
     folder = RunFolder(options.run)
-    supernet = single.find_supernet(folder.path, asked_space(options) if options.space else None)
+    supernet = single.find_supernet(folder.path, options.chosen_space() if options.space else None)
     arch = supernet.space.arch(options.arch) if options.arch else folder.winner()
     facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on")
     save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)

@@ -88,11 +88,11 @@ def proxies(options: ProxiesCommand, as_json: bool) -> None:
 
 
 def score(options: ScoreCommand, as_json: bool) -> None:
-    from nasformer.runs.run import asked_space, make_scorer
+    from nasformer.runs.run import make_scorer
 
     if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
-    space = asked_space(options)
+    space = options.chosen_space()
     arch = space.arch(options.arch)
     scorer = make_scorer(options, space)
     scores = scorer.score(arch)
