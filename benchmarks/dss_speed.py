@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import nasformer
-from nasformer.proxies.core import is_attention, is_mlp, noise_probe
 from nasformer.proxies.dss import dss_many
-from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.lockstep import Lockstep
+from nasformer.proxies.parts import is_attention, is_mlp
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from record import save_record
 
 
@@ -51,10 +51,10 @@ def main() -> None:
     parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     space = nasformer.get_space(args.space)
-    fresh = FreshLayers(space, device=args.device)
+    fresh = UntrainedLayers(space, device=args.device)
     probe = noise_probe((3, 224, 224), 1000, batch_size=1, device=args.device)
     archs = [space.sample(seed) for seed in range(args.count)]
-    lockstep, fast, literal = Lockstep(fresh), list[float](), list[float]()
+    lockstep, fast, literal = SideBySide(fresh), list[float](), list[float]()
 
     first = seconds(lambda: dss_many(lockstep, archs[: args.count // 8], probe), args.device)
     many = seconds(lambda: fast.extend(dss_many(lockstep, archs, probe)), args.device) / args.count

@@ -21,9 +21,9 @@ from scipy.stats import spearmanr
 
 import nasformer
 from nasformer import Arch, Space
-from nasformer.proxies.core import noise_probe
-from nasformer.proxies.entropic import READINGS, Draw, entropies
-from nasformer.proxies.gradient import kaiming_fan_in, kaiming_fan_out
+from nasformer.proxies.entropic import READINGS, entropies
+from nasformer.proxies.parts import Draw, kaiming_fan_in, kaiming_fan_out
+from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.space.mutation import Mutation
 from record import save_record
@@ -58,7 +58,7 @@ class Judge:
         model = self.space.build(arch).eval()  # with any weights: every score here draws its own
         probe = noise_probe(*image_shape(self.space), self.batch, seed)
         others = {name: score.mean for name, score in score_model(model, controls, probe).items()}
-        return entropies(model, probe, READINGS, self.draw) | others
+        return entropies(model, probe, draw=self.draw) | others
 
 
 def variants(space: Space, base: Arch, what: str, count: int) -> list[Arch]:

@@ -18,8 +18,8 @@ import torch
 
 import nasformer
 from entropic_readings import INITS, share_of_ibn
-from nasformer.proxies.core import noise_probe
-from nasformer.proxies.entropic import READINGS, entropies
+from nasformer.proxies.entropic import entropies
+from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.utils.rank_correlation import kendall
 from record import save_record
@@ -43,7 +43,7 @@ def scores(entry: dict[str, Any], img_size: int) -> dict[str, float]:
     row = {"params": cost.params, "macs": cost.macs, "IBN share": share_of_ibn(arch)}
     row |= {name: score.mean for name, score in score_model(model, "logsynflow", probe).items()}
     for init, draw in INITS.items():
-        row |= {f"{name}, {init}": value for name, value in entropies(model, probe, READINGS, draw).items()}
+        row |= {f"{name}, {init}": value for name, value in entropies(model, probe, draw=draw).items()}
     return row
 
 

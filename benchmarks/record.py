@@ -32,7 +32,9 @@ def without_folders(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
-def save_record(name: str, settings: dict[str, Any], results: dict[str, Any], out: str | None) -> None:
+def save_record(
+    name: str, settings: dict[str, Any], results: dict[str, Any], out: str | None, quiet: bool = False
+) -> None:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     record = {
         "benchmark": name,
@@ -42,6 +44,7 @@ def save_record(name: str, settings: dict[str, Any], results: dict[str, Any], ou
         "results": results,
     }
     text = json.dumps(record, indent=1)
-    print(text)
+    if not quiet:
+        print(text)
     if out:
         Path(out).write_text(text + "\n")

@@ -1,6 +1,6 @@
 """Trains several models by one recipe and compares them: our archs, presets, and models of timm.
 
-python benchmarks/same_recipe.py --config recipes/esformer-compare.yaml --data imagenette.npz --models models.json \
+python benchmarks/same_recipe.py --config recipes/esformer-imagenette.yaml --data imagenette.npz --models models.json \
     --seeds 2 --jobs 8 --out compare.json
 
 `models.json` holds models by name, {"space": "esformer-s0", "arch": {...}} or {"timm": "edgenext_x_small"}, each with

@@ -18,7 +18,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.families.registry import get_space
 from nasformer.families.storage import load_model
-from nasformer.proxies.core import list_proxies
+from nasformer.proxies.registry import list_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.search.journal import read_journal
 from nasformer.search.pareto import pareto_front

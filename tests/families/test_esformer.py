@@ -17,7 +17,7 @@ from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
 from nasformer.layers.drop_path import DropPath
-from nasformer.proxies.core import attention_linears, is_block, mlp_linears
+from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
 from nasformer.space.genes import genes
 from nasformer.supernet.supernet import Supernet

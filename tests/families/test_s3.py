@@ -19,7 +19,7 @@ from nasformer.families.s3 import PRESETS, S3, as_table, declare, from_timm
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import DropPath
 from nasformer.layers.window import FAR, WindowAttention, border_mask
-from nasformer.proxies.core import attention_linears, is_block, mlp_linears
+from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
 from nasformer.space.genes import genes
 from nasformer.supernet.supernet import Supernet

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from nasformer.families.registry import get_space
-from nasformer.proxies.autoprox import autoprox
-from nasformer.proxies.core import Inapplicable, noise_probe
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable
+from nasformer.proxies.saliency import autoprox
 
 
 def test_autoprox_is_its_formula() -> None:

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from families.small import golden_path, randomise
+from nasformer.families.autoformer import declare as declare_autoformer
 from nasformer.families.pit import declare as declare_pit
 from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.proxies import dss as module
-from nasformer.proxies.core import Inapplicable, Probe, get_proxies, noise_probe
 from nasformer.proxies.dss import dss, dss_many, is_projection
-from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.lockstep import Lockstep
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
+from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import read_table
 from nasformer.space.arch import Arch
 from nasformer.utils.rank_correlation import kendall
@@ -34,8 +35,13 @@ WIDE = {"head_dim": None, "relative_position": False}
 SPACES: dict[str, Space] = {
     "autoformer": get_space("autoformer-micro", **MICRO),
     "autoformer without relative positions": get_space("autoformer-micro", **MICRO, relative_position=False),
-    "autoformer as a plain vit": get_space("autoformer-tiny", img_size=16, patch_size=8, num_classes=10, **WIDE),
-    "pit": get_space("pit-tiny", img_size=17, patch_size=3, stride=2, num_classes=10),
+    "autoformer as a plain vit": replace(
+        get_space("autoformer-micro", **MICRO, **WIDE), root=declare_autoformer((24, 48), (2, 3), (2, 3), (2, 3))
+    ),
+    "pit": replace(
+        get_space("pit-tiny", img_size=17, patch_size=3, stride=2, num_classes=10),
+        root=declare_pit((8, 12), (2, 4), depth=((1, 2), (1,), (1, 2)), mlp_ratio=(2, 4)),
+    ),
 }
 each_space = pytest.mark.parametrize("space", [pytest.param(space, id=name) for name, space in SPACES.items()])
 
@@ -150,16 +156,13 @@ def test_a_net_without_attention_has_no_score() -> None:
 
 
 def mixed(space: Space, count: int = 5) -> list[Arch]:
-    """Small, large and random ones, one of them twice; of a PiT space the smaller ones, for the sake of time."""
-    if space.model.family == "pit":
-        root = declare_pit((16, 24), (2, 4), depth=((1, 2), (4,), (2, 4)), mlp_ratio=(2, 4))
-        space = replace(space, root=root)
+    """Small, large and random ones, one of them twice."""
     archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(count - 3))]
     assert len({len(space.plan(arch)) for arch in archs}) > 1, "they should be of different depth"
     return [*archs, archs[0]]
 
 
-class Moved(FreshLayers):
+class Moved(UntrainedLayers):
     """Layers with all weights off their start, also those that start as a constant."""
 
     def draw(self, segment: Segment) -> nn.Module:
@@ -167,35 +170,35 @@ class Moved(FreshLayers):
 
 
 @pytest.fixture(scope="module")
-def nets() -> dict[str, Lockstep]:
+def nets() -> dict[str, SideBySide]:
     """Layers by space, made when they are first needed."""
     return {}
 
 
-def lockstep(nets: dict[str, Lockstep], space: Space) -> Lockstep:
+def lockstep(nets: dict[str, SideBySide], space: Space) -> SideBySide:
     key = f"{space.name} {dict(space.options)}"
     if key not in nets:
-        nets[key] = Lockstep(Moved(space, seed=1))
+        nets[key] = SideBySide(Moved(space, seed=1))
     return nets[key]
 
 
 @each_space
 @pytest.mark.parametrize("name", ["dss", "dss-code"])
 def test_many_at_once_are_each_scored_as_if_alone(
-    space: Space, name: str, nets: dict[str, Lockstep], monkeypatch: pytest.MonkeyPatch
+    space: Space, name: str, nets: dict[str, SideBySide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.CHUNK, "cpu", 4)  # five archs: a chunk of four and one of one
     net, archs, probe = lockstep(nets, space), mixed(space), probe_for(space)
     (proxy,) = get_proxies(name)
     assert proxy.many is not None
-    alone = [proxy.score(net.fresh.model(arch), probe) for arch in archs]
+    alone = [proxy.score(net.layers.model(arch), probe) for arch in archs]
     assert len(set(alone)) == 4
     assert proxy.many(net, archs, probe) == pytest.approx(alone, rel=1e-6)
 
 
 @each_space
 def test_scores_do_not_depend_on_the_company(
-    space: Space, nets: dict[str, Lockstep], monkeypatch: pytest.MonkeyPatch
+    space: Space, nets: dict[str, SideBySide], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, archs, probe = lockstep(nets, space), mixed(space), probe_for(space)
     one_by_one = dss_many(net, archs, probe)
@@ -205,26 +208,26 @@ def test_scores_do_not_depend_on_the_company(
     assert dss_many(net, archs[::-1], probe)[::-1] == pytest.approx(together, rel=1e-6)
 
 
-def test_on_a_cpu_a_score_is_the_same_in_any_company_to_the_last_bit(nets: dict[str, Lockstep]) -> None:
+def test_on_a_cpu_a_score_is_the_same_in_any_company_to_the_last_bit(nets: dict[str, SideBySide]) -> None:
     space = SPACES["autoformer"]
     net, archs, probe = lockstep(nets, space), mixed(space), probe_for(space)
     assert dss_many(net, archs[::-1], probe)[::-1] == dss_many(net, archs, probe)
 
 
-def test_running_together_changes_nothing_in_the_layers(nets: dict[str, Lockstep]) -> None:
+def test_running_together_changes_nothing_in_the_layers(nets: dict[str, SideBySide]) -> None:
     space = SPACES["autoformer"]
     net, archs, probe = lockstep(nets, space), mixed(space), probe_for(space)
-    layers = {segment: net.fresh.layer(segment) for arch in archs for segment in space.plan(arch)}
+    layers = {segment: net.layers.layer(segment) for arch in archs for segment in space.plan(arch)}
     before = {segment: copy.deepcopy(layer.state_dict()) for segment, layer in layers.items()}
     dss_many(net, archs, probe)
     for segment, layer in layers.items():
-        assert net.fresh.layer(segment) is layer
+        assert net.layers.layer(segment) is layer
         assert all(torch.equal(weight, before[segment][name]) for name, weight in layer.state_dict().items())
         assert not any(weight.requires_grad or weight.grad is not None for weight in layer.parameters())
         assert not any(module._forward_hooks for module in layer.modules())
 
 
-def test_a_trace_says_where_it_was_taken(nets: dict[str, Lockstep]) -> None:
+def test_a_trace_says_where_it_was_taken(nets: dict[str, SideBySide]) -> None:
     space = SPACES["autoformer"]
     archs = mixed(space)
     _, traces = lockstep(nets, space).run(archs, probe_for(space).ones(), is_projection)

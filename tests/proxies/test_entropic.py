@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.core import Inapplicable, get_proxies, noise_probe
 from nasformer.proxies.entropic import DEFAULT, READINGS, REPEATS, entropies
-from nasformer.proxies.gradient import kaiming_fan_in, reinitialise
+from nasformer.proxies.parts import kaiming_fan_in, reinitialise
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable, get_proxies
 
 PROBE = noise_probe((3, 4, 4), num_classes=2, batch_size=4, seed=5)
 Array = np.ndarray
@@ -111,13 +112,13 @@ def test_the_mean_over_inits_and_layers_of_the_formula(reading: str) -> None:
 
 @each_reading
 def test_several_readings_at_once_are_the_same_as_each_alone(reading: str) -> None:
-    together = entropies(Hybrid().eval(), PROBE, READINGS)
-    assert entropies(Hybrid().eval(), PROBE, {reading: READINGS[reading]}) == {reading: together[reading]}
+    together = entropies(Hybrid().eval(), PROBE)
+    assert entropies(Hybrid().eval(), PROBE, [reading]) == {reading: together[reading]}
 
 
 def read(reading: str, *values: list[float]) -> float:
     """A reading of one layer with one row an image; its columns are the channels."""
-    return READINGS[reading](torch.tensor(values), -1).item()
+    return READINGS[reading].entropy(torch.tensor(values), -1).item()
 
 
 def test_equal_activations_are_the_maximum() -> None:
@@ -156,12 +157,14 @@ def test_silent_layers_of_the_sigmoid_reading() -> None:
 @pytest.mark.parametrize("reading", ["mass", "gap", "histogram", "binary"])
 def test_scale_does_not_matter(reading: str) -> None:
     a = PROBE.noise("scale").clamp(min=0)
-    assert READINGS[reading](a * 8, -3) == READINGS[reading](a, -3)  # by 8: exact in binary
+    assert READINGS[reading].entropy(a * 8, -3) == READINGS[reading].entropy(a, -3)  # by 8: exact in binary
 
 
 def test_only_the_gap_forgets_how_many_elements_there_are() -> None:
     few, many = (torch.randn(2, n, generator=torch.Generator().manual_seed(n)) for n in (1_000, 100_000))
-    change = {name: (READINGS[name](many, -1) - READINGS[name](few, -1)).item() for name in ("gap", "mass")}
+    change = {
+        name: (READINGS[name].entropy(many, -1) - READINGS[name].entropy(few, -1)).item() for name in ("gap", "mass")
+    }
     assert change["gap"] == pytest.approx(0, abs=0.02)
     assert change["mass"] > 0.01  # towards 1, as 1 - constant / ln n
 
@@ -172,18 +175,18 @@ def test_channels_of_a_map_made_by_a_linear_layer_are_last() -> None:
         reinitialise(net, kaiming_fan_in, source)
         a = nn.functional.gelu(net.fc(PROBE.noise(f"entropic {repeat}").permute(0, 2, 3, 1)))
         found.append(softmax_by_hand(a.detach().double().numpy()))
-    assert entropies(net, PROBE, READINGS)["softmax"] == pytest.approx(np.mean(found), rel=1e-5)
+    assert entropies(net, PROBE)["softmax"] == pytest.approx(np.mean(found), rel=1e-5)
 
 
 def test_a_silent_layer_has_no_distribution_of_activity() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Threshold(1e9, 0.0), nn.ReLU())
-    found = entropies(net, PROBE, READINGS)
+    found = entropies(net, PROBE)
     assert math.isnan(found["mass"])
     assert found["binary"] == found["histogram"] == 0
 
 
 def test_needs_activations_and_two_images() -> None:
     with pytest.raises(Inapplicable, match="no activation layers"):
-        entropies(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), PROBE, READINGS)
+        entropies(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), PROBE)
     with pytest.raises(Inapplicable, match="at least 2"):
         entropies(Hybrid(), noise_probe((3, 4, 4), num_classes=2, batch_size=1), READINGS)

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.core import Inapplicable, Probe, noise_probe
-from nasformer.proxies.gradient import CHUNK, fisher
+from nasformer.proxies.gradients import CHUNK
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.registry import Inapplicable
+from nasformer.proxies.saliency import fisher
 
 BATCH, ROWS, COLUMNS, INPUTS, CHANNELS = CHUNK["cpu"] + 3, 2, 4, 3, 5
 

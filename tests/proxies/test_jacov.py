@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from nasformer.proxies.activations import jacov
-from nasformer.proxies.core import Inapplicable, noise_probe
+from nasformer.proxies.naswot import jacov
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable
 
 PROBE = noise_probe((1, 2, 3), num_classes=2, batch_size=4, seed=2)
 K = 1e-5

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.activations import naswot
-from nasformer.proxies.core import Inapplicable, noise_probe
+from nasformer.proxies.naswot import naswot
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable
 
 PROBE = noise_probe((1, 3, 4), num_classes=2, batch_size=5, seed=3)
 

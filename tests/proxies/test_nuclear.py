@@ -13,19 +13,19 @@ from torch import Tensor
 
 from nasformer.proxies import nuclear
 from nasformer.proxies.nuclear import (
-    BUCKET,
     DIRECTIONS,
+    SIDE_MULTIPLE,
     TOLERANCE,
     gradient_norms,
     grouped_norms,
-    joined,
+    groups_of_shape,
     nuclear_norms,
+    pad_and_join,
     polar_factors,
     polar_norms,
     projected_norms,
     spectral_norms,
-    together,
-    whole_norm,
+    weight_norm,
 )
 
 LARGE = 2 * DIRECTIONS + 1  # from this many columns on matrices are projected
@@ -215,11 +215,11 @@ def assert_all_near(found: Sequence[Tensor], stacks: Sequence[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("way", [nuclear_norms, grouped_norms])
-@pytest.mark.parametrize("elements", [1, 10_000, nuclear.ELEMENTS])
+@pytest.mark.parametrize("elements", [1, 10_000, nuclear.MAX_ELEMENTS])
 def test_norms_come_in_the_order_of_the_stacks(
     way: Callable[[Sequence[Tensor]], list[Tensor]], elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nuclear, "ELEMENTS", elements)
+    monkeypatch.setattr(nuclear, "MAX_ELEMENTS", elements)
     stacks = mixed()
     assert_all_near(way(stacks), stacks)
     assert_all_near(way(stacks[::-1]), stacks[::-1])
@@ -247,7 +247,7 @@ def test_what_is_not_finite_leaves_other_stacks_alone() -> None:
 @each_way
 def test_padding_changes_no_norm(norms: Callable[[Tensor], Tensor], shape: tuple[int, int]) -> None:
     stack, larger = random(2, *shape), torch.zeros(1, 120, 90, dtype=torch.float64)
-    padded = joined([stack, larger])
+    padded = pad_and_join([stack, larger])
     assert padded.shape == (3, 120, 90)
     assert torch.equal(padded[:2, : shape[0], : shape[1]], stack)
     assert padded.count_nonzero() == stack.count_nonzero()
@@ -255,20 +255,20 @@ def test_padding_changes_no_norm(norms: Callable[[Tensor], Tensor], shape: tuple
 
 
 def test_stacks_of_about_the_same_shape_go_together() -> None:
-    sides = [BUCKET, BUCKET + 1, 2 * BUCKET, 2 * BUCKET + 1, 1]
+    sides = [SIDE_MULTIPLE, SIDE_MULTIPLE + 1, 2 * SIDE_MULTIPLE, 2 * SIDE_MULTIPLE + 1, 1]
     stacks = [torch.empty(2, side, 3) for side in sides]
-    assert list(together(stacks)) == [[0, 4], [1, 2], [3]]
+    assert list(groups_of_shape(stacks)) == [[0, 4], [1, 2], [3]]
 
 
 @pytest.mark.parametrize("limit", [1, 6_000, 20_000, 50_000])
 def test_memory_is_bounded(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the limit with all padding, unless a single stack is larger; and no part is smaller than need be."""
-    monkeypatch.setattr(nuclear, "ELEMENTS", limit)
+    monkeypatch.setattr(nuclear, "MAX_ELEMENTS", limit)
     stacks = [torch.empty(1 + index % 2, *sides) for index, sides in enumerate([(64, 64), (1, 1), (40, 30)] * 4)]
-    parts = list(together(stacks))
+    parts = list(groups_of_shape(stacks))
     assert sorted(index for part in parts for index in part) == list(range(len(stacks)))
     for part in parts:
-        assert len(part) == 1 or joined([stacks[index] for index in part]).numel() <= limit
+        assert len(part) == 1 or pad_and_join([stacks[index] for index in part]).numel() <= limit
     if limit == 50_000:
         assert len(parts) == 2
 
@@ -280,9 +280,9 @@ def test_memory_is_bounded(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_whole_norm_of_a_weight(shape: tuple[int, int], dtype: torch.dtype) -> None:
     weight = random(*shape).to(dtype)
-    assert whole_norm(weight) == pytest.approx(exact(weight).item(), rel=1e-9)
+    assert weight_norm(weight) == pytest.approx(exact(weight).item(), rel=1e-9)
 
 
 def test_the_whole_norm_of_what_is_not_finite_or_zero() -> None:
-    assert math.isnan(whole_norm(torch.tensor([[1.0, math.nan]])))
-    assert whole_norm(torch.zeros(3, 5)) == 0
+    assert math.isnan(weight_norm(torch.tensor([[1.0, math.nan]])))
+    assert weight_norm(torch.zeros(3, 5)) == 0

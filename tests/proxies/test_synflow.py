@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.families.registry import get_space
-from nasformer.proxies.core import Inapplicable, noise_probe
-from nasformer.proxies.gradient import logit_gradients
+from nasformer.proxies.gradients import logit_gradients
+from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.synflow import linearise, logsynflow, synflow
 
 PROBE = noise_probe((1, 2, 2), num_classes=3, batch_size=2)
@@ -168,16 +169,30 @@ def test_logsynflow_leaves_out_batch_norm() -> None:
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.RMSNorm(6), nn.GroupNorm(2, 6), nn.LayerNorm(6, bias=False)])
 def test_to_logsynflow_other_norms_are_constant_scales(norm: nn.Module) -> None:
+    """Whatever they have learned: gains become 1, as weights are drawn anew."""
     nn.init.constant_(norm.weight, 3.0)
     model, source = (
         nn.Sequential(nn.Flatten(), nn.Linear(4, 6), norm, nn.Linear(6, 3)).eval(),
         PROBE.generator("logsynflow"),
     )
     first, second = (drawn(layer.weight.shape, source).double().abs().requires_grad_() for layer in linears(model))
-    scale = 3.0 / first.detach().sum(1).square().mean().sqrt()
+    scale = 1.0 / first.detach().sum(1).square().mean().sqrt()
     gradients = torch.autograd.grad((second @ (first.sum(1) * scale)).sum(), [first, second])
     pairs = zip((first, second), gradients, strict=True)
     assert logsynflow(model, PROBE) == pytest.approx(sum((w * (1 + g).log()).sum().item() for w, g in pairs))
+
+
+def test_logsynflow_sees_blocks_whose_layer_scale_starts_near_zero() -> None:
+    """All ConvNeXt blocks of a net with expansion 6 instead of 2; at 1e-6 the score fell by 0.04 %."""
+    space = get_space("esformer-s0", img_size=32, num_classes=10)
+    probe = noise_probe((3, 32, 32), num_classes=10, batch_size=2)
+    fixed = {name: [choice.values[0]] for name, choice in space.root.dimensions()}
+    archs = [
+        space.with_choices(fixed | {name: [expansion] for name in fixed if name.endswith("convnext.expansion")})
+        for expansion in (2, 6)
+    ]
+    small, large = (logsynflow(each.build(each.root.smallest()).eval(), probe) for each in archs)
+    assert large > 1.1 * small
 
 
 def test_logsynflow_of_a_transformer_is_finite_and_grows_with_it() -> None:

@@ -1,10 +1,11 @@
-"""Tables with made-up accuracies, of archs drawn at random."""
+"""Tables of random archs with made-up accuracies, and statistics of two columns."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from nasformer.families.registry import get_space
+from nasformer.ranking.statistics import Estimate, Interval, Resamples, percentiles, same_band, signs
 from nasformer.ranking.table import Table, trivial_counts
 
 SPACE = get_space("autoformer-small", img_size=32, patch_size=8, num_classes=10)
@@ -25,3 +26,15 @@ def made_up(rows: int = 200, seed: int = 0) -> tuple[Table, Floats, Floats]:
 
 def noise(rows: int, seed: int = 1) -> Floats:
     return np.random.default_rng(seed).normal(size=rows)
+
+
+def interval(
+    x: Floats, y: Floats, statistic: str, seed: int = 0, resamples: int = 1000, level: float = 0.95
+) -> Interval | None:
+    """The percentile bootstrap interval of a statistic over rows."""
+    return percentiles(getattr(Resamples(len(x), resamples, seed), statistic)(signs(x), signs(y))[1:], level)
+
+
+def within(x: Floats, y: Floats, band: Floats, resamples: int = 1000) -> Estimate:
+    """Tau-b over all pairs that share a band."""
+    return Estimate.of(Resamples(len(band), resamples).kendall(signs(x), signs(y), same_band(band)))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from families.small import each_space
 from nasformer.families.space import Space
-from nasformer.ranking.table import leaf_totals, trivial_counts
+from nasformer.ranking.table import number_totals, trivial_counts
 from nasformer.space.arch import Arch
 
 from .tables import SPACE
@@ -40,8 +40,8 @@ def test_leaves_of_any_arch() -> None:
         depth={"stage1": 2, "stage2": 6},
         num_heads={"stage1": 2, "stage2": 4},
     )
-    assert leaf_totals(stages) == {"base_dim": 16, "mlp_ratio": 4, "depth": 8, "num_heads": 6}
+    assert number_totals(stages) == {"base_dim": 16, "mlp_ratio": 4, "depth": 8, "num_heads": 6}
     mixed = [{"conv": {"kernel": 3}}, {"local": {"heads": 4, "window": 7}}]
     operators = Arch(stage1=mixed, stage2=[{"conv": {"kernel": 5}}])
-    assert leaf_totals(operators) == {"kernel": 8, "heads": 4, "window": 7}
-    assert leaf_totals(Arch(sizes=[1, 2, 3], width1=8, width_2=9)) == {"sizes": 6, "width": 17}
+    assert number_totals(operators) == {"kernel": 8, "heads": 4, "window": 7}
+    assert number_totals(Arch(sizes=[1, 2, 3], width1=8, width_2=9)) == {"sizes": 6, "width": 17}

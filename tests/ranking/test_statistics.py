@@ -14,15 +14,16 @@ from nasformer.errors import UserError
 from nasformer.ranking.statistics import (
     Estimate,
     Resamples,
-    interval,
+    kendall_by_band,
     partial,
     partial_spearman,
     percentiles,
     signs,
     size_bands,
-    within_bands,
 )
 from nasformer.utils.rank_correlation import kendall, spearman, undefined
+
+from .tables import interval, within
 
 few = st.integers(0, 4)  # a small range, so that ties are common
 rows_of_three = st.lists(st.tuples(few, few, few), min_size=3, max_size=14)
@@ -78,12 +79,12 @@ def test_the_first_of_the_resamples_is_the_table_itself() -> None:
 def test_interval_repeats_itself_by_seed_and_holds_the_estimate(statistic: str) -> None:
     x, y = np.random.default_rng(0).normal(size=(2, 60))
     y += x
-    first = interval(x, y, statistic, seed=3)  # type: ignore[arg-type]
-    assert first == interval(x, y, statistic, seed=3)  # type: ignore[arg-type]
-    assert first != interval(x, y, statistic, seed=4)  # type: ignore[arg-type]
+    first = interval(x, y, statistic, seed=3)
+    assert first == interval(x, y, statistic, seed=3)
+    assert first != interval(x, y, statistic, seed=4)
     assert first is not None
     assert first[0] < {"kendall": kendall, "spearman": spearman}[statistic](x, y) < first[1]  # type: ignore[operator]
-    wide, narrow = (interval(x, y, statistic, 3, level=level) for level in (0.99, 0.5))  # type: ignore[arg-type]
+    wide, narrow = (interval(x, y, statistic, 3, level=level) for level in (0.99, 0.5))
     assert wide[0] < first[0] < narrow[0] < narrow[1] < first[1] < wide[1]  # type: ignore[index]
 
 
@@ -139,14 +140,15 @@ def test_within_bands_counts_only_pairs_of_one_band() -> None:
     size = np.arange(40)
     y = np.random.default_rng(0).normal(size=40)
     coarse, fine = size // 10, (size // 10) * 100 + y
-    assert within_bands(coarse, fine, size, bands=4).pooled == Estimate(None, None)
-    found = within_bands(-coarse * 100 + y, fine, size, bands=4)
-    assert kendall(-coarse * 100 + y, fine) < 0  # type: ignore[operator]
-    assert found.pooled.value == pytest.approx(1)
-    assert found.by_band == pytest.approx([1] * 4)
-    mixed = within_bands(np.random.default_rng(1).normal(size=40), fine, size, bands=4)
-    low, high = mixed.pooled.interval  # type: ignore[misc]
-    assert low < mixed.pooled.value < high  # type: ignore[operator]
+    band = size_bands(size, bands=4)
+    assert within(coarse, fine, band) == Estimate(None, None)
+    reversed_bands = -coarse * 100 + y
+    assert kendall(reversed_bands, fine) < 0  # type: ignore[operator]
+    assert within(reversed_bands, fine, band).value == pytest.approx(1)
+    assert kendall_by_band(reversed_bands, fine, band, bands=4) == pytest.approx([1] * 4)
+    mixed = within(np.random.default_rng(1).normal(size=40), fine, band)
+    low, high = mixed.interval  # type: ignore[misc]
+    assert low < mixed.value < high  # type: ignore[operator]
 
 
 def test_what_is_constant_is_none_without_a_warning() -> None:
@@ -157,7 +159,7 @@ def test_what_is_constant_is_none_without_a_warning() -> None:
             assert kendall(x, y) is None
             assert spearman(x, y) is None
             assert interval(x, y, "kendall", seed=0) is None
-            assert within_bands(x, y, [1, 2, 3], bands=2).by_band == [None, None]
+            assert kendall_by_band(x, y, size_bands([1, 2, 3], 2), bands=2) == [None, None]
         assert kendall([1], [1]) is None
     assert percentiles([math.nan, math.nan]) is None
     assert percentiles([math.nan, 2.0]) == (2.0, 2.0)

@@ -29,6 +29,7 @@ COMMANDS = {
     "extract": "models",
     "export": "models",
     "evaluate": "models",
+    "predict": "models",
     "doctor": "results",
     "compare": "results",
     "patterns": "results",

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from nasformer.errors import UserError
+
+if TYPE_CHECKING:
+    from nasformer.families.space import Space
 
 
 @dataclass
@@ -27,3 +32,11 @@ class SpaceOptions:
         """The options of the model that were set."""
         named = {name: getattr(self, name) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
         return {name: value for name, value in named.items() if value is not None} | self.model
+
+    def chosen_space(self) -> Space:
+        """The space that was named, with the options of the model."""
+        from nasformer.families.registry import get_space, list_spaces
+
+        if not self.space:
+            raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
+        return get_space(self.space, **self.model_options())

@@ -1,1 +1,1 @@
-"""Training-free proxies: scores of untrained networks, one file each behind one registry."""
+"""Training-free proxies: scores of untrained networks."""

@@ -2,7 +2,7 @@
 
     DSS = sum over attention matrices  ||dL/dW||_* ||W||_*   +   sum over MLP matrices  sum |dL/dW . W|
 
-with L the sum of the logits for one image of ones, through a fresh network in evaluation mode. Convolutions (patch
+with L the sum of the logits for one image of ones, through an untrained network in evaluation mode. Convolutions (patch
 embedding, pooling) are not measured, nor is the head or what joins two stages.
 
 Choices of ours: the paper's text and algorithm include the matrix of queries, keys and values; the published code
@@ -13,24 +13,24 @@ evaluation mode, and so do we, since stochastic depth would add nothing but nois
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.core import Inapplicable, Probe, is_attention, is_mlp, proxy
-from nasformer.proxies.lockstep import Lockstep, Trace
-from nasformer.proxies.nuclear import nuclear_norms, whole_norm
+from nasformer.proxies.nuclear import nuclear_norms, weight_norm
+from nasformer.proxies.parts import Condition, is_attention, is_mlp
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
+from nasformer.proxies.untrained import SharedCall, SideBySide
 from nasformer.space.arch import Arch
 
-Wanted = Callable[[str, nn.Module], bool]
-
+# Archs that run together. On a CPU there is nothing to gain, and alone each score is the same to the last bit.
 CHUNK = {"cuda": 256}
-"""Archs that run together. On a CPU there is nothing to gain, and alone each score is the same to the last bit."""
 
 
-def dss(model: nn.Module, probe: Probe, diverse: Wanted = is_attention) -> float:
+def dss(model: nn.Module, probe: Probe, diverse: Condition = is_attention) -> float:
     """The score of one model; `diverse` says which layers count by their nuclear norms."""
     modules = dict(model.named_modules())
     attention = [module.weight for name, module in modules.items() if diverse(name, module)]
@@ -39,7 +39,7 @@ def dss(model: nn.Module, probe: Probe, diverse: Wanted = is_attention) -> float
         raise Inapplicable("the model has no attention with linear layers such as attn.qkv and attn.proj")
     gradients = torch.autograd.grad(model(probe.ones()).sum(), [*attention, *mlp])
     norms = nuclear_norms(gradient[None] for gradient in gradients[: len(attention)])
-    diversity = [norm * whole_norm(weight.detach()) for norm, weight in zip(norms, attention, strict=True)]
+    diversity = [norm * weight_norm(weight.detach()) for norm, weight in zip(norms, attention, strict=True)]
     salience = [saliency(g[None], w) for g, w in zip(gradients[len(attention) :], mlp, strict=True)]
     return torch.cat(diversity + salience).sum().item()
 
@@ -48,48 +48,54 @@ def saliency(gradients: Tensor, weight: Tensor) -> Tensor:
     return (gradients * weight.detach()).abs().sum((1, 2), dtype=torch.float64)
 
 
-def dss_many(lockstep: Lockstep, archs: Sequence[Arch], probe: Probe, diverse: Wanted = is_attention) -> list[float]:
+def dss_many(nets: SideBySide, archs: Sequence[Arch], probe: Probe, diverse: Condition = is_attention) -> list[float]:
     """The same for many archs side by side: exact, and hundreds of times faster on a GPU."""
+    if nets.layers.has_batch_norm:  # whose statistics depend on all layers before, so that no two archs share a layer
+        return [_dss_or_nan(nets.layers.model(arch), probe, diverse) for arch in archs]
     size = CHUNK.get(probe.device.type, 1)
-    return [
-        score
-        for start in range(0, len(archs), size)
-        for score in together(lockstep, archs[start : start + size], probe, diverse).tolist()
-    ]
+    chunks = [archs[start : start + size] for start in range(0, len(archs), size)]
+    return [score for chunk in chunks for score in _side_by_side(nets, chunk, probe, diverse).tolist()]
 
 
-def together(lockstep: Lockstep, archs: Sequence[Arch], probe: Probe, diverse: Wanted) -> Tensor:
+def _dss_or_nan(model: nn.Module, probe: Probe, diverse: Condition) -> float:
+    try:
+        return dss(model, probe, diverse)
+    except Inapplicable:
+        return float("nan")
+
+
+def _side_by_side(nets: SideBySide, archs: Sequence[Arch], probe: Probe, diverse: Condition) -> Tensor:
     """The scores; NaN for an arch without attention, as a hybrid may be."""
     ones = probe.ones().requires_grad_()  # weights need no gradient here, but the graph must start somewhere
-    logits, traces = lockstep.run(archs, ones, lambda name, module: diverse(name, module) or is_mlp(name, module))
-    outputs = [trace.output for trace in traces]
+    logits, calls = nets.run(archs, ones, lambda name, module: diverse(name, module) or is_mlp(name, module))
+    outputs = [call.output for call in calls]
     arriving = torch.autograd.grad(torch.cat(logits).sum(), outputs) if outputs else ()
-    pairs = list(zip(traces, arriving, strict=True))
-    attention = [(trace, delta) for trace, delta in pairs if diverse(trace.name, trace.module)]
-    norms = nuclear_norms(weight_gradients(trace, delta) for trace, delta in attention)
+    pairs = list(zip(calls, arriving, strict=True))
+    attention = [(call, delta) for call, delta in pairs if diverse(call.name, call.module)]
+    norms = nuclear_norms(_weight_gradients(call, delta) for call, delta in attention)
     scores = torch.full((len(archs),), torch.nan, dtype=torch.float64, device=ones.device)
-    for trace, _ in attention:
-        scores[trace.members] = 0.0
-    for (trace, _), norm in zip(attention, norms, strict=True):
-        scores[trace.members] += norm * lockstep.weight_norm(trace)
-    for trace, delta in pairs:
-        if is_mlp(trace.name, trace.module):
-            scores[trace.members] += saliency(weight_gradients(trace, delta), trace.weight)
+    for call, _ in attention:
+        scores[call.members] = 0.0
+    for (call, _), norm in zip(attention, norms, strict=True):
+        scores[call.members] += norm * nets.weight_norm(call)
+    for call, delta in pairs:
+        if is_mlp(call.name, call.module):
+            scores[call.members] += saliency(_weight_gradients(call, delta), call.weight)
     return scores
 
 
-def weight_gradients(trace: Trace, arriving: Tensor) -> Tensor:
+def _weight_gradients(call: SharedCall, arriving: Tensor) -> Tensor:
     """Each arch's own gradient of the weight: [members, out, in]."""
-    return arriving.flatten(1, -2).mT @ trace.input.flatten(1, -2)
+    return arriving.flatten(1, -2).mT @ call.input.flatten(1, -2)
 
 
 def is_projection(name: str, module: nn.Module) -> bool:
-    """What is left of attention in the published code."""
+    """Whether a layer is an output projection: what is left of attention in the published code."""
     return is_attention(name, module) and name.endswith("proj")
 
 
-def _register(name: str, formula: str, diverse: Wanted) -> None:
-    register = proxy(
+def _register(name: str, formula: str, diverse: Condition) -> None:
+    register = register_proxy(
         name,
         formula=formula,
         sees="one image of ones",

@@ -21,8 +21,8 @@ from torch import Tensor
 DIRECTIONS = 32
 TOLERANCE = 1e-5
 POLAR_STEPS = 32
-BUCKET = 64  # sides are filled up with zeros to a multiple of it, which changes no norm, to go together on a GPU
-ELEMENTS = 2**27  # numbers taken together, 1 GiB of them
+SIDE_MULTIPLE = 64  # sides are padded with zeros to it, which changes no norm, so that more matrices go together
+MAX_ELEMENTS = 2**27  # numbers taken together, 1 GiB of them
 
 
 def nuclear_norms(stacks: Iterable[Tensor]) -> list[Tensor]:
@@ -38,42 +38,43 @@ def nuclear_norms(stacks: Iterable[Tensor]) -> list[Tensor]:
 
 
 def grouped_norms(upright: Sequence[Tensor]) -> list[Tensor]:
-    """What a GPU does: stacks of about the same shape at once."""
+    """The norms on a GPU: stacks of about the same shape at once."""
     norms: dict[int, Tensor] = {}
-    for indices in together(upright):
-        found = gradient_norms(joined([upright[index] for index in indices]).double())
-        norms |= zip(indices, found.split([len(upright[index]) for index in indices]), strict=True)
+    for indices in groups_of_shape(upright):
+        stack = pad_and_join([upright[index] for index in indices]).double()
+        sizes = [len(upright[index]) for index in indices]
+        norms |= zip(indices, gradient_norms(stack).split(sizes), strict=True)
     return [norms[index] for index in range(len(upright))]
 
 
-def together(stacks: Sequence[Tensor]) -> Iterator[list[int]]:
+def groups_of_shape(stacks: Sequence[Tensor]) -> Iterator[list[int]]:
     """Indices of stacks of about the same shape, as many as memory allows."""
     by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, stack in enumerate(stacks):
-        by_shape[filled(stack.shape[-2]), filled(stack.shape[-1])].append(index)
+        by_shape[padded_side(stack.shape[-2]), padded_side(stack.shape[-1])].append(index)
     for (rows, columns), indices in by_shape.items():
-        part, size = list[int](), 0
+        group, elements = list[int](), 0
         for index in indices:
             more = len(stacks[index]) * rows * columns
-            if part and size + more > ELEMENTS:
-                yield part
-                part, size = [], 0
-            part.append(index)
-            size += more
-        yield part
+            if group and elements + more > MAX_ELEMENTS:
+                yield group
+                group, elements = [], 0
+            group.append(index)
+            elements += more
+        yield group
 
 
-def filled(side: int) -> int:
-    return -(-side // BUCKET) * BUCKET
+def padded_side(side: int) -> int:
+    return -(-side // SIDE_MULTIPLE) * SIDE_MULTIPLE
 
 
-def joined(stacks: Sequence[Tensor]) -> Tensor:
+def pad_and_join(stacks: Sequence[Tensor]) -> Tensor:
     rows, columns = (max(stack.shape[side] for stack in stacks) for side in (-2, -1))
     return torch.cat([F.pad(stack, (0, columns - stack.shape[-1], 0, rows - stack.shape[-2])) for stack in stacks])
 
 
 def gradient_norms(stack: Tensor) -> Tensor:
-    """Through a projection where that pays and suffices, otherwise whole."""
+    """The norms of gradients: through a projection where that pays and suffices, otherwise whole."""
     if stack.shape[-1] <= 2 * DIRECTIONS:
         return polar_norms(stack)
     norms, errors = projected_norms(stack)
@@ -83,14 +84,14 @@ def gradient_norms(stack: Tensor) -> Tensor:
     return norms
 
 
-def whole_norm(matrix: Tensor) -> float:
-    """The norm of a single matrix, such as a weight, none of whose directions can be left out."""
+def weight_norm(matrix: Tensor) -> float:
+    """The norm of a single weight matrix, none of whose directions can be left out."""
     stack = (matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT).double()[None]
     return (polar_norms(stack) if matrix.is_cuda else spectral_norms(stack)).item()
 
 
 def spectral_norms(stack: Tensor) -> Tensor:
-    """By the eigenvalues of M^T M; NaN for a matrix that is not finite."""
+    """The norms by the eigenvalues of M^T M; NaN for a matrix that is not finite."""
     grams = stack.mT @ stack
     finite = grams.isfinite().all(-1).all(-1)  # an eigensolver would give up on the whole stack otherwise
     values = torch.linalg.eigvalsh(grams.where(finite[..., None, None], 0.0))
@@ -98,14 +99,15 @@ def spectral_norms(stack: Tensor) -> Tensor:
 
 
 def polar_norms(stack: Tensor) -> Tensor:
+    """The norms as inner products with the polar factors."""
     return (polar_factors(stack) * stack).sum((-2, -1))
 
 
 def polar_factors(stack: Tensor) -> Tensor:
-    """By a Newton-Schulz iteration of fifth order.
+    """The polar factors by a Newton-Schulz iteration of fifth order.
 
     Each step takes a singular value s of the iterate to s (15 - 10 s^2 + 3 s^4) / 8, nearer to 1: small ones grow
-    almost twofold. After all steps just values below a hundred-millionth of the largest are left behind.
+    almost twofold. After all steps only values below a hundred-millionth of the largest have not reached 1.
     """
     size = torch.linalg.matrix_norm(stack, keepdim=True)
     polar = stack / size.clamp(min=torch.finfo(stack.dtype).tiny)
@@ -126,27 +128,3 @@ def projected_norms(stack: Tensor) -> tuple[Tensor, Tensor]:
     projected = basis.mT @ stack
     rest = torch.linalg.matrix_norm(stack - basis @ projected)
     return polar_norms(projected.mT), rest * (stack.shape[-1] - DIRECTIONS) ** 0.5
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How many independent directions a cloud of features fills: the entropy of its spectrum.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def spectral_entropy(rows: Tensor) -> float:
-    """The entropy -sum p log p of the normalised eigenvalues p of the covariance of rows; NaN if they do not vary.
-
-    Its exponential is a number of directions: 1 if all rows lie on a line, the number of columns if none is preferred.
-
-    >>> cross = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> round(spectral_entropy(cross), 4), round(spectral_entropy(cross[:2]), 4)  # log 2 and log 1
-    (0.6931, 0.0)
-    """
-    rows = rows.detach().double()
-    rows = rows - rows.mean(dim=0)
-    # The two products have the same eigenvalues but for zeros; the smaller one costs less.
-    product = rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows
-    if not product.isfinite().all():
-        return float("nan")
-    eigenvalues = torch.linalg.eigvalsh(product.cpu()).clamp(min=0)  # on a GPU a single small one is slower
-    return torch.special.entr(eigenvalues / eigenvalues.sum()).sum().item()

@@ -1,4 +1,4 @@
-"""Scores of archs: which weights, which probe, how often, and how long it took."""
+"""Scoring: archs of a space, or any classifier, by proxies."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from torch import nn
 from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError
 from nasformer.families.space import Space
-from nasformer.proxies.core import Inapplicable, Probe, Proxy, get_proxies, noise_probe
-from nasformer.proxies.fresh import FreshLayers
-from nasformer.proxies.lockstep import Lockstep
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.registry import Inapplicable, Proxy, get_proxies
+from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.space.arch import Arch
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.rng import mix
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a proxy said: one value a repeat. A proxy that does not apply gives none, and the reason."""
+    """The score of a model by a proxy: one value a repeat; none, and the reason, where the proxy does not apply."""
 
     values: tuple[float, ...]
     seconds: float
@@ -44,7 +45,7 @@ class Score:
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, which has no word for NaN: None."""
+        """As JSON, with None for what is not finite."""
         mean, std, *values = (value if math.isfinite(value) else None for value in (self.mean, self.std, *self.values))
         reason = {"not_applicable": self.reason} if self.reason else {}
         return {"mean": mean, "std": std, "values": values, "seconds": self.seconds, **reason}
@@ -77,40 +78,38 @@ def _timed(proxy: Proxy, model: nn.Module, probe: Probe) -> Score:
 
 
 class Trial:
-    """One repeat: freshly initialised layers, of which the archs are made, and a probe."""
+    """One repeat: untrained layers, of which the archs are made, and a probe."""
 
     def __init__(self, space: Space, probe: Probe) -> None:
         self.probe = probe
-        self.fresh = FreshLayers(space, probe.seed, probe.device)
-        self.lockstep = Lockstep(self.fresh)
+        self.layers = UntrainedLayers(space, probe.seed, probe.device)
+        self.nets = SideBySide(self.layers)
 
     def score(self, proxies: Sequence[Proxy], archs: Sequence[Arch]) -> list[dict[str, Score]]:
         """The scores of each arch by proxy."""
-        together = {proxy.name: self._together(proxy, archs) for proxy in proxies if proxy.many}
+        together = {proxy.name: self._score_together(proxy, archs) for proxy in proxies if proxy.many}
         alone = [proxy for proxy in proxies if not proxy.many]
         rows = []
         for index, arch in enumerate(archs):
             row = {name: scores[index] for name, scores in together.items()}
             if alone:
-                model = self.fresh.model(arch)
+                model = self.layers.model(arch)
                 row |= {proxy.name: _timed(proxy, model, self.probe) for proxy in alone}
             rows.append(row)
         return rows
 
-    def _together(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
+    def _score_together(self, proxy: Proxy, archs: Sequence[Arch]) -> list[Score]:
         start = time.perf_counter()
         try:
-            values = proxy.many(self.lockstep, archs, self.probe) if proxy.many else []
+            values = proxy.many(self.nets, archs, self.probe) if proxy.many else []
         except Inapplicable as why:
             return [Score((), 0.0, str(why))] * len(archs)
-        each = (time.perf_counter() - start) / max(len(archs), 1)
-        return [self._explained(proxy, arch, value, each) for arch, value in zip(archs, values, strict=True)]
-
-    def _explained(self, proxy: Proxy, arch: Arch, value: float, seconds: float) -> Score:
-        """A score from a batch; where there is none, the arch alone tells why."""
-        if math.isfinite(value):
-            return Score((value,), seconds)
-        return _timed(proxy, self.fresh.model(arch), self.probe)
+        seconds = (time.perf_counter() - start) / max(len(archs), 1)
+        # Where there is no number, the arch alone tells why.
+        return [
+            Score((value,), seconds) if math.isfinite(value) else _timed(proxy, self.layers.model(arch), self.probe)
+            for arch, value in zip(archs, values, strict=True)
+        ]
 
 
 class Scorer:
@@ -129,6 +128,9 @@ class Scorer:
         batch_size: How many of them.
         img_size: Side of the images that proxies see, where a smaller one will do; None: the space's.
         repeats: Seeds to average over, each with other weights and another probe.
+        threads: Threads of an operation on the CPU; None: one. More gain little for such nets, and cost much where other
+            programs run, since threads wait for each other. DSS of an AutoFormer-T net on two cores: 0.37 s with one
+            thread and 0.30 s with two; beside three busy programs 0.86 s and 3.2 s. Scores depend on it by rounding.
     """
 
     def __init__(
@@ -142,8 +144,9 @@ class Scorer:
         repeats: int = 1,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        threads: int | None = None,
     ) -> None:
-        self.space, self.proxies = space, get_proxies(proxies)
+        self.space, self.proxies, self.threads = space, get_proxies(proxies), threads or 1
         self.settings = {
             "space": space.name,
             "model_options": dict(space.options),
@@ -154,7 +157,9 @@ class Scorer:
         }
         if img_size is not None:
             self.settings["probe_img_size"] = img_size
-            space = self._shrunk(img_size, batches)
+            space = self._for_images_of(img_size, batches)
+        if self.threads != 1:
+            self.settings["threads"] = self.threads  # sums are rounded otherwise, by 1e-8 or so
         if batches is None:
             seeds = [mix(seed, repeat) for repeat in range(repeats)]
             probes = [noise_probe(*image_shape(space), batch_size, each, device) for each in seeds]
@@ -162,12 +167,12 @@ class Scorer:
             probes = data_probes(batches, batch_size, repeats, seed)
         self.trials = [Trial(space, probe) for probe in probes]
 
-    def _shrunk(self, img_size: int, batches: BatchSource | None) -> Space:
+    def _for_images_of(self, img_size: int, batches: BatchSource | None) -> Space:
         """The space for images of another size, which is what proxies see; costs stay those of the whole size."""
         if batches is not None:
-            raise UserError("the images of the data have a size; leave the proxies' own out")
+            raise UserError("probe_img_size does not go with data, whose images have a size; leave one of them out")
         if any(proxy.name == "macs" for proxy in self.proxies):
-            raise UserError("macs go by the size of the images; leave the proxies' own size out, or macs")
+            raise UserError("macs go by the size of the images, which probe_img_size changes; leave one of them out")
         return self.space.with_options(img_size=img_size)
 
     def score(self, arch: Arch) -> dict[str, Score]:
@@ -175,24 +180,26 @@ class Scorer:
 
     def score_many(self, archs: Sequence[Arch]) -> list[dict[str, Score]]:
         """The scores of each arch by proxy, in the order of the proxies."""
-        trials = [trial.score(self.proxies, archs) for trial in self.trials]
+        with cpu_threads(self.threads):
+            trials = [trial.score(self.proxies, archs) for trial in self.trials]
         names = [proxy.name for proxy in self.proxies]
-        return [{name: joined([row[name] for row in rows]) for name in names} for rows in zip(*trials, strict=True)]
+        return [{name: merge([row[name] for row in rows]) for name in names} for rows in zip(*trials, strict=True)]
 
     def __call__(self, arch: Arch) -> dict[str, float]:
         return self.many([arch])[0]
 
     def many(self, archs: Sequence[Arch]) -> list[dict[str, float]]:
-        return [self._plain(scores) for scores in self.score_many(archs)]
+        """Means by name, and standard deviations where there are repeats."""
+        rows = []
+        for scores in self.score_many(archs):
+            means = {name: score.mean for name, score in scores.items()}
+            stds = {f"{name}_std": score.std for name, score in scores.items() if len(self.trials) > 1}
+            rows.append(means | stds)
+        return rows
 
-    def _plain(self, scores: dict[str, Score]) -> dict[str, float]:
-        """Means by name, and spreads where there are repeats."""
-        means = {name: score.mean for name, score in scores.items()}
-        spreads = {f"{name}_std": score.std for name, score in scores.items() if len(self.trials) > 1}
-        return means | spreads
 
-
-def joined(repeats: Sequence[Score]) -> Score:
+def merge(repeats: Sequence[Score]) -> Score:
+    """One score of several repeats; the reason stands only where none of them has a value."""
     values = tuple(value for score in repeats for value in score.values)
     return Score(values, statistics.fmean(score.seconds for score in repeats), "" if values else repeats[0].reason)
 
@@ -204,8 +211,7 @@ def image_shape(space: Space) -> tuple[tuple[int, int, int], int]:
 
 def data_probes(batches: BatchSource, batch_size: int, repeats: int, seed: int) -> list[Probe]:
     """A labelled batch a repeat, from the training images."""
-    found = []
-    for repeat, (images, targets) in enumerate(islice(batches.train_batches(0), repeats)):
-        probe = Probe(images[:batch_size], targets[:batch_size].argmax(1), mix(seed, repeat))
-        found.append(probe)
-    return found
+    return [
+        Probe(images[:batch_size], targets[:batch_size].argmax(1), mix(seed, repeat))
+        for repeat, (images, targets) in enumerate(islice(batches.train_batches(0), repeats))
+    ]

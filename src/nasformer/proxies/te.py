@@ -7,16 +7,15 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.activations import code_agreement
-from nasformer.proxies.core import Inapplicable, Probe, proxy
-from nasformer.proxies.gradient import logit_gradients
+from nasformer.proxies.gradients import logit_gradients
+from nasformer.proxies.naswot import code_agreement
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
-NTK_BATCH = 16  # each image's gradient is kept until all are there: 16 times the size of the weights
-REGIONS_BATCH = 32
 PAPER = "Chen et al., Neural Architecture Search on ImageNet in Four GPU Hours (TE-NAS), ICLR 2021"
 
 
-@proxy(
+@register_proxy(
     "ntk",
     formula="-log10(largest / smallest eigenvalue of the Gram matrix of per-image gradients); Gram matrix in double",
     sees="noise (16 images)",
@@ -32,7 +31,7 @@ def ntk(model: nn.Module, probe: Probe) -> float:
     with Kaiming's fan-out initialisation. TF-TAS and Auto-Prox report -kappa; the logarithm leaves the order as it is.
     A singular kernel gives NaN.
     """
-    images = probe.noise("ntk", min(NTK_BATCH, len(probe.images)))
+    images = probe.noise("ntk", at_most=16)  # each image's gradient is kept: 16 times the size of the weights
     if len(images) < 2:
         raise Inapplicable("ntk compares images and needs a batch of at least 2")
     eigenvalues = torch.linalg.eigvalsh(tangent_kernel(model, images))
@@ -42,7 +41,7 @@ def ntk(model: nn.Module, probe: Probe) -> float:
     return -math.log10(largest / smallest)
 
 
-@proxy(
+@register_proxy(
     "regions",
     formula="number of different sign patterns of all pre-activations",
     sees="noise (32 images)",
@@ -55,12 +54,12 @@ def regions(model: nn.Module, probe: Probe) -> float:
     A network with many units tells all 32 images apart, and the number then says nothing (TE-NAS shrinks its nets to
     one channel and 3 x 3 pixels to avoid that, which no model of fixed shape allows). It is informative for tiny nets.
     """
-    agreement = code_agreement(model, probe.noise("regions", min(REGIONS_BATCH, len(probe.images))))
+    agreement = code_agreement(model, probe.noise("regions", at_most=32))
     seen_before = (agreement == agreement.diagonal()).tril(-1).any(dim=1)
     return float((~seen_before).sum())
 
 
-@proxy(
+@register_proxy(
     "te",
     formula="log10(regions / kappa) = ntk + log10(regions)",
     sees="noise (16 images for the kernel, 32 for the regions)",
@@ -69,7 +68,7 @@ def regions(model: nn.Module, probe: Probe) -> float:
     paper=PAPER,
 )
 def te(model: nn.Module, probe: Probe) -> float:
-    """Both in one number for a model that stands alone; where all regions are told apart it orders nets as `ntk` does.
+    """Both in one number, for a single model; where all images have regions of their own it orders nets as `ntk` does.
 
     TE-NAS adds up the ranks of the two among the candidates, which one model does not have: for that, aggregate the
     ranks of the proxies `ntk` and `regions`. The TE-score of TF-TAS's code is -kappa alone.

@@ -6,21 +6,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from nasformer.proxies.core import Inapplicable, Probe, proxy, watch
-from nasformer.proxies.gradient import finite_or_nan, gaussian, reinitialise
+from nasformer.proxies.gradients import finite_or_nan
+from nasformer.proxies.parts import batch_norms, gaussian, record_calls, reinitialise
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
 
 BATCH = 8
 STEP = 0.01
 
 
-@proxy(
+@register_proxy(
     "zen",
     formula="log E ||f(x) - f(x + 0.01 z)||_1 + sum over batch norms of log sqrt(mean variance of their input);"
     " f = features before pooling; double",
     sees="noise (8 images, 8 changes)",
-    init="N(0, 1)",
+    init="N(0, 1), gains 1",
     higher="more expressive",
     paper="Lin et al., Zen-NAS: A Zero-Shot NAS for High-Performance Image Recognition, ICCV 2021",
 )
@@ -34,32 +35,30 @@ def zen(model: nn.Module, probe: Probe) -> float:
     """
     reinitialise(model, gaussian, probe.generator("zen weights"))
     model.double()
-    batch_norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    for norm in batch_norms:
+    norms = batch_norms(model)
+    for norm in norms:
         norm.train()
         norm.momentum = 1.0  # the running variance is then that of the last batch
-    size = min(BATCH, len(probe.images))
-    x, z = (probe.noise(f"zen {name}", size).double() for name in "xz")
-    before = features(model, x)
-    variances = [norm.running_var.mean() for norm in batch_norms if norm.running_var is not None]
-    change = (features(model, x + STEP * z) - before).abs().flatten(1).sum(dim=1).mean().log().item()
-    score = change + sum(variance.log().item() / 2 for variance in variances)
-    return finite_or_nan(score)
+    x, z = (probe.noise(f"zen {name}", at_most=BATCH).double() for name in "xz")
+    before = _features(model, x)
+    variances = [norm.running_var.mean() for norm in norms if norm.running_var is not None]
+    change = (_features(model, x + STEP * z) - before).abs().flatten(1).sum(dim=1).mean().log().item()
+    return finite_or_nan(change + sum(variance.log().item() / 2 for variance in variances))
 
 
-def features(model: nn.Module, x: Tensor) -> Tensor:
-    """What comes before pooling where the model says (`forward_features`), else what enters its last linear layer."""
+def _features(model: nn.Module, x: Tensor) -> Tensor:
+    """Features before pooling where the model has `forward_features`, else the input of its last linear layer."""
     forward_features: Any = getattr(model, "forward_features", None)
-    found = forward_features(x) if forward_features else _input_of_last_linear(model, x)
-    if not isinstance(found, Tensor):
-        raise Inapplicable(f"the model's features are a {type(found).__name__}, not a tensor")
-    return found
+    features = forward_features(x) if forward_features else _input_of_last_linear(model, x)
+    if not isinstance(features, Tensor):
+        raise Inapplicable(f"the model's features are a {type(features).__name__}, not a tensor")
+    return features
 
 
 def _input_of_last_linear(model: nn.Module, x: Tensor) -> Tensor:
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linears:
         raise Inapplicable("the model has neither forward_features nor a linear layer to take features from")
-    with watch(model, lambda name, module: module is linears[-1]) as seen:
+    with record_calls(model, lambda name, module: module is linears[-1]) as calls:
         model(x)
-    return seen[-1].input
+    return calls[-1].input

@@ -1,1 +1,1 @@
-"""The ranking bench: does a score know anything about accuracy that the parameter count does not?"""
+"""Ranking: how well scores order nets of known accuracy, beside the parameter count and other counts."""

@@ -1,4 +1,4 @@
-"""One figure of a ranking: every tau with its interval on the left, the scores against the accuracy on the right."""
+"""Figure of a ranking: every tau with its interval on the left, the scores against the accuracy on the right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from nasformer.ranking.bench import Ranking, Score
+from nasformer.ranking.rank import RankedScore, Ranking
 from nasformer.ranking.statistics import Estimate, Floats
 from nasformer.ranking.table import Table, trivial_counts
 from nasformer.utils.figures import BLUE, FAINT, GREY, INK, NICE, ORANGE, dress, legend_below, new_figure, plain, png
@@ -40,23 +40,23 @@ def ranking_figure(ranking: Ranking, table: Table, scores: Scores, target: str) 
     return figure
 
 
-def _order(score: Score) -> float:
-    """The highest tau first, what has none last."""
+def _order(score: RankedScore) -> float:
+    """Sort key: the highest tau first, what has none last."""
     return math.inf if score.kendall.value is None else -score.kendall.value
 
 
 def _taus(figure: Any, ranking: Ranking) -> None:
     axes = figure.subplots()
     lines = [*_sorted(ranking.proxies), *_sorted(ranking.counts)]
-    for place, (_, score) in enumerate(lines):
-        _whisker(axes, place - 0.15, score.kendall, BLUE, "o", "over all rows")
-        _whisker(axes, place + 0.15, score.within, ORANGE, "D", f"within {ranking.bands} size bands")
+    for y, (_, score) in enumerate(lines):
+        _whisker(axes, y - 0.15, score.kendall, BLUE, "o", "over all rows")
+        _whisker(axes, y + 0.15, score.within, ORANGE, "D", f"within {ranking.bands} size bands")
         if score.kendall.value is None:
-            axes.annotate("not defined", (0, place), (6, 0), textcoords="offset points", va="center", color=GREY)
+            axes.annotate("not defined", (0, y), (6, 0), textcoords="offset points", va="center", color=GREY)
     size = ranking.counts["params"]
-    for estimate, colour, what in ((size.kendall, BLUE, "params"), (size.within, ORANGE, "params within bands")):
+    for estimate, colour, label in ((size.kendall, BLUE, "params"), (size.within, ORANGE, "params within bands")):
         if estimate.value is not None:
-            axes.axvline(estimate.value, color=colour, lw=1.2, ls=(0, (5, 3)), alpha=0.8, zorder=2, label=what)
+            axes.axvline(estimate.value, color=colour, lw=1.2, ls=(0, (5, 3)), alpha=0.8, zorder=2, label=label)
     axes.axvline(0, color=GREY, lw=1, zorder=1)
     dress(axes, "Kendall's tau with its 95 % interval")
     axes.grid(False, axis="y")
@@ -69,17 +69,17 @@ def _taus(figure: Any, ranking: Ranking) -> None:
     legend_below(figure, [axes])
 
 
-def _sorted(scores: Mapping[str, Score]) -> list[tuple[str, Score]]:
+def _sorted(scores: Mapping[str, RankedScore]) -> list[tuple[str, RankedScore]]:
     return sorted(scores.items(), key=lambda item: _order(item[1]))
 
 
-def _whisker(axes: Any, place: float, estimate: Estimate, colour: str, marker: str, label: str) -> None:
+def _whisker(axes: Any, y: float, estimate: Estimate, colour: str, marker: str, label: str) -> None:
     if estimate.value is None:
         return
     if estimate.interval is not None:
-        axes.plot(estimate.interval, [place, place], color=colour, lw=2, alpha=0.55, solid_capstyle="round", zorder=3)
+        axes.plot(estimate.interval, [y, y], color=colour, lw=2, alpha=0.55, solid_capstyle="round", zorder=3)
     axes.scatter(
-        [estimate.value], [place], s=36, marker=marker, color=colour, edgecolors="white", lw=0.7, zorder=4, label=label
+        [estimate.value], [y], s=36, marker=marker, color=colour, edgecolors="white", lw=0.7, zorder=4, label=label
     )
 
 
@@ -107,14 +107,14 @@ def _with_tau(name: str, ranking: Ranking) -> str:
 
 
 def _tick(value: float, _: int) -> str:
-    """Counts with their unit; what no unit fits, and small numbers, by powers of ten."""
+    """Label of a tick: with a unit such as M, or by powers of ten for very small and very large numbers."""
     return format_quantity(value, 4) if 1e-2 <= abs(value) < 1e12 else f"{value:.3g}"
 
 
 def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndarray) -> Any:
     """One dot for each row with a score; all panels share the range of colours."""
-    known = np.isfinite(score) & np.isfinite(accuracy)
-    values = score[known]
+    finite = np.isfinite(score) & np.isfinite(accuracy)
+    values = score[finite]
     if len(values) and values.min() > 0 and values.max() > WIDE * values.min():
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -122,5 +122,5 @@ def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndar
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=NICE))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
     axes.tick_params(which="minor", length=0)
-    colours = {"c": params[known], "cmap": "viridis_r", "vmin": params.min(), "vmax": params.max()}
-    return axes.scatter(values, accuracy[known], s=16, alpha=0.8, edgecolors="white", linewidths=0.25, **colours)
+    colours = {"c": params[finite], "cmap": "viridis_r", "vmin": params.min(), "vmax": params.max()}
+    return axes.scatter(values, accuracy[finite], s=16, alpha=0.8, edgecolors="white", linewidths=0.25, **colours)

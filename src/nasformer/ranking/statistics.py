@@ -1,7 +1,7 @@
-"""How well a score ranks: Kendall's tau-b, Spearman's rho, what is left of them given the size, and how sure they are.
+"""Rank correlations with bootstrap intervals, over all rows, within size bands, and given the size.
 
 All of these go by ranks, so that a logarithm of a score or of the parameter count changes nothing. What is not defined,
-because all values are equal, is None; `undefined` says why. The plain ones are in `rank_correlation.py`.
+because all values are equal, is None or NaN.
 
 Of the two partial correlations, trust rho. A noisy copy of the size has a partial rho of about 0, as it should; its
 partial tau can be 0.1 or 0.2, since a product of two taus is not the tau that size alone would bring about.
@@ -12,27 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from nasformer.errors import UserError
-from nasformer.utils.rank_correlation import kendall, spearman, undefined
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Rank correlations on every bootstrap resample of a table at once.
-#
-# A resample is how often it holds each row: weights w. With s_ij = sign(x_i - x_j) and t_ij = sign(y_i - y_j),
-# - Kendall's tau-b of the resample is sum w_i w_j s_ij t_ij / sqrt(sum w_i w_j s_ij^2 * sum w_i w_j t_ij^2);
-# - a row's mid-rank in the resample is, up to a constant, half of sum_j w_j s_ij, and Spearman's rho is the weighted
-#   correlation of these, whose weighted means are 0.
-# So a thousand resamples are a few matrix products. Copies of a row are ties in x and in y, which tau-b does not count.
-# ----------------------------------------------------------------------------------------------------------------------
+from nasformer.utils.rank_correlation import kendall, spearman
 
 Floats = NDArray[np.floating]
 Interval = tuple[float, float]
+BANDS = 5
 
 
 def signs(values: ArrayLike) -> Floats:
@@ -48,7 +38,14 @@ def signs(values: ArrayLike) -> Floats:
 
 
 class Resamples:
-    """The rows themselves, then bootstrap resamples of them. Statistics come as one value for each, in this order."""
+    """Rank correlations of the rows themselves and of bootstrap resamples of them, one value for each in this order.
+
+    A resample is how often it holds each row: weights w. With s_ij = sign(x_i - x_j) and t_ij = sign(y_i - y_j),
+    Kendall's tau-b of it is sum w_i w_j s_ij t_ij / sqrt(sum w_i w_j s_ij^2 * sum w_i w_j t_ij^2). A row's mid-rank in
+    it is, up to a constant, half of sum_j w_j s_ij, and Spearman's rho is the weighted correlation of these, whose
+    weighted means are 0. So a thousand resamples are a few matrix products. Copies of a row are ties in x and in y,
+    which tau-b does not count.
+    """
 
     def __init__(self, rows: int, resamples: int = 1000, seed: int = 0) -> None:
         drawn = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), size=resamples)
@@ -62,10 +59,10 @@ class Resamples:
 
     def spearman(self, x: Floats, y: Floats) -> Floats:
         """Rho from the signs of x and of y."""
-        ranks_x, ranks_y = ((self.weights @ one).astype(np.float64) for one in (x, y))
+        ranks_x, ranks_y = ((self.weights @ each).astype(np.float64) for each in (x, y))
         products = (ranks_x * ranks_y, ranks_x**2, ranks_y**2)
-        both, own_x, own_y = (np.einsum("bi,bi->b", self.weights, product) for product in products)
-        return _ratio(both, own_x * own_y)
+        xy, xx, yy = (np.einsum("bi,bi->b", self.weights, product) for product in products)
+        return _ratio(xy, xx * yy)
 
     def _total(self, matrix: Floats) -> Floats:
         """The sum of a matrix over all pairs of rows of each resample."""
@@ -77,49 +74,33 @@ def _ratio(joint: Floats, squares: Floats) -> Floats:
     return np.divide(joint, np.sqrt(squares), out=np.full_like(joint, np.nan), where=squares > 0)
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic and its bootstrap interval; both None where the statistic is not defined."""
+
+    value: float | None
+    interval: Interval | None
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether the whole interval is above 0."""
+        return self.interval is not None and self.interval[0] > 0
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Floats, level: float = 0.95) -> Estimate:
+        """From the statistic of the rows themselves and, after it, of their resamples."""
+        if not math.isfinite(values[0]):
+            return cls(None, None)
+        return cls(float(values[0]), percentiles(values[1:], level))
+
+
 def percentiles(values: Sequence[float] | Floats, level: float = 0.95) -> Interval | None:
     """The interval that holds the middle part of the values; those that are not defined are left out."""
-    known = np.asarray(values)[np.isfinite(values)]
-    if not len(known):
+    finite = np.asarray(values)[np.isfinite(values)]
+    if not len(finite):
         return None
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-Statistic = Literal["kendall", "spearman"]
-BANDS = 5
-
-
-def interval(
-    x: ArrayLike, y: ArrayLike, statistic: Statistic, seed: int = 0, resamples: int = 1000, level: float = 0.95
-) -> Interval | None:
-    """The percentile bootstrap interval of a statistic over rows; the same seed gives the same interval."""
-    if undefined(x, y):
-        return None
-    values = getattr(Resamples(len(np.asarray(x)), resamples, seed), statistic)(signs(x), signs(y))
-    return percentiles(values[1:], level)
-
-
-def partial(xy: float | None, xz: float | None, yz: float | None) -> float | None:
-    """The correlation of x and y given z, from the three correlations; None where z alone decides x or y.
-
-    >>> partial(0.25, 0.5, 0.5), partial(0.5, 1.0, 0.5)
-    (0.0, None)
-    """
-    if xy is None or xz is None or yz is None:
-        return None
-    rest = (1 - xz**2) * (1 - yz**2)
-    return (xy - xz * yz) / math.sqrt(rest) if rest > 1e-12 else None
-
-
-def partial_kendall(x: ArrayLike, y: ArrayLike, size: ArrayLike) -> float | None:
-    """Kendall's partial tau of score and accuracy given the size."""
-    return partial(kendall(x, y), kendall(x, size), kendall(y, size))
-
-
-def partial_spearman(x: ArrayLike, y: ArrayLike, size: ArrayLike) -> float | None:
-    """Spearman's partial rho of score and accuracy given the size."""
-    return partial(spearman(x, y), spearman(x, size), spearman(y, size))
 
 
 def size_bands(size: ArrayLike, bands: int = BANDS) -> NDArray[np.intp]:
@@ -142,41 +123,26 @@ def same_band(band: NDArray[np.intp]) -> Floats:
 def kendall_by_band(x: ArrayLike, y: ArrayLike, band: NDArray[np.intp], bands: int) -> list[float | None]:
     """Kendall's tau-b within each band; None for a band with fewer than two different values."""
     scores, accuracies = np.asarray(x), np.asarray(y)
-    return [kendall(scores[band == one], accuracies[band == one]) for one in range(bands)]
+    return [kendall(scores[band == number], accuracies[band == number]) for number in range(bands)]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A statistic and its bootstrap interval; both None where the statistic is not defined."""
-
-    value: float | None
-    interval: Interval | None
-
-    @property
-    def above_zero(self) -> bool:
-        """Whether the whole interval is."""
-        return self.interval is not None and self.interval[0] > 0
-
-    @classmethod
-    def of(cls, values: Sequence[float] | Floats, level: float = 0.95) -> Estimate:
-        """From the statistic of the rows themselves and, after it, of their resamples."""
-        if not math.isfinite(values[0]):
-            return cls(None, None)
-        return cls(float(values[0]), percentiles(values[1:], level))
+def partial_kendall(x: ArrayLike, y: ArrayLike, size: ArrayLike) -> float | None:
+    """Kendall's partial tau of score and accuracy given the size."""
+    return partial(kendall(x, y), kendall(x, size), kendall(y, size))
 
 
-@dataclass(frozen=True)
-class WithinBands:
-    """Tau-b over all pairs that share a band, with its interval, and tau-b of each band."""
-
-    pooled: Estimate
-    by_band: list[float | None]
+def partial_spearman(x: ArrayLike, y: ArrayLike, size: ArrayLike) -> float | None:
+    """Spearman's partial rho of score and accuracy given the size."""
+    return partial(spearman(x, y), spearman(x, size), spearman(y, size))
 
 
-def within_bands(
-    x: ArrayLike, y: ArrayLike, size: ArrayLike, bands: int = BANDS, seed: int = 0, resamples: int = 1000
-) -> WithinBands:
-    """How well x ranks y among rows of about the same size."""
-    band = size_bands(size, bands)
-    values = Resamples(len(band), resamples, seed).kendall(signs(x), signs(y), same_band(band))
-    return WithinBands(Estimate.of(values), kendall_by_band(x, y, band, bands))
+def partial(xy: float | None, xz: float | None, yz: float | None) -> float | None:
+    """The correlation of x and y given z, from the three correlations; None where z alone decides x or y.
+
+    >>> partial(0.25, 0.5, 0.5), partial(0.5, 1.0, 0.5)
+    (0.0, None)
+    """
+    if xy is None or xz is None or yz is None:
+        return None
+    rest = (1 - xz**2) * (1 - yz**2)
+    return (xy - xz * yz) / math.sqrt(rest) if rest > 1e-12 else None

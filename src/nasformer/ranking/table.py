@@ -38,78 +38,12 @@ from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch, Value
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What anyone can count without a proxy: size, depth, and the sum of each number that an arch is made of.
-# ----------------------------------------------------------------------------------------------------------------------
-
-Leaf = tuple[tuple[str, ...], float]  # names from the root down to a number, and the number
-
-
-def trivial_counts(space: Space, archs: Sequence[Arch]) -> dict[str, list[float]]:
-    """Parameters, MACs, depth and the totals of an arch's own numbers, each as one value per arch.
-
-    >>> import nasformer
-    >>> space = nasformer.get_space("autoformer-tiny")
-    >>> counts = trivial_counts(space, [space.root.smallest(), space.root.largest()])
-    >>> {name: values for name, values in counts.items() if name not in ("params", "macs")}
-    {'depth': [12.0, 14.0], 'embed_dim': [192.0, 240.0], 'num_heads': [36.0, 56.0], 'mlp_ratio': [42.0, 56.0]}
-    """
-    costs = [space.costs(arch) for arch in archs]
-    counts = {name: [float(cost[name]) for cost in costs] for name in ("params", "macs")}
-    depths = [float(depth_of(space.plan(arch))) for arch in archs]
-    if any(depths):
-        counts["depth"] = depths
-    totals = [leaf_totals(arch) for arch in archs]
-    for name in dict.fromkeys(name for total in totals for name in total):
-        # What the plan says goes before a field of the same name.
-        counts.setdefault(name, [float(total[name]) for total in totals])
-    return counts
-
-
-def depth_of(plan: Sequence[Segment]) -> int:
-    """How many segments of a plan stand among its blocks."""
-    return sum("blocks" in segment.name.split(".") for segment in plan)
-
-
-def leaf_totals(arch: Arch) -> Counter[str]:
-    """The sum of an arch's numbers by name, wherever they stand in it.
-
-    >>> leaf_totals(Arch(width=16, heads={"stage1": 2, "stage2": 4}, blocks=[{"conv": {"kernel": 3}}, {"mlp": {}}]))
-    Counter({'width': 16, 'heads': 6, 'kernel': 3})
-    """
-    totals: Counter[str] = Counter()
-    for path, number in _leaves(arch):
-        totals[_name(path)] += number  # type: ignore[assignment]  # a Counter of floats is one as well
-    return totals
-
-
-def _leaves(value: Value, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    if isinstance(value, Arch):
-        for name, part in value.items():
-            yield from _leaves(part, (*path, name))
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _leaves(item, path)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield path, value
-
-
-def _name(path: Sequence[str]) -> str:
-    """The innermost name without a number at its end: "stage1" says where, "num_heads" says what.
-
-    >>> _name(("num_heads", "stage1")), _name(("stage1", "num_heads")), _name(("heads2",))
-    ('num_heads', 'num_heads', 'heads')
-    """
-    plain = [name for name in path if not re.search(r"\d$", name)]
-    return plain[-1] if plain else re.sub(r"_?\d+$", "", path[-1]) or path[-1]
-
-
-LEAST_ROWS = 3  # with fewer there is nothing to rank
+MIN_ROWS = 3  # with fewer there is nothing to rank
 
 
 @dataclass(frozen=True)
 class Table:
-    """Archs and their accuracies by column, NaN where a row lacks it. `source` is what errors call the table."""
+    """Archs and their accuracies by column, NaN where a row lacks it. `source` is the name of the table in errors."""
 
     space: Space
     archs: list[Arch]
@@ -121,18 +55,18 @@ class Table:
     def columns(self) -> list[str]:
         return list(self.accuracy)
 
-    def known(self, target: str) -> list[int]:
-        """The rows that have the target, by number."""
+    def rows_with(self, target: str) -> list[int]:
+        """The numbers of the rows that have the target."""
         if target not in self.accuracy:
             raise UserError(f"{self.source} has no column {target!r}; it has: {', '.join(self.columns) or 'none'}")
         rows = [row for row, value in enumerate(self.accuracy[target]) if math.isfinite(value)]
-        if len(rows) < LEAST_ROWS:
-            raise UserError(f"{self.source} has {len(rows)} rows with {target!r}; ranking needs {LEAST_ROWS} or more")
+        if len(rows) < MIN_ROWS:
+            raise UserError(f"{self.source} has {len(rows)} rows with {target!r}; ranking needs {MIN_ROWS} or more")
         return rows
 
     def select(self, target: str) -> Table:
         """The table without the rows that lack the target."""
-        rows = self.known(target)
+        rows = self.rows_with(target)
         accuracy = {column: [values[row] for row in rows] for column, values in self.accuracy.items()}
         return replace(self, archs=[self.archs[row] for row in rows], accuracy=accuracy)
 
@@ -160,8 +94,8 @@ def _load(path: Path) -> dict[str, Any]:
 def _parse(content: dict[str, Any], source: str) -> Table:
     space = _space(content)
     rows = _expect(content.get("rows"), list, "rows")
-    if len(rows) < LEAST_ROWS:
-        raise UserError(f"has {len(rows)} rows; ranking needs {LEAST_ROWS} or more")
+    if len(rows) < MIN_ROWS:
+        raise UserError(f"has {len(rows)} rows; ranking needs {MIN_ROWS} or more")
     read = [_row(space, number, row) for number, row in enumerate(rows, start=1)]
     archs = [arch for arch, _ in read]
     _try_model(space, archs[0])
@@ -198,16 +132,77 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 
 
 def _try_model(space: Space, arch: Arch) -> None:
-    """Options are checked where the model is laid out: better now, with the name of the file, than later."""
+    """Plans one model: wrong options are found now, with the name of the file, and not later."""
     try:
         space.plan(arch)
     except (UserError, TypeError, ValueError, ArithmeticError) as error:
         raise UserError(f"model {dict(space.options)} does not suit {space.name}: {error}") from None
 
 
-def _expect(value: Any, kind: type, what: str) -> Any:
+def _expect(value: Any, expected: type, what: str) -> Any:
+    """The value; UserError where it is not of the expected type."""
     names: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
-    if not isinstance(value, kind):
-        found = "missing" if value is None else json.dumps(value)[:40]
-        raise UserError(f"{what} is {found}, expected {names[kind]}")
+    if not isinstance(value, expected):
+        shown = "missing" if value is None else json.dumps(value)[:40]
+        raise UserError(f"{what} is {shown}, expected {names[expected]}")
     return value
+
+
+def trivial_counts(space: Space, archs: Sequence[Arch]) -> dict[str, list[float]]:
+    """What anyone can count without a proxy: parameters, MACs, depth, and the total of each number of an arch.
+
+    >>> import nasformer
+    >>> space = nasformer.get_space("autoformer-tiny")
+    >>> counts = trivial_counts(space, [space.root.smallest(), space.root.largest()])
+    >>> {name: values for name, values in counts.items() if name not in ("params", "macs")}
+    {'depth': [12.0, 14.0], 'embed_dim': [192.0, 240.0], 'num_heads': [36.0, 56.0], 'mlp_ratio': [42.0, 56.0]}
+    """
+    costs = [space.costs(arch) for arch in archs]
+    counts = {name: [float(cost[name]) for cost in costs] for name in ("params", "macs")}
+    depths = [float(depth_of(space.plan(arch))) for arch in archs]
+    if any(depths):
+        counts["depth"] = depths
+    totals = [number_totals(arch) for arch in archs]
+    for name in dict.fromkeys(name for total in totals for name in total):
+        # A field named like a count of the plan is left out.
+        counts.setdefault(name, [float(total[name]) for total in totals])
+    return counts
+
+
+def depth_of(plan: Sequence[Segment]) -> int:
+    """The number of blocks in a plan."""
+    return sum("blocks" in segment.name.split(".") for segment in plan)
+
+
+def number_totals(arch: Arch) -> Counter[str]:
+    """The sum of an arch's numbers by name, at any level.
+
+    >>> number_totals(Arch(width=16, heads={"stage1": 2, "stage2": 4}, blocks=[{"conv": {"kernel": 3}}, {"mlp": {}}]))
+    Counter({'width': 16, 'heads': 6, 'kernel': 3})
+    """
+    totals: Counter[str] = Counter()
+    for path, number in _numbers(arch):
+        totals[_name(path)] += number  # type: ignore[assignment]  # a Counter of floats is one as well
+    return totals
+
+
+def _numbers(value: Value, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+    """All numbers in an arch, each with the names from the root down to it."""
+    if isinstance(value, Arch):
+        for name, part in value.items():
+            yield from _numbers(part, (*path, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(item, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+def _name(path: Sequence[str]) -> str:
+    """The innermost name without a number at its end: "stage1" says where, "num_heads" says what.
+
+    >>> _name(("num_heads", "stage1")), _name(("stage1", "num_heads")), _name(("heads2",))
+    ('num_heads', 'num_heads', 'heads')
+    """
+    plain = [name for name in path if not re.search(r"\d$", name)]
+    return plain[-1] if plain else re.sub(r"_?\d+$", "", path[-1]) or path[-1]

@@ -1,4 +1,4 @@
-"""A ranking in the terminal: a table of all scores, and one plain sentence for each proxy."""
+"""Printing of a ranking: a table of all scores, and one sentence for each proxy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nasformer.ranking.bench import Comparison, Ranking, Score, Versus
+from nasformer.ranking.rank import Comparison, RankedScore, Ranking, Versus
 from nasformer.ranking.statistics import Estimate
 
 COLUMNS = ("tau", "tau in size bands", "rho", "rho given size", "s a net")
@@ -40,14 +40,14 @@ def ranking_table(ranking: Ranking) -> Table:
     return table
 
 
-def _cells(score: Score, best: Sequence[float | None]) -> list[str]:
+def _cells(score: RankedScore, best: Sequence[float | None]) -> list[str]:
     taus = [_bold(estimate, top) for estimate, top in zip((score.kendall, score.within), best, strict=True)]
     seconds = "–" if score.seconds_per_net is None else f"{score.seconds_per_net:.3g}"
     return [*taus, _number(score.spearman.value), _number(score.partial_spearman), seconds]
 
 
 def _bold(estimate: Estimate, top: float | None) -> str:
-    text = escape(in_words(estimate))
+    text = escape(format_estimate(estimate))
     return f"[bold]{text}[/bold]" if estimate.value is not None and estimate.value == top else text
 
 
@@ -55,10 +55,10 @@ def _highest(estimates: Iterable[Estimate]) -> float | None:
     return max((estimate.value for estimate in estimates if estimate.value is not None), default=None)
 
 
-def in_words(estimate: Estimate) -> str:
-    """A number and its interval.
+def format_estimate(estimate: Estimate) -> str:
+    """The value and its interval.
 
-    >>> in_words(Estimate(0.634, (0.512, 0.718))), in_words(Estimate(None, None))
+    >>> format_estimate(Estimate(0.634, (0.512, 0.718))), format_estimate(Estimate(None, None))
     ('0.63 [0.51, 0.72]', '–')
     """
     if estimate.value is None or estimate.interval is None:
@@ -71,11 +71,11 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}".replace("-0.00", "0.00")
 
 
-def sentence(name: str, score: Score) -> str:
-    """What the numbers of a proxy say, such as "dss: 0.63 [0.51, 0.72] over all rows; ...; no better than params"."""
+def sentence(name: str, score: RankedScore) -> str:
+    """The numbers of a proxy in words, such as "dss: 0.63 [0.51, 0.72] over all rows; ...; no better than params"."""
     if score.reason is not None:
         return f"{name}: no ranking, {score.reason}"
-    parts = [f"{in_words(score.kendall)} over all rows", f"within size bands {in_words(score.within)}"]
+    parts = [f"{format_estimate(score.kendall)} over all rows", f"within size bands {format_estimate(score.within)}"]
     parts.append(_against(score.beats["params"]))
     best = score.beats["best_count"]
     if {best.overall.rival, best.within.rival} != {"params"}:
@@ -86,14 +86,14 @@ def sentence(name: str, score: Score) -> str:
 
 
 def _against(versus: Versus) -> str:
-    """One verdict where both agree on the same rival, else both."""
+    """One verdict where both comparisons agree on the same rival, else both."""
     first, second = versus.overall, versus.within
-    text = f"{_verdict(first)} (difference {in_words(first.difference)}"
+    text = f"{_verdict(first)} (difference {format_estimate(first.difference)}"
     if second.difference.value is None:
         return f"{text})"
     if (first.rival, first.better) == (second.rival, second.better):
-        return f"{text}, within bands {in_words(second.difference)})"
-    return f"{text}), within bands {_verdict(second)} (difference {in_words(second.difference)})"
+        return f"{text}, within bands {format_estimate(second.difference)})"
+    return f"{text}), within bands {_verdict(second)} (difference {format_estimate(second.difference)})"
 
 
 def _verdict(comparison: Comparison) -> str:

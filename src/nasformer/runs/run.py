@@ -22,7 +22,6 @@ from nasformer.data.streaming import StreamingFolder
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.options import SpaceOptions
-from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space
 from nasformer.families.storage import save_model
 from nasformer.latency.lookup import with_profile
@@ -135,12 +134,10 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
 
 def asked_space(command: SpaceOptions, folder: RunFolder | None = None) -> Space:
     """The space that was named, or the one that the folder's supernet has."""
-    if command.space:
-        return get_space(command.space, **command.model_options())
     supernet = getattr(command, "supernet", None) or (folder.supernet if folder else None)
-    if supernet and Path(supernet).is_dir():
+    if not command.space and supernet and Path(supernet).is_dir():
         return load_supernet(supernet).space
-    raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
+    return command.chosen_space()
 
 
 class Run:
@@ -254,7 +251,7 @@ class Run:
 
     @property
     def image_facts(self) -> dict[str, Any]:
-        """What a model must know of its images: how they are prepared and normalised, and the names of their classes."""
+        """What a model must know of its images: how they are prepared, and the names of their classes."""
         batches = self.batches
         facts = {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
         return {**facts, "preprocessing": to_json(batches.preprocessing)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -21,3 +23,14 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device(name)
     except RuntimeError:
         raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from None
+
+
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Runs each operation on the CPU on so many threads, and restores the number that was set before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

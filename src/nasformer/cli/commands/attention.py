@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nasformer.cli.tables import print_json, print_table
 from nasformer.data.options import DataOptions
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, Query
     from nasformer.data.loaders import BatchSource
     from nasformer.families.base import Backbone
+    from nasformer.runs.predict import ModelInput
 
 MOST = 3
 """Pairs of heads that are printed."""
@@ -46,30 +47,17 @@ class AttentionCommand(DataOptions):
     """the picture to write: .png or .svg"""
 
 
-class ModelInput(NamedTuple):
-    """One image as the model sees it, [1, channels, rows, columns], and how it was normalised."""
-
-    x: Tensor
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @property
-    def pixels(self) -> Tensor:
-        """[channels, rows, columns] in 0..1."""
-        mean, std = self.x.new_tensor([self.mean, self.std]).view(2, -1, 1, 1).cpu()
-        return (self.x[0].cpu() * std + mean).clamp(0, 1)
-
-
 def attention(options: AttentionCommand, as_json: bool) -> None:
     from nasformer.attention.maps import attention_maps
     from nasformer.families.storage import load_model
+    from nasformer.runs.predict import image_input
     from nasformer.runs.single import model_folder
     from nasformer.utils.device import choose_device
 
     check(options)
     folder, query = model_folder(Path(options.model)), parse_query(options.query)
     model = load_model(folder).to(choose_device(options.device))
-    shown = from_data(options, folder, model) if options.data else from_file(Path(options.image), folder, model)
+    shown = from_data(options, folder, model) if options.data else image_input(Path(options.image), folder, model)
     maps = attention_maps(model, shown.x, options.block)
     query = query or (maps.grid[0] // 2, maps.grid[1] // 2)
     draw(maps, shown, query, options)
@@ -99,39 +87,11 @@ def parse_query(text: str) -> Query | None:
     return int(found[1]), int(found[2])
 
 
-def from_file(path: Path, folder: Path, model: Backbone) -> ModelInput:
-    """An image file, prepared as evaluation does."""
-    import torch
-
-    from nasformer.data.decode import BadImage, channels_first, check_channels, read_image
-    from nasformer.data.images import normalise
-    from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
-    from nasformer.families.storage import input_shape
-    from nasformer.results.folder import RunFolder
-    from nasformer.runs.data import for_channels
-
-    channels, rows, columns = input_shape(model)
-    facts = RunFolder(folder).facts("mean", "std")
-    if rows != columns:
-        raise UserError(f"{folder} is for images of {rows} x {columns} pixels; files can be shown to square ones only")
-    if facts.keys() != {"mean", "std"}:
-        raise UserError(f"{folder} does not say how images are normalised; show one of its data: --data DATA --index N")
-    if not path.is_file():
-        raise UserError(f"there is no image {path}; check the path")
-    try:
-        image = read_image(str(path), check_channels(channels))
-    except BadImage as error:
-        raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
-    crop_pct = 1.0 if image.size == (rows, rows) else CROP_PCT
-    pixels = torch.from_numpy(channels_first(resize_and_crop(image, (rows, rows), crop_pct)))[None]
-    mean, std = (for_channels(facts[name], channels) for name in ("mean", "std"))
-    return ModelInput(normalise(pixels, mean, std), mean, std)
-
-
 def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:
     """A test image of a data set."""
     from nasformer.results.folder import RunFolder
     from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+    from nasformer.runs.predict import ModelInput
     from nasformer.train.distributed import World
     from nasformer.utils.device import choose_device
 

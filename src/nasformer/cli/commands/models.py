@@ -1,8 +1,8 @@
-"""Commands for one model: retrain, finetune, extract, export and evaluate."""
+"""Commands for one model: retrain, finetune, extract, export, evaluate and predict."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -68,6 +68,27 @@ class EvaluateCommand(DataOptions):
     """a folder for evaluation.json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
 
 
+@dataclass
+class PredictCommand:
+    """Class names with probabilities for image files."""
+
+    positional: ClassVar = ("model", "images")
+    example: ClassVar = "nasformer predict runs/mine photo1.jpg photo2.jpg"
+
+    model: str = ""
+    """a run folder with a model in it, or a folder that `nasformer extract` or `nasformer export` wrote"""
+    images: list[str] = field(default_factory=list)
+    """the image files"""
+    top: int = 5
+    """how many classes to name"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise UserError(f"top is {self.top}; give 1 or more")
+
+
 def retrain(options: RetrainCommand, as_json: bool) -> None:
     from nasformer.runs.single import retrain_run
 
@@ -98,13 +119,12 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     from nasformer.families.storage import save_model
     from nasformer.results.folder import RunFolder, check_output
     from nasformer.runs import single
-    from nasformer.runs.run import asked_space
 
     if not options.run or not options.to:
         raise UserError("say what to extract from and where to: nasformer extract RUN --to FOLDER")
     target = check_output(options.to, "model.safetensors", option="--to")
     folder = RunFolder(options.run)
-    supernet = single.find_supernet(folder.path, asked_space(options) if options.space else None)
+    supernet = single.find_supernet(folder.path, options.chosen_space() if options.space else None)
     arch = supernet.space.arch(options.arch) if options.arch else folder.winner()
     facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on")
     save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
@@ -148,4 +168,18 @@ def evaluate(options: EvaluateCommand, as_json: bool) -> None:
         return print_json({**confusion.scores, "worst": [asdict(score) for score in worst]})
     print(f"{options.split}: top-1 {confusion.scores['accuracy']:.2%}, top-5 {confusion.scores['top5']:.2%}")
     print("worst: " + ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in worst))
+    return None
+
+
+def predict(options: PredictCommand, as_json: bool) -> None:
+    from nasformer.runs.predict import predict
+
+    if not options.model or not options.images:
+        raise UserError("say which model and images: nasformer predict RUN IMAGE [IMAGE ...]")
+    predictions = predict(options.model, options.images, options.top, options.device)
+    if as_json:
+        return print_json([asdict(prediction) for prediction in predictions])
+    for prediction in predictions:
+        pairs = zip(prediction.classes, prediction.probabilities, strict=True)
+        print(f"{prediction.file}: " + ", ".join(f"{name} {probability:.1%}" for name, probability in pairs))
     return None

@@ -54,11 +54,10 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
     from nasformer.latency.measure import describe_machine
     from nasformer.latency.profile import MAX_ERROR
     from nasformer.latency.profiler import make_profile
-    from nasformer.runs.run import asked_space
     from nasformer.utils.device import choose_device
     from nasformer.utils.progress import say
 
-    space, device = asked_space(options), choose_device(options.device)
+    space, device = options.chosen_space(), choose_device(options.device)
     settings = (device.type, options.backend, options.batch_size, options.threads)
     path = Path(options.out or default_path(space, *settings))
     check_replaceable(path, space, describe_machine(device, options.backend), *settings)

@@ -88,11 +88,11 @@ def proxies(options: ProxiesCommand, as_json: bool) -> None:
 
 
 def score(options: ScoreCommand, as_json: bool) -> None:
-    from nasformer.runs.run import asked_space, make_scorer
+    from nasformer.runs.run import make_scorer
 
     if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
-    space = asked_space(options)
+    space = options.chosen_space()
     arch = space.arch(options.arch)
     scorer = make_scorer(options, space)
     scores = scorer.score(arch)
@@ -125,8 +125,8 @@ def rank(options: RankCommand, as_json: bool) -> None:
 
 
 def rank_in(options: RankCommand, folder: Path | None, as_json: bool) -> None:
-    from nasformer.ranking.bench import rank
     from nasformer.ranking.plot import plot_ranking
+    from nasformer.ranking.rank import rank
     from nasformer.ranking.table import read_table
     from nasformer.ranking.view import print_ranking
     from nasformer.utils.files import write_json
@@ -147,7 +147,7 @@ def score_table(
     options: RankCommand, table: Table, folder: Path | None
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """The scores of all nets by proxy, and the mean time that one took."""
-    from nasformer.proxies.core import get_proxies
+    from nasformer.proxies.registry import get_proxies
 
     names = [proxy.name for proxy in get_proxies(options.proxy)]
     kept = folder / "scores" if folder else None

@@ -114,11 +114,10 @@ def example_expression(space: Space) -> str:
 
 
 def cost(options: CostCommand, as_json: bool) -> None:
-    from nasformer.runs.run import asked_space
 
     if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
-    space = asked_space(options)
+    space = options.chosen_space()
     costs = space.costs(space.arch(options.arch))
     if as_json:
         return print_json(costs)
@@ -132,11 +131,10 @@ def sample(options: SampleCommand, as_json: bool) -> None:
     import random
 
     from nasformer.latency.lookup import with_profile
-    from nasformer.runs.run import asked_space
     from nasformer.space.feasible import check_satisfiable, sample_feasible
 
     windows = options.budget().windows()
-    space, _ = with_profile(asked_space(options), options)
+    space, _ = with_profile(options.chosen_space(), options)
     check_satisfiable(space.root, space.costs, windows)
     rng = random.Random(options.seed)
     for _ in range(options.n):

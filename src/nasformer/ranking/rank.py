@@ -1,4 +1,4 @@
-"""The bench: every score against the accuracies, against the parameter count and against the best trivial count.
+"""Ranking by scores: each against the accuracies, against the parameter count and against the best trivial count.
 
 Comparisons are paired: a score and its rival are ranked on the same rows and on the same resamples of them, which takes
 out most of the noise that they share.
@@ -13,14 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from nasformer.ranking import statistics
-from nasformer.ranking.statistics import BANDS, Estimate, Floats, Interval, Resamples, signs
-from nasformer.ranking.table import LEAST_ROWS, Table, trivial_counts
+from nasformer.ranking.statistics import (
+    BANDS,
+    Estimate,
+    Floats,
+    Interval,
+    Resamples,
+    kendall_by_band,
+    partial_kendall,
+    partial_spearman,
+    same_band,
+    signs,
+    size_bands,
+)
+from nasformer.ranking.table import MIN_ROWS, Table, trivial_counts
 from nasformer.utils.rank_correlation import undefined
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the ranking bench found, as plain values ready for JSON: None where a number is not defined, never NaN.
-# ----------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,13 @@ class Comparison:
     """Tau of a score, and that less tau of its rival on the same rows, resampled together."""
 
     rival: str
-    own: Estimate
+    tau: Estimate
     difference: Estimate
 
     @property
     def better(self) -> bool:
         """Better than the rival and than chance: to be above a rival that ranks the wrong way round means little."""
-        return self.difference.above_zero and self.own.above_zero
+        return self.difference.above_zero and self.tau.above_zero
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -57,7 +64,7 @@ class Versus:
 
 
 @dataclass(frozen=True)
-class Score:
+class RankedScore:
     """How one score ranks. `reason` says why numbers are missing, where they are."""
 
     kendall: Estimate
@@ -97,10 +104,11 @@ class Ranking:
     target: str
     space: str
     bands: int
-    proxies: Mapping[str, Score]
-    counts: Mapping[str, Score]
+    proxies: Mapping[str, RankedScore]
+    counts: Mapping[str, RankedScore]
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON: None where a number is not defined, never NaN."""
         return {
             "n": self.n,
             "target": self.target,
@@ -130,49 +138,76 @@ def rank(
     Args:
         target: The column of accuracies. Rows that lack it are left out, here and in the scores.
         scores: Higher is better; one value for each row of the table, not finite where there is none.
-        seconds_per_net: What a score cost, where that is known.
+        seconds_per_net: How long a score took, where that is known.
     """
     for name, values in scores.items():
         if len(values) != len(table.archs):
             raise ValueError(f"{name} has {len(values)} scores for {len(table.archs)} rows")
-    rows = table.known(target)
-    known = table.select(target)
-    bench = Bench(known, target, bands, resamples, seed)
+    rows = table.rows_with(target)
+    ranker = _Ranker(table.select(target), target, bands, resamples, seed)
     seconds = seconds_per_net or {}
     proxies = {
-        name: bench.judge(np.asarray(values, dtype=np.float64)[rows], seconds.get(name))
+        name: ranker.rank(np.asarray(values, dtype=np.float64)[rows], seconds.get(name))
         for name, values in scores.items()
     }
-    counts = {name: bench.judge(values) for name, values in bench.counts.items()}
+    counts = {name: ranker.rank(values) for name, values in ranker.counts.items()}
     return Ranking(len(rows), target, table.space.name, bands, proxies, counts)
 
 
+class _Ranker:
+    """The accuracies of a table and its trivial counts, ready to rank by scores."""
+
+    def __init__(self, table: Table, target: str, bands: int, resamples: int, seed: int) -> None:
+        self.accuracy = np.asarray(table.accuracy[target])
+        self.counts = {name: np.asarray(values) for name, values in trivial_counts(table.space, table.archs).items()}
+        self.bands, self.resamples, self.seed = bands, resamples, seed
+        self._rows: dict[bytes, _Rows] = {}
+
+    def rank(self, values: Floats, seconds: float | None = None) -> RankedScore:
+        finite = np.isfinite(values)
+        missing = int(np.sum(~finite))
+        if len(values) - missing < MIN_ROWS:
+            return self._too_few(len(values) - missing, missing, seconds)
+        return self._select(finite).rank(values[finite], missing, seconds)
+
+    def _too_few(self, finite: int, missing: int, seconds: float | None) -> RankedScore:
+        none, nan = Estimate(None, None), np.full(self.resamples + 1, np.nan)
+        beats = self._select(np.full(len(self.accuracy), True)).beats(_Taus(nan, nan))
+        reason = f"{finite} finite scores are too few to rank"
+        return RankedScore(none, none, none, [None] * self.bands, None, None, seconds, missing, beats, reason)
+
+    def _select(self, kept: np.ndarray) -> _Rows:
+        """Some rows, prepared once for all scores that have them."""
+        key = kept.tobytes()
+        if key not in self._rows:
+            counts = {name: values[kept] for name, values in self.counts.items()}
+            self._rows[key] = _Rows(self.accuracy[kept], counts, self.bands, self.resamples, self.seed)
+        return self._rows[key]
+
+
 @dataclass(frozen=True)
-class Taus:
+class _Taus:
     """Kendall's tau of a score on some rows and on all resamples of them."""
 
     overall: Floats
     within: Floats
 
 
-class Rows:
-    """Some rows of a table: accuracies, counts, size bands and resamples, made once for all scores that have them."""
+class _Rows:
+    """Some rows of a table: accuracies, counts, size bands and resamples."""
 
     def __init__(self, accuracy: Floats, counts: Mapping[str, Floats], bands: int, resamples: int, seed: int) -> None:
         self.accuracy, self.size, self.bands = accuracy, counts["params"], bands
-        self.band = statistics.size_bands(self.size, bands)
+        self.band = size_bands(self.size, bands)
         self.resamples = Resamples(len(accuracy), resamples, seed)
-        self._accuracy_signs, self._same_band = signs(accuracy), statistics.same_band(self.band)
+        self._accuracy_signs, self._same_band = signs(accuracy), same_band(self.band)
         self.counts = {name: self.taus(values) for name, values in counts.items()}
 
-    def taus(self, score: Floats) -> Taus:
-        own, other = signs(score), self._accuracy_signs
-        return Taus(self.resamples.kendall(own, other), self.resamples.kendall(own, other, self._same_band))
+    def taus(self, score: Floats) -> _Taus:
+        x, y = signs(score), self._accuracy_signs
+        return _Taus(self.resamples.kendall(x, y), self.resamples.kendall(x, y, self._same_band))
 
-    def spearman(self, score: Floats) -> Floats:
-        return self.resamples.spearman(signs(score), self._accuracy_signs)
-
-    def beats(self, taus: Taus) -> dict[str, Versus]:
+    def beats(self, taus: _Taus) -> dict[str, Versus]:
         """The score against the parameter count, and against the count that is best, over all rows and in bands."""
         overall = {name: count.overall for name, count in self.counts.items()}
         within = {name: count.within for name, count in self.counts.items()}
@@ -185,50 +220,20 @@ class Rows:
             for name, (first, second) in rivals.items()
         }
 
-    def score(self, values: Floats, missing: int, seconds: float | None) -> Score:
+    def rank(self, values: Floats, missing: int, seconds: float | None) -> RankedScore:
         taus = self.taus(values)
-        return Score(
+        return RankedScore(
             kendall=Estimate.of(taus.overall),
-            spearman=Estimate.of(self.spearman(values)),
+            spearman=Estimate.of(self.resamples.spearman(signs(values), self._accuracy_signs)),
             within=Estimate.of(taus.within),
-            by_band=statistics.kendall_by_band(values, self.accuracy, self.band, self.bands),
-            partial_kendall=statistics.partial_kendall(values, self.accuracy, self.size),
-            partial_spearman=statistics.partial_spearman(values, self.accuracy, self.size),
+            by_band=kendall_by_band(values, self.accuracy, self.band, self.bands),
+            partial_kendall=partial_kendall(values, self.accuracy, self.size),
+            partial_spearman=partial_spearman(values, self.accuracy, self.size),
             seconds_per_net=seconds,
             missing=missing,
             beats=self.beats(taus),
             reason=undefined(values, self.accuracy),
         )
-
-
-class Bench:
-    """The accuracies of a table and its trivial counts, ready to judge scores."""
-
-    def __init__(self, table: Table, target: str, bands: int, resamples: int, seed: int) -> None:
-        self.accuracy = np.asarray(table.accuracy[target])
-        self.counts = {name: np.asarray(values) for name, values in trivial_counts(table.space, table.archs).items()}
-        self.bands, self.resamples, self.seed = bands, resamples, seed
-        self._rows: dict[bytes, Rows] = {}
-
-    def judge(self, values: Floats, seconds: float | None = None) -> Score:
-        finite = np.isfinite(values)
-        missing = int(np.sum(~finite))
-        if len(values) - missing < LEAST_ROWS:
-            return self._nothing(len(values) - missing, missing, seconds)
-        return self._on(finite).score(values[finite], missing, seconds)
-
-    def _nothing(self, known: int, missing: int, seconds: float | None) -> Score:
-        none, nowhere = Estimate(None, None), np.full(self.resamples + 1, np.nan)
-        beats = self._on(np.full(len(self.accuracy), True)).beats(Taus(nowhere, nowhere))
-        reason = f"{known} finite scores are too few to rank"
-        return Score(none, none, none, [None] * self.bands, None, None, seconds, missing, beats, reason)
-
-    def _on(self, kept: np.ndarray) -> Rows:
-        key = kept.tobytes()
-        if key not in self._rows:
-            counts = {name: values[kept] for name, values in self.counts.items()}
-            self._rows[key] = Rows(self.accuracy[kept], counts, self.bands, self.resamples, self.seed)
-        return self._rows[key]
 
 
 def _best(taus: Mapping[str, Floats]) -> str:

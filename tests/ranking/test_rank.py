@@ -14,14 +14,14 @@ from scipy import stats
 
 from families.small import golden, golden_path
 from nasformer.errors import UserError
-from nasformer.ranking.bench import Ranking, rank
 from nasformer.ranking.plot import PANELS, plot_ranking, ranking_figure
-from nasformer.ranking.statistics import interval, partial_kendall, within_bands
+from nasformer.ranking.rank import Ranking, rank
+from nasformer.ranking.statistics import kendall_by_band, partial_kendall, size_bands
 from nasformer.ranking.table import read_table, trivial_counts
 from nasformer.ranking.view import print_ranking, sentence
 from nasformer.utils.rank_correlation import kendall
 
-from .tables import made_up, noise
+from .tables import interval, made_up, noise, within
 
 ROWS = 200
 TABLE, SIZE, SIGNAL = made_up(ROWS)
@@ -75,8 +75,8 @@ def test_numbers_are_those_of_the_statistics(ranking: Ranking) -> None:
     assert score.kendall.interval == pytest.approx(interval(x, y, "kendall", seed=0, resamples=400))
     assert score.spearman.interval == pytest.approx(interval(x, y, "spearman", seed=0, resamples=400))
     assert score.partial_kendall == pytest.approx(partial_kendall(x, y, SIZE))
-    within = within_bands(x, y, SIZE, resamples=400)
-    assert (score.within, score.by_band) == (within.pooled, within.by_band)
+    band = size_bands(SIZE)
+    assert (score.within, score.by_band) == (within(x, y, band, resamples=400), kendall_by_band(x, y, band, bands=5))
 
 
 def test_a_noisy_copy_of_the_size_knows_nothing_more(content: dict[str, Any]) -> None:

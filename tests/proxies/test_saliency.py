@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.proxies.core import Inapplicable, Probe, noise_probe
-from nasformer.proxies.gradient import CHUNK, cross_entropy_gradients, grad_norm, grasp, plain, snip
-from nasformer.proxies.zico import zico
+from nasformer.proxies.gradients import CHUNK, cross_entropy_gradients
+from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.registry import Inapplicable
+from nasformer.proxies.saliency import grad_norm, grasp, plain, snip, zico
 
 Array = np.ndarray
 Score = Callable[[nn.Module, Probe], float]

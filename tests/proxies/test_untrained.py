@@ -1,4 +1,4 @@
-"""Fresh layers: the same for the same seed, nested, with the spread of a layer of their own size, and never spoilt."""
+"""Untrained layers: the same for the same seed, nested, spread like a layer of their own size, and never changed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from nasformer.families.pit import declare as declare_pit
 from nasformer.families.registry import get_space
 from nasformer.families.segment import Segment
 from nasformer.families.space import Space
-from nasformer.proxies import fresh as module
-from nasformer.proxies.fresh import FreshLayers
+from nasformer.proxies import untrained as module
+from nasformer.proxies.parts import record_calls, reset_gains
+from nasformer.proxies.untrained import UntrainedLayers
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
+
+from .spaces import SPACES as TINY
+from .spaces import members
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 PIT = replace(
@@ -48,7 +52,7 @@ def spread(weight: Tensor) -> float:
 
 def test_the_same_seed_the_same_weights() -> None:
     arch, larger = SPACE.sample(0), SPACE.root.largest()
-    first, again, other = (FreshLayers(SPACE, seed) for seed in (1, 1, 2))
+    first, again, other = (UntrainedLayers(SPACE, seed) for seed in (1, 1, 2))
     again.model(larger)  # what was made before does not matter
     tiny.assert_same(again.model(arch), first.model(arch))
     assert not torch.equal(other.model(arch).get_parameter(HEAD), first.model(arch).get_parameter(HEAD))
@@ -56,12 +60,12 @@ def test_the_same_seed_the_same_weights() -> None:
 
 @pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
 def test_archs_share_the_layers_that_they_have_in_common(space: Space) -> None:
-    fresh = FreshLayers(space)
-    archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(8))]
+    layers = UntrainedLayers(space)
+    archs = [space.root.smallest(), space.root.largest(), *(space.sample(seed) for seed in range(6))]
     seen: dict[Segment, dict[str, Tensor]] = {}
     shared = 0
     for arch in archs:
-        model = fresh.model(arch)
+        model = layers.model(arch)
         for segment in space.plan(arch):
             layer = model.get_submodule(segment.name)
             shared += segment in seen
@@ -71,7 +75,7 @@ def test_archs_share_the_layers_that_they_have_in_common(space: Space) -> None:
 
 def test_each_place_has_weights_of_its_own() -> None:
     """Also where the kind of layer is the same."""
-    model = FreshLayers(SPACE).model(net(2, 2, 2))
+    model = UntrainedLayers(SPACE).model(net(2, 2, 2))
     for name in ("attn.qkv.weight", "mlp.fc1.weight", "attn.rel_pos_k.vertical"):
         found = [block for key, block in model.state_dict().items() if key.startswith("blocks") and key.endswith(name)]
         assert not any(torch.equal(a, b) for a, b in pairwise(found))
@@ -89,8 +93,8 @@ def sliced(name: str, largest: Tensor, shape: torch.Size) -> Tensor:
 
 @pytest.mark.parametrize("space", [SPACE, PIT], ids=lambda space: space.name)
 def test_a_small_layer_is_a_slice_of_a_large_one_up_to_a_factor(space: Space) -> None:
-    fresh = FreshLayers(space, seed=3)
-    small, large = fresh.model(space.root.smallest()), dict(fresh.model(space.root.largest()).named_parameters())
+    layers = UntrainedLayers(space, seed=3)
+    small, large = layers.model(space.root.smallest()), dict(layers.model(space.root.largest()).named_parameters())
     smaller = 0
     for name, weight in small.named_parameters():
         expected = sliced(name, large[name], weight.shape)
@@ -118,7 +122,9 @@ def test_weights_have_the_spread_of_a_layer_of_their_size(extreme: str) -> None:
     torch.manual_seed(7)
     built = dict(PIT.build(arch).named_parameters())
     plain = plain_slices(PIT, arch)
-    found = {name: weight for name, weight in FreshLayers(PIT).model(arch).named_parameters() if weight.numel() > MANY}
+    found = {
+        name: weight for name, weight in UntrainedLayers(PIT).model(arch).named_parameters() if weight.numel() > MANY
+    }
     assert len(found) > 10
     for name, weight in found.items():
         assert spread(weight) == pytest.approx(spread(built[name]), rel=0.06), name
@@ -130,7 +136,7 @@ def test_weights_have_the_spread_of_a_layer_of_their_size(extreme: str) -> None:
 @pytest.mark.parametrize("extreme", ["smallest", "largest"])
 def test_constants_stay(space: Space, extreme: str) -> None:
     arch = getattr(space.root, extreme)()
-    model, built = FreshLayers(space).model(arch), dict(space.build(arch).named_parameters())
+    model, built = UntrainedLayers(space).model(arch), dict(space.build(arch).named_parameters())
     constants = {name for name, weight in built.items() if spread(weight) == 0}
     zero = {name for name in constants if name.endswith("bias")}
     assert "head.fc.bias" in zero
@@ -145,16 +151,58 @@ def test_constants_stay(space: Space, extreme: str) -> None:
             assert spread(weight) > 0, name
 
 
+def is_gain(name: str) -> bool:
+    return "gamma" in name or ("norm" in name and name.endswith("weight"))
+
+
+def test_gains_that_start_near_zero_are_one() -> None:
+    """Of every kind, whichever layer they belong to; or the score of an untrained net would not see the branch."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gamma_1, self.layer_scale = (nn.Parameter(torch.full((3,), 1e-6)) for _ in range(2))
+            self.norms = nn.ModuleList([nn.BatchNorm2d(3), nn.LayerNorm(3), nn.GroupNorm(1, 3), nn.RMSNorm(3)])
+            self.linear = nn.Linear(3, 3)
+
+    net = Scaled()
+    weight = net.linear.weight.detach().clone()
+    for norm in net.norms:
+        nn.init.zeros_(norm.weight)
+    reset_gains(net)
+    gains = [net.gamma_1, net.layer_scale, *(norm.weight for norm in net.norms)]
+    assert all((gain == 1).all() for gain in gains)
+    assert torch.equal(net.linear.weight, weight)
+
+
+def test_batch_norms_have_the_statistics_of_noise() -> None:
+    """With a mean of 0 and a variance of 1 they would do nothing, and what enters them is far smaller than that."""
+    space = TINY["esformer"]
+    arch = members(space, {})[-1]
+    layers = UntrainedLayers(space)
+    model, again = layers.model(arch), layers.model(arch)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert norms
+    assert all(norm.running_var.mean() < 0.5 for norm in norms)
+    with record_calls(model, lambda name, module: isinstance(module, nn.BatchNorm2d)) as calls:
+        model(images(space, batch=8, seed=5))
+    assert all(0.5 < call.output.std() < 2 for call in calls)
+    tiny.assert_same(again, model)
+    assert not any(module.training for module in model.modules())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(family: str) -> None:
     space = FAMILIES[family]
-    fresh, arch = FreshLayers(space), space.root.smallest()
-    model, built = fresh.model(arch), space.build(arch)
+    layers, arch = UntrainedLayers(space), space.root.smallest()
+    model, built = layers.model(arch), space.build(arch)
     assert {name: value.shape for name, value in model.state_dict().items()} == {
         name: value.shape for name, value in built.state_dict().items()
     }
     for (name, weight), other in zip(model.named_parameters(), built.parameters(), strict=True):
-        if other.min() == other.max():
+        if is_gain(name):
+            assert (weight == 1).all(), name
+        elif other.min() == other.max():
             assert torch.equal(weight, other), name
         elif weight.numel() > MANY:
             assert spread(weight) == pytest.approx(spread(other), rel=0.08), name
@@ -168,7 +216,7 @@ def test_every_family(family: str) -> None:
 
 def test_a_larger_net_has_layers_of_its_own() -> None:
     preset = SPACE.presets["autoformer-t"]
-    first, again, other = (FreshLayers(SPACE, seed).model(preset) for seed in (0, 0, 1))
+    first, again, other = (UntrainedLayers(SPACE, seed).model(preset) for seed in (0, 0, 1))
     assert sum(weight.numel() for weight in first.parameters()) == SPACE.cost(preset).params
     tiny.assert_same(again, first)
     assert not torch.equal(other.get_parameter(HEAD), first.get_parameter(HEAD))
@@ -180,10 +228,10 @@ def test_a_larger_net_has_layers_of_its_own() -> None:
 
 
 def test_only_the_layers_that_do_not_fit_are_its_own() -> None:
-    fresh, largest = FreshLayers(SPACE), SPACE.root.largest()
+    layers, largest = UntrainedLayers(SPACE), SPACE.root.largest()
     blocks = largest.to_dict()["blocks"]
     deeper = Arch.from_dict({**largest.to_dict(), "blocks": [*blocks, blocks[0]]})
-    model, inside = fresh.model(deeper), fresh.model(largest)
+    model, inside = layers.model(deeper), layers.model(largest)
     for name, weight in inside.named_parameters():
         assert torch.equal(model.get_parameter(name), weight), name
     queries = [model.get_parameter(f"blocks.{index}.attn.qkv.weight") for index in range(len(blocks) + 1)]
@@ -194,42 +242,42 @@ def test_only_the_layers_that_do_not_fit_are_its_own() -> None:
 
 
 def test_no_more_is_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIMIT", 30_000)
-    fresh = FreshLayers(SPACE)
+    monkeypatch.setattr(module, "CACHED_PARAMETERS", 30_000)
+    layers = UntrainedLayers(SPACE)
     segments = list(dict.fromkeys(segment for seed in range(6) for segment in SPACE.plan(SPACE.sample(seed))))
     first: dict[Segment, dict[str, Tensor]] = {}
     for segment in segments:
-        first[segment] = weights(fresh.layer(segment))
-        kept = sum(weight.numel() for layer in fresh.layers.values() for weight in layer.parameters())
-        assert fresh.kept == kept
-        assert kept <= 30_000 or list(fresh.layers) == [segment]
-        assert segment in fresh.layers
-    assert len(fresh.layers) < len(segments) / 2
+        first[segment] = weights(layers.layer(segment))
+        kept = sum(weight.numel() for layer in layers.cache.values() for weight in layer.parameters())
+        assert layers.cached_parameters == kept
+        assert kept <= 30_000 or list(layers.cache) == [segment]
+        assert segment in layers.cache
+    assert len(layers.cache) < len(segments) / 2
     for segment in segments:  # those that were dropped are made again, the same
-        tiny.assert_same(fresh.layer(segment), first[segment])
+        tiny.assert_same(layers.layer(segment), first[segment])
 
 
 def test_what_was_used_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = SPACE.plan(net(2, 2, 2))
     a, b, c = (segment for segment in plan if segment.name.startswith("blocks"))
-    monkeypatch.setattr(module, "LIMIT", 2 * a.cost().params)
-    fresh = FreshLayers(SPACE)
+    monkeypatch.setattr(module, "CACHED_PARAMETERS", 2 * a.cost().params)
+    layers = UntrainedLayers(SPACE)
     for segment in (a, b, a, c):
-        fresh.layer(segment)
-    assert list(fresh.layers) == [a, c]
+        layers.layer(segment)
+    assert list(layers.cache) == [a, c]
 
 
 def test_a_layer_larger_than_the_limit_is_used_and_dropped_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = FreshLayers(SPACE).model(SPACE.sample(0))
-    monkeypatch.setattr(module, "LIMIT", 1)
-    fresh = FreshLayers(SPACE)
-    tiny.assert_same(fresh.model(SPACE.sample(0)), expected)
-    assert len(fresh.layers) == 1
+    expected = UntrainedLayers(SPACE).model(SPACE.sample(0))
+    monkeypatch.setattr(module, "CACHED_PARAMETERS", 1)
+    layers = UntrainedLayers(SPACE)
+    tiny.assert_same(layers.model(SPACE.sample(0)), expected)
+    assert len(layers.cache) == 1
 
 
 def test_a_model_is_a_private_copy() -> None:
-    fresh, arch = FreshLayers(SPACE), SPACE.sample(0)
-    model = fresh.model(arch)
+    layers, arch = UntrainedLayers(SPACE), SPACE.sample(0)
+    model = layers.model(arch)
     before = weights(model)
     assert all(weight.requires_grad for weight in model.parameters())
     model.train()
@@ -237,11 +285,11 @@ def test_a_model_is_a_private_copy() -> None:
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(5.0)
-    after = fresh.model(arch)
+    after = layers.model(arch)
     tiny.assert_same(after, before)
     assert not any(part.training for part in after.modules())
     assert all(weight.grad is None for weight in after.parameters())
-    for layer in fresh.layers.values():
+    for layer in layers.cache.values():
         assert not any(weight.requires_grad or weight.grad is not None for weight in layer.parameters())
         assert not any(part.training for part in layer.modules())
 
@@ -249,7 +297,7 @@ def test_a_model_is_a_private_copy() -> None:
 def test_no_global_chance() -> None:
     torch.manual_seed(4)
     dice = torch.get_rng_state()
-    fresh = FreshLayers(SPACE)
+    layers = UntrainedLayers(SPACE)
     for arch in (SPACE.sample(0), SPACE.presets["autoformer-t"]):
-        fresh.model(arch)
+        layers.model(arch)
     assert torch.equal(torch.get_rng_state(), dice)

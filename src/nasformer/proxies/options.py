@@ -1,0 +1,36 @@
+"""Options of the commands that score by proxies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nasformer.errors import UserError
+
+MAX_PROBE_SIZE = 4096
+
+
+@dataclass
+class ProbeOptions:
+    """What proxies are shown, and how often."""
+
+    proxy: str = ""
+    """training-free scores, such as dss or dss,naswot; see `nasformer proxies`"""
+    repeats: int = 1
+    """seeds to average over, each with other weights and another batch"""
+    probe_size: int = 64
+    """images of the batch that is shown"""
+    probe_img_size: int | None = None
+    """side of these images, where smaller ones will do; costs stay those of the model's own size"""
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise UserError(f"repeats is {self.repeats}; give 1 or more")
+        if not 1 <= self.probe_size <= MAX_PROBE_SIZE:
+            raise UserError(f"probe_size is {self.probe_size}; give 1 to {MAX_PROBE_SIZE} images")
+        if self.probe_img_size is not None and self.probe_img_size < 1:
+            raise UserError(f"probe_img_size is {self.probe_img_size}; give a side of 1 pixel or more")
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+
+    def probing(self) -> dict[str, int | None]:
+        """The arguments of a `Scorer`."""
+        return {"repeats": self.repeats, "batch_size": self.probe_size, "img_size": self.probe_img_size}

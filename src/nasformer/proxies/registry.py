@@ -1,0 +1,142 @@
+"""Registry of proxies: what a training-free score is, and all that there are. Needs no torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nasformer.errors import UserError
+from nasformer.utils.files import read_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nasformer.proxies.probe import Probe
+    from nasformer.proxies.untrained import SideBySide
+    from nasformer.space.arch import Arch
+
+
+class Inapplicable(Exception):
+    """Raised by a proxy that is not defined for a model; the message says why."""
+
+
+ScoreFunction = Callable[["nn.Module", "Probe"], float]
+BatchScoreFunction = Callable[["SideBySide", Sequence["Arch"], "Probe"], list[float]]
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A score of an untrained model, and what one must know to compare it with others' numbers.
+
+    Args:
+        name: What users type.
+        score: Gets a private copy of a model, in evaluation mode, which it may change at will, and a probe. Returns
+            a number (larger is meant to be better), or raises `Inapplicable`.
+        formula: The score in one line.
+        sees: The input: nothing, ones, noise, or a labelled batch.
+        loss: What is differentiated; "none" for scores without gradients.
+        init: The weights: "own" is the model's own initialisation, otherwise what the proxy re-draws.
+        higher: What a higher score is taken to mean.
+        paper: Where it comes from.
+        many: The same score for many archs of a space at once, where there is a faster way than one by one.
+    """
+
+    name: str
+    score: ScoreFunction
+    formula: str
+    sees: str
+    loss: str
+    init: str
+    higher: str
+    paper: str
+    many: BatchScoreFunction | None = None
+
+
+# The modules of this package that register proxies.
+MODULES = ("az", "counts", "dss", "entropic", "naswot", "saliency", "synflow", "te", "zen")
+
+CATALOGUE = Path(__file__).with_name("catalogue.json")
+"""The built-in proxies, with their documentation; see `catalogue.py`."""
+
+_PROXIES: dict[str, Proxy] = {}
+
+
+def register_proxy(
+    name: str,
+    *,
+    formula: str,
+    sees: str,
+    higher: str,
+    paper: str,
+    loss: str = "none",
+    init: str = "own",
+    many: BatchScoreFunction | None = None,
+) -> Callable[[ScoreFunction], ScoreFunction]:
+    """Decorator that registers a score function as a proxy; the arguments are the fields of `Proxy`.
+
+    A module of yours may use it as well. A name that another function has is refused.
+    """
+
+    def register(score: ScoreFunction) -> ScoreFunction:
+        # Built-in names are taken, whether their modules were imported or not.
+        plugin = not _origin(score)[0].startswith("nasformer.proxies.")
+        taken = name in _PROXIES and _origin(_PROXIES[name].score) != _origin(score)
+        if taken or (plugin and name in read_json(CATALOGUE)):
+            raise UserError(f"there is a proxy named {name!r} already; register yours under another name")
+        _PROXIES[name] = Proxy(name, score, formula, sees, loss, init, higher, paper, many)
+        return score
+
+    return register
+
+
+def _origin(score: Any) -> tuple[str, Any]:
+    """Module and name of a function: the same for one that was imported again."""
+    function = getattr(score, "func", score)  # of a partial function
+    return function.__module__, getattr(function, "__qualname__", function)
+
+
+def registered_proxies() -> dict[str, Proxy]:
+    """The proxies of all modules that were imported so far, in alphabetical order."""
+    return dict(sorted(_PROXIES.items()))
+
+
+def list_proxies() -> dict[str, Proxy]:
+    """All proxies, in alphabetical order."""
+    for module in MODULES:
+        import_module(f"nasformer.proxies.{module}")
+    return registered_proxies()
+
+
+def get_proxies(names: str | Iterable[str]) -> list[Proxy]:
+    """Proxies by name, given as a list or as `dss,snip`.
+
+    >>> [proxy.name for proxy in get_proxies("dss, dss-code")]
+    ['dss', 'dss-code']
+    """
+    proxies = list_proxies()
+    return [proxies[name] for name in parse_names(names, proxies)]
+
+
+def parse_names(names: str | Iterable[str], available: Collection[str]) -> list[str]:
+    """Names of proxies, given as a list or as text such as `dss,snip`, each once; UserError for an unknown one.
+
+    >>> parse_names("dss, snip, dss", ["dss", "snip"])
+    ['dss', 'snip']
+    >>> parse_names("dsss", ["dss", "snip"])
+    Traceback (most recent call last):
+    nasformer.errors.UserError: unknown proxy 'dsss'; did you mean dss?
+    """
+    given = names.split(",") if isinstance(names, str) else names
+    wanted = list(dict.fromkeys(name.strip() for name in given if name.strip()))
+    if not wanted:
+        raise UserError(f"name at least one proxy; there are: {', '.join(available)}")
+    for name in wanted:
+        if name not in available:
+            close = difflib.get_close_matches(name, available, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(available)}"
+            raise UserError(f"unknown proxy {name!r}; {hint}")
+    return wanted

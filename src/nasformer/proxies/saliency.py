@@ -1,0 +1,235 @@
+"""Proxies that read gradients at the start of training: SNIP, GraSP, Fisher, ZiCo, AutoProxA and two plain baselines.
+
+Most follow zero-cost-nas (Abdelfattah et al., ICLR 2021), in evaluation mode instead of training mode, because dropped
+paths would make the score a matter of luck. All linear and convolutional weights count, patch embedding and head too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from nasformer.proxies.gradients import (
+    chunk_size,
+    cross_entropy_chunks,
+    cross_entropy_gradients,
+    finite_or_nan,
+    gradients_of,
+    inner,
+    logit_gradients,
+    trainable_weights,
+)
+from nasformer.proxies.parts import (
+    Call,
+    activation_layers,
+    attention_linears,
+    batch_norms,
+    channel_dim,
+    mlp_linears,
+    record_calls,
+    weight_layers,
+)
+from nasformer.proxies.probe import Probe
+from nasformer.proxies.registry import Inapplicable, register_proxy
+
+
+@register_proxy(
+    "grad_norm",
+    formula="sum over layers ||G||_F",
+    sees="labelled batch",
+    loss="mean cross-entropy",
+    higher="larger gradients at the start of training",
+    paper="Abdelfattah et al., Zero-Cost Proxies for Lightweight NAS, ICLR 2021",
+)
+def grad_norm(model: nn.Module, probe: Probe) -> float:
+    """The sum over layers of the Frobenius norm of the gradient of their weight."""
+    gradients = cross_entropy_gradients(model, probe.images, probe.labels)
+    return finite_or_nan(sum(inner(gradient, gradient) ** 0.5 for gradient in gradients.values()))
+
+
+@register_proxy(
+    "plain",
+    formula="sum G . W",
+    sees="labelled batch",
+    loss="mean cross-entropy",
+    higher="a loss that falls when all weights shrink together",
+    paper="Abdelfattah et al., Zero-Cost Proxies for Lightweight NAS, ICLR 2021 (a baseline)",
+)
+def plain(model: nn.Module, probe: Probe) -> float:
+    """SNIP without the absolute value: the derivative of the loss for a common factor on all weights."""
+    gradients, layers = cross_entropy_gradients(model, probe.images, probe.labels), weight_layers(model)
+    return finite_or_nan(sum(inner(gradient, layers[name].weight) for name, gradient in gradients.items()))
+
+
+@register_proxy(
+    "snip",
+    formula="sum |G . W|",
+    sees="labelled batch",
+    loss="mean cross-entropy",
+    higher="more weights that matter to the loss",
+    paper="Lee et al., SNIP, ICLR 2019; as a proxy: Abdelfattah et al., ICLR 2021",
+)
+def snip(model: nn.Module, probe: Probe) -> float:
+    """How much the loss would change if each weight were taken away.
+
+    Others differentiate a mask of ones that multiplies W; the derivative with respect to the mask is G . W, so no mask
+    is needed.
+    """
+    gradients, layers = cross_entropy_gradients(model, probe.images, probe.labels), weight_layers(model)
+    return finite_or_nan(sum(inner(gradient.abs(), layers[name].weight.abs()) for name, gradient in gradients.items()))
+
+
+@register_proxy(
+    "grasp",
+    formula="sum -W . Hg, with H the Hessian of the loss and g its gradient",
+    sees="labelled batch",
+    loss="mean cross-entropy, differentiated twice",
+    higher="weights that hold the gradient flow up",
+    paper="Wang et al., GraSP, ICLR 2020; as a proxy: Abdelfattah et al., ICLR 2021",
+)
+def grasp(model: nn.Module, probe: Probe) -> float:
+    """How much the gradient would shrink if each weight were taken away, with the sign of zero-cost-nas.
+
+    GraSP prunes weights with the largest -W . Hg; zero-cost-nas takes their sum for a score that is better when
+    higher, and so do we. No temperature on the logits (T = 1), and the probe's batch rather than images per class.
+    """
+    # Fused attention cannot be differentiated twice on every device; written out, it can.
+    with sdpa_kernel(SDPBackend.MATH):
+        try:
+            return finite_or_nan(-_weights_times_hessian_times_gradient(model, probe))
+        except RuntimeError as error:
+            if "derivative for" not in str(error):
+                raise
+            raise Inapplicable(f"a layer of the model cannot be differentiated twice: {error}") from error
+
+
+def _weights_times_hessian_times_gradient(model: nn.Module, probe: Probe) -> float:
+    """The sum of W . Hg. H is a sum over chunks of the batch; g, which it acts on, is that of the whole batch."""
+    weights = trainable_weights(model)
+    chunk = chunk_size(probe.images) // 4  # the graph of a gradient is several times that of a loss
+    whole = cross_entropy_gradients(model, probe.images, probe.labels, chunk)
+    total = 0.0
+    for loss in cross_entropy_chunks(model, probe.images, probe.labels, chunk):
+        gradients = gradients_of(loss, weights, create_graph=True)
+        product = torch.stack([(whole[name] * gradient).sum() for name, gradient in gradients.items()]).sum()
+        total += sum(inner(weights[name], second) for name, second in gradients_of(product, weights).items())
+    return total
+
+
+@register_proxy(
+    "fisher",
+    formula="sum over activations and channels of 1/2 mean_n (sum over positions a . dL_n/da)^2",
+    sees="labelled batch",
+    loss="cross-entropy of each image",
+    higher="more channels that matter to the loss",
+    paper="Theis et al., Fisher pruning, 2018; Turner et al., BlockSwap, ICLR 2020",
+)
+def fisher(model: nn.Module, probe: Probe) -> float:
+    """How much the loss would change if each channel of the outputs of activation layers were taken away.
+
+    Positions are tokens, or rows and columns of a map. zero-cost-nas reads the outputs of linear and convolutional
+    layers instead, sums over all dimensions but the first two, which for tokens are the channels, counts a channel
+    once for each weight that feeds it, and differentiates the mean loss, which divides by the squared batch size.
+    """
+    model.requires_grad_(False)  # only what depends on the images has a gradient then
+    for module in model.modules():
+        if hasattr(module, "inplace"):
+            module.inplace = False  # type: ignore[assignment]  # no layer may overwrite the output of another
+    activations = set(activation_layers(model))
+    recorded = activations | set(weight_layers(model).values())
+    images, total = probe.images.detach().requires_grad_(), 0.0
+    with record_calls(model, lambda name, module: module in recorded) as calls:
+        for share in cross_entropy_chunks(model, images, probe.labels):
+            total += _sum_of_squares(share * len(images), list(_outputs_with_channels(calls, activations)))
+            calls.clear()
+    return finite_or_nan(0.5 * total / len(images))
+
+
+def _outputs_with_channels(calls: Sequence[Call], activations: set[nn.Module]) -> Iterator[tuple[Tensor, int]]:
+    """The output of each activation layer, and which of its dimensions holds the channels."""
+    after_linear = False
+    for call in calls:
+        if call.module not in activations:
+            after_linear = isinstance(call.module, nn.Linear)
+        elif call.output.requires_grad:
+            yield call.output, channel_dim(call.output, after_linear)
+
+
+def _sum_of_squares(losses: Tensor, activations: Sequence[tuple[Tensor, int]]) -> float:
+    """The sum over activations, images and channels; `losses` is a sum over images, so each has its own gradient."""
+    if not activations:
+        raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...) that see the images")
+    outputs = [output for output, _ in activations]
+    gradients = torch.autograd.grad(losses, outputs, allow_unused=True, materialize_grads=True)
+    total = 0.0
+    for (output, channels), gradient in zip(activations, gradients, strict=True):
+        positions = [dimension for dimension in range(1, output.dim()) if dimension != channels]
+        products = (output.detach() * gradient).double()
+        total += float((products.sum(positions) if positions else products).square().sum())
+    return total
+
+
+@register_proxy(
+    "zico",
+    formula="sum over layers of log( sum over weights of mean_b |g_b| / std_b g_b )",
+    sees="labelled batch, in two halves",
+    loss="mean cross-entropy of each half",
+    higher="gradients that are large and agree between batches",
+    paper="Li et al., ZiCo, ICLR 2023",
+)
+def zico(model: nn.Module, probe: Probe) -> float:
+    """The official score, with the population's standard deviation, over two batches as the authors use them.
+
+    Weights with no deviation, and layers with no other weights, are left out, as in the official code. That code has
+    the whole model in training mode; here only batch norm is, for it needs the statistics of a batch to keep signals
+    in range.
+    """
+    norms = batch_norms(model)
+    for norm in norms:
+        norm.train()
+    size, least = len(probe.images) // 2, 2 if norms else 1  # a single image has no statistics
+    if size < least:
+        raise Inapplicable(f"needs at least {2 * least} images")
+    chunk = size if norms else None  # images see each other in a batch norm that trains, so their batch stays whole
+    first, second = (
+        cross_entropy_gradients(model, probe.images[half], probe.labels[half], chunk)
+        for half in (slice(size), slice(size, 2 * size))
+    )
+    sums = [_inverse_variation(torch.stack([first[name], second[name]]).double()) for name in first]
+    if not any(sums):
+        raise Inapplicable("the gradients of all batches are the same")
+    return finite_or_nan(sum(math.log(value) for value in sums if value))
+
+
+def _inverse_variation(gradients: Tensor) -> float:
+    """The sum over the weights of a layer of mean |g| / std g, over the first dimension."""
+    mean, deviation = gradients.abs().mean(0), gradients.std(0, correction=0)
+    varies = deviation != 0  # true for NaN as well, which must not pass for "no deviation"
+    return float((mean[varies] / deviation[varies]).sum())
+
+
+@register_proxy(
+    "autoprox",
+    formula="sum over attention linears ||G||_1 + sum over MLP linears mean(sigmoid(G))",
+    sees="ones",
+    loss="sum of the logits",
+    higher="larger gradients in attention",
+    paper="Wei et al., Auto-Prox, AAAI 2024",
+)
+def autoprox(model: nn.Module, probe: Probe) -> float:
+    """A score that was itself found by search, in the form in which a later paper compares with AutoProxA.
+
+    The authors' configuration names its two inputs, t2 and t4g, but the code that would say what they are was never
+    published; it also has a min-max scaling, a Frobenius norm and a square root that this form has not. The second
+    term is about 0.5 for each linear layer of an MLP: it counts them.
+    """
+    attention, mlp = attention_linears(model), mlp_linears(model)
+    if not attention or not mlp:
+        raise Inapplicable("the model has no attention or no MLP with linear layers that can be told by name")
+    gradients = {name: gradient.double() for name, gradient in logit_gradients(model, probe.ones()).items()}
+    score = sum(float(gradients[name].abs().sum()) for name in attention)
+    return finite_or_nan(score + sum(float(gradients[name].sigmoid().mean()) for name in mlp))
