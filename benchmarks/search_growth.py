@@ -18,8 +18,7 @@ from typing import Any
 
 from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 
 BLOCK = Struct(num_heads=Choice(3, 4, 5, 6), mlp_ratio=Choice(2.0, 2.5, 3.0, 3.5, 4.0))

@@ -11,12 +11,12 @@ import pytest
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder; tests read it only."""
-    import runs
+    import small_run
     import tiny  # noqa: F401 - one thread, as for all small tensors
     from nasformer.cli.main import main
 
     folder = tmp_path_factory.mktemp("finished") / "run"
-    assert main(runs.words("run", folder)) == 0
+    assert main(small_run.words("run", folder)) == 0
     return folder
 
 

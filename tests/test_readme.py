@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import nasformer
-from runs import command_for
+from small_run import command_for
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nasformer.data.sources import load_data
     from nasformer.errors import UserError
     from nasformer.export.bundle import export_model
-    from nasformer.families.base import Backbone, MapBackbone, TokenBackbone
+    from nasformer.families.base import Backbone, MapBackbone, Segment, TokenBackbone
     from nasformer.families.registry import (
         get_family,
         get_space,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         register_family,
         register_space,
     )
-    from nasformer.families.segment import Segment
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
     from nasformer.latency.profile import Profile
@@ -54,11 +53,9 @@ if TYPE_CHECKING:
     from nasformer.search.strategies.random import RandomSearch
     from nasformer.search.strategies.registry import list_strategies, register_strategy
     from nasformer.space.arch import Arch
-    from nasformer.space.choice import Choice
     from nasformer.space.mutation import Mutation
     from nasformer.space.node import Node
-    from nasformer.space.oneof import OneOf
-    from nasformer.space.repeat import Repeat
+    from nasformer.space.nodes import Choice, OneOf, Repeat
     from nasformer.space.struct import Rule, Struct
     from nasformer.supernet.storage import load_supernet, save_supernet
     from nasformer.supernet.supernet import Supernet

@@ -13,13 +13,12 @@ from PIL import Image
 
 import tiny
 from attention.nets import block_with, net, pictures
-from nasformer.attention.figure import attention_figure
-from nasformer.attention.maps import attention_maps
+from nasformer.attention.maps import attention_figure, attention_maps
 from nasformer.cli.main import main
 from nasformer.data.images import normalise
 from nasformer.families.storage import load_model, save_model
 from nasformer.utils.files import read_json
-from runs import refused
+from small_run import refused
 
 
 @pytest.fixture

@@ -9,7 +9,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from nasformer.data.geometry import affine, apply_move, draw_move, mirror, resized_crop, rotation, shift_and_flip, warp
+from nasformer.data.randaugment import (
+    affine,
+    apply_move,
+    draw_move,
+    mirror,
+    resized_crop,
+    rotation,
+    shift_and_flip,
+    warp,
+)
 from nasformer.utils.rng import Draws, generator
 
 SIZE = (32, 32)

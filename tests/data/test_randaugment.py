@@ -7,7 +7,6 @@ import torch
 from timm.data import auto_augment as timm_ra
 from torch import Tensor
 
-from nasformer.data.geometry import draw_move
 from nasformer.data.options import RandAugment
 from nasformer.data.randaugment import (
     AMOUNTS,
@@ -17,6 +16,7 @@ from nasformer.data.randaugment import (
     add_geometry,
     apply_colours,
     draw_layer,
+    draw_move,
 )
 from nasformer.errors import UserError
 from nasformer.utils.rng import Draws, generator

@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 from families.small import SPACES, randomise
-from nasformer.families.base import Backbone
-from nasformer.families.segment import Segment
+from nasformer.families.base import Backbone, Segment
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 

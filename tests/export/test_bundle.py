@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-import runs
+import small_run
 import tiny
 from export.small import FAMILIES, small_model, small_of
 from families.small import images
@@ -134,10 +134,12 @@ def test_the_command_exports_a_model_folder(finished: Path, tmp_path: Path, caps
 
 def test_the_command_refuses(finished: Path, tmp_path: Path, capsys: Any) -> None:
     run = str(finished)
-    assert "say what to export" in runs.refused(capsys, ["export", run])
-    assert "other things in it" in runs.refused(capsys, ["export", run, "--to", run])
-    assert "unknown format" in runs.refused(capsys, ["export", run, "--to", str(tmp_path / "x"), "--formats", "exe"])
-    assert "no model folder" in runs.refused(capsys, ["export", str(tmp_path / "no"), "--to", str(tmp_path / "x")])
+    assert "say what to export" in small_run.refused(capsys, ["export", run])
+    assert "other things in it" in small_run.refused(capsys, ["export", run, "--to", run])
+    assert "unknown format" in small_run.refused(
+        capsys, ["export", run, "--to", str(tmp_path / "x"), "--formats", "exe"]
+    )
+    assert "no model folder" in small_run.refused(capsys, ["export", str(tmp_path / "no"), "--to", str(tmp_path / "x")])
     assert listed(tmp_path) == []
 
 
@@ -202,11 +204,11 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path) -> None:
         return source(*about).replace("return self.head(", "return 1.001 * self.head(")
 
     export_model(tiny_model(), tmp_path / "out", formats=[])
-    before = runs.contents(tmp_path)
+    before = small_run.contents(tmp_path)
     replaced = patch("nasformer.export.bundle.standalone_source", wrong)
     with replaced, pytest.raises(UserError, match=r"logits of model\.py differ"):
         export_model(tiny_model(), tmp_path / "out", formats=["python"])
-    assert runs.contents(tmp_path) == before
+    assert small_run.contents(tmp_path) == before
 
 
 def test_a_file_that_needs_more_than_torch_is_found_out(tmp_path: Path) -> None:
@@ -246,7 +248,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(full_disk: Path, tmp_path: P
     """torch's own writer would end the process."""
     save_model(tiny_model(), tmp_path / "model")
     argv = ["export", str(tmp_path / "model"), "--to", str(full_disk / "out"), "--formats", "pt2"]
-    assert "the disk is full" in runs.refused(capsys, argv)
+    assert "the disk is full" in small_run.refused(capsys, argv)
     assert listed(full_disk) == []
 
 

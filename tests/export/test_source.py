@@ -20,7 +20,7 @@ from families.small import images
 from nasformer.errors import UserError
 from nasformer.export.source import Closure, import_lines
 from nasformer.export.standalone import nested, standalone_source
-from nasformer.families.segment import Segment
+from nasformer.families.base import Segment
 from nasformer.layers.attention import RelativeAttention
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.norm import LayerNorm

@@ -22,7 +22,7 @@ from nasformer.space.dimensions import dimensions
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json
-from runs import refused, words
+from small_run import refused, words
 
 from .small import each_space
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
-from nasformer.families.base import Backbone, model_options
+from nasformer.families.base import Backbone, Segment, model_options
 from nasformer.families.registry import get_space
-from nasformer.families.segment import Segment
 from nasformer.families.space import Space
-from nasformer.latency.layer_times import Entry, fit_laws, key_of
 from nasformer.latency.measure import describe_machine
-from nasformer.latency.profile import HoldOut, Profile, Setup
+from nasformer.latency.profile import Entry, HoldOut, Profile, Setup, fit_laws, key_of
 
 MICRO = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
 HERE = describe_machine(torch.device("cpu"), "eager")

@@ -16,11 +16,18 @@ from latency.fake import MICRO, FakeClock
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.latency import profiler
-from nasformer.latency.layer_times import key_of
-from nasformer.latency.measure import CpuClock, TimedNet, cpu_threads, peak_of, quartiles, time_nets
-from nasformer.latency.profile import Profile
+from nasformer.latency.measure import (
+    CpuClock,
+    OnnxRunner,
+    TimedNet,
+    cpu_threads,
+    make_runner,
+    peak_of,
+    quartiles,
+    time_nets,
+)
+from nasformer.latency.profile import Profile, key_of
 from nasformer.latency.profiler import covering_archs, make_profile, other_archs
-from nasformer.latency.runners import OnnxRunner, make_runner
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ from nasformer.families import autoformer, esformer, pit, s3, trionet
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
 from nasformer.space.node import corners
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 
 

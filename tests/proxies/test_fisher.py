@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.gradients import CHUNK
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable
-from nasformer.proxies.saliency import fisher
+from nasformer.proxies.saliency import CHUNK, fisher
 
 BATCH, ROWS, COLUMNS, INPUTS, CHANNELS = CHUNK["cpu"] + 3, 2, 4, 3, 5
 

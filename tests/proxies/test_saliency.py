@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.proxies.gradients import CHUNK, cross_entropy_gradients
 from nasformer.proxies.probe import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable
-from nasformer.proxies.saliency import grad_norm, grasp, plain, snip, zico
+from nasformer.proxies.saliency import CHUNK, cross_entropy_gradients, grad_norm, grasp, plain, snip, zico
 
 Array = np.ndarray
 Score = Callable[[nn.Module, Probe], float]

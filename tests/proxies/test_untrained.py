@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import tiny
 from families.small import SPACES, images
+from nasformer.families.base import Segment
 from nasformer.families.pit import declare as declare_pit
 from nasformer.families.registry import get_space
-from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.proxies import untrained as module
 from nasformer.proxies.parts import record_calls, reset_gains

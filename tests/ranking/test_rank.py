@@ -14,11 +14,10 @@ from scipy import stats
 
 from families.small import golden, golden_path
 from nasformer.errors import UserError
-from nasformer.ranking.plot import PANELS, plot_ranking, ranking_figure
+from nasformer.ranking.plot import PANELS, plot_ranking, print_ranking, ranking_figure, sentence
 from nasformer.ranking.rank import Ranking, rank
 from nasformer.ranking.statistics import kendall_by_band, partial_kendall, size_bands
 from nasformer.ranking.table import read_table, trivial_counts
-from nasformer.ranking.view import print_ranking, sentence
 from nasformer.utils.rank_correlation import kendall
 
 from .tables import interval, made_up, noise, within

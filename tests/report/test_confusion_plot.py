@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nasformer.cli.main import main
-from nasformer.report.confusion import NAMED, NUMBERED, confusion_figure, write_confusion
+from nasformer.report.plots import NAMED, NUMBERED, confusion_figure, write_confusion
 from nasformer.train.evaluate import Confusion
 from nasformer.utils.files import read_json
 

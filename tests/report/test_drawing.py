@@ -10,14 +10,12 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from nasformer.report.contents import read_run
 
 from nasformer.families.registry import get_space
 from nasformer.report.anatomy import Anatomy, Block, dissect, ranges
-from nasformer.report.contents import read_run
 from nasformer.report.drawing import SHORTEST, Card, architectures, draw
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.utils.figures import BLUE, FAINT, GREEN, ORANGE
 from nasformer.utils.files import write_json

@@ -21,14 +21,14 @@ from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.report import evolution_plots as curves
-from nasformer.report.page import write_report
 from nasformer.report.evolution import CAPTIONS, Evolution, letter, read_evolution, state
 from nasformer.report.evolution_plots import choices, colours_of, rows_of, tendencies
+from nasformer.report.page import write_report
 from nasformer.runs import evolve as space_evolution
 from nasformer.runs.run import open_run
 from nasformer.search.problem import Candidate
 from nasformer.utils.files import read_json, write_json
-from runs import contents
+from small_run import contents
 
 from .fake_evolution import write_evolution
 from .test_report import PNG, Page

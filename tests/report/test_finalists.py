@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from nasformer.report.contents import read_run
 
 from latency.fake import ELSEWHERE, fake_profile
 from nasformer.errors import UserError
 from nasformer.latency.finalists import Decision, Finalist
 from nasformer.latency.profile import HoldOut
-from nasformer.report.page import write_report
-from nasformer.report.contents import read_run
-from nasformer.report.page import finalists_of, page
+from nasformer.report.page import finalists_of, page, write_report
 from nasformer.report.plots import finalists
 from nasformer.utils.files import read_json, write_text
 

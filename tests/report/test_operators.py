@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from nasformer.report.contents import Run, members, random_members, read_run
 
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.report.page import write_report
 from nasformer.report.anatomy import dissect, placed
-from nasformer.report.contents import Run, members, random_members, read_run
 from nasformer.report.operators import curves, operator_curves, operator_panels, operator_shares
-from nasformer.report.page import captions
+from nasformer.report.page import captions, write_report
 from nasformer.search.budget import Budget
 from nasformer.search.run import search
 from nasformer.space.arch import Arch

@@ -15,12 +15,9 @@ from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.report import patterns as verdicts
 from nasformer.report.anatomy import THIRDS, WHOLE, pool, read
-from nasformer.report.patterns import PATTERNS, Patterns, draw, find_patterns, judge, rows
-from nasformer.report.patterns_plot import patterns_figure
+from nasformer.report.patterns import PATTERNS, Patterns, draw, find_patterns, judge, patterns_figure, rows
 from nasformer.search.budget import Budget
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.utils.figures import png
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-
 from nasformer.report.contents import Run, read_run
+
 from nasformer.report.page import captions
 from nasformer.report.plots import FIGURES
 from nasformer.space.arch import Arch

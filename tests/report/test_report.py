@@ -16,11 +16,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from nasformer.report.contents import read_run
 from PIL import Image
 
 from nasformer.errors import UserError
 from nasformer.report import hover, write_report
-from nasformer.report.contents import read_run
 
 from .fake import PLOTS, edit, log_lines, write_log, write_run
 

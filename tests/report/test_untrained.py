@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-
-from nasformer.report.page import write_report
 from nasformer.report.contents import Run, read_run
+
 from nasformer.report.labels import LOOKS, figure_of, look_of
-from nasformer.report.page import captions
+from nasformer.report.page import captions, write_report
 from nasformer.report.plots import FIGURES
 from nasformer.search.run import SearchResult
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nasformer.search.archive import FullArchive, ParetoArchive, RankArchive, TopArchive, make_archive
 from nasformer.search.problem import Candidate, Problem
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 
 from .test_pareto import peel, room

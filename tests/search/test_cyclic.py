@@ -18,11 +18,9 @@ from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.genes import genes, same_role
 from nasformer.space.mutation import Mutation
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.node import genes, same_role
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 
 WIDTH = Choice(1, 2, 3, 4)

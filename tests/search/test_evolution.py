@@ -15,9 +15,8 @@ from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
 from nasformer.space.mutation import MUTATIONS, Mutation
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 
 from .toy import BEST, BLOCK, BUDGET, SPACE, costs, run

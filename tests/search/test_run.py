@@ -25,7 +25,7 @@ from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.random import RandomSearch
 from nasformer.search.strategies.registry import list_strategies
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 
 from .toy import BUDGET, SPACE, accuracy, costs, run, small

@@ -16,7 +16,7 @@ from nasformer.search.problem import Candidate
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.registry import find_strategy, list_strategies
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 
 from .toy import GENERAL, SPACE, accuracy, costs, problem, run, small

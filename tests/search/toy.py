@@ -13,8 +13,7 @@ from nasformer.search.problem import Problem
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.registry import find_strategy, list_strategies
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 
 # Those that take any objectives, and evaluate as many as they say unless the space is exhausted.

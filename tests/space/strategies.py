@@ -8,11 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nasformer.space.choice import Choice
-from nasformer.space.genes import ROLES
-from nasformer.space.node import Node
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.node import ROLES, Node
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 
 NAMES = ("alpha", "beta", "gamma")

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given
 
 from nasformer.errors import UserError
-from nasformer.space.choice import Choice
 from nasformer.space.dimensions import dimensions, uses, with_choices
-from nasformer.space.genes import Gene
-from nasformer.space.node import Node
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.node import Gene, Node
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 
 from .strategies import seeds, spaces

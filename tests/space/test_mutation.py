@@ -12,10 +12,8 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
 from nasformer.space.mutation import MUTATIONS, Mutation, parse_mutation
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 
 # Choices so wide that a redraw hardly ever gives the old value: rates of change are then rates of redraw.

@@ -11,11 +11,9 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
 from nasformer.space.mutation import MUTATIONS
 from nasformer.space.node import corners
-from nasformer.space.oneof import ByCardinality, OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 
 BLOCK = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))

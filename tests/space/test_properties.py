@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nasformer.space.arch import Arch
 from nasformer.space.mutation import MUTATIONS, Mutation
 from nasformer.space.node import Node, corners
-from nasformer.space.oneof import ByCardinality
+from nasformer.space.nodes import ByCardinality
 from nasformer.space.struct import Struct
 
 from .strategies import seeds, spaces

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.genes import Gene, Role, genes, same_role
 from nasformer.space.mutation import MUTATIONS, Mutation
-from nasformer.space.node import Node
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.node import Gene, Node, Role, genes, same_role
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 
 from .strategies import roles, seeds, spaces

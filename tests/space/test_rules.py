@@ -10,10 +10,9 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
 from nasformer.space.mutation import Mutation
 from nasformer.space.node import corners
-from nasformer.space.oneof import OneOf
+from nasformer.space.nodes import Choice, OneOf
 from nasformer.space.struct import Rule, Struct
 
 

@@ -27,13 +27,13 @@ from nasformer.supernet.calibration import recalibrate, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Skeleton, Supernet
+from nasformer.train.checkpoint import operator_archs
 from nasformer.train.evaluate import KEPT, SubnetEvaluator, evaluate
 from nasformer.train.log import read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.optim import MovingAverage
-from nasformer.train.snapshots import operator_archs
 from nasformer.utils.files import read_json
-from runs import SETTINGS, words
+from small_run import SETTINGS, words
 from supernet.toy import toy_esformer, toy_supernet
 
 SPACE = toy_esformer(drop_path_rate=0.3)

@@ -15,7 +15,7 @@ from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import FIRST, corners
-from nasformer.supernet.carry import Carried, carry_over, copy_slice
+from nasformer.supernet.storage import Carried, carry_over, copy_slice
 from nasformer.supernet.supernet import Supernet
 
 from .toy import alternatives_space, toy_esformer, toy_space

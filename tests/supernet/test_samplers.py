@@ -12,9 +12,7 @@ import pytest
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.supernet.samplers import SAMPLERS, Sampler, hierarchical, make_sampler, sandwich, uniform
 from supernet.toy import Alternatives, toy_esformer, toy_space

@@ -6,19 +6,16 @@ from typing import Any
 
 from families.small import randomise
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.base import Backbone
+from nasformer.families.base import Backbone, Segment
 from nasformer.families.esformer import ESFormer
 from nasformer.families.esformer import declare as declare_esformer
-from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.layers.blocks import Mlp
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
 from nasformer.layers.stem import PatchEmbed
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.supernet.supernet import Supernet
 

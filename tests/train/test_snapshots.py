@@ -14,18 +14,16 @@ from nasformer.data.loaders import Batches
 from nasformer.data.options import DataOptions
 from nasformer.data.sources import load_data
 from nasformer.errors import UserError
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
+from nasformer.train.checkpoint import Snapshots, operator_archs
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog, read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
-from nasformer.train.snapshots import Snapshots, operator_archs
 from supernet.toy import toy_esformer
 from train.test_resume import ended
 

@@ -137,7 +137,7 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def config_imports(words: Sequence[str]) -> list[str]:
     """The modules that config files name under `import`: their options may be those of a plugin's strategy."""
-    from nasformer.cli.recipes import find_recipe
+    from nasformer.cli.commands.recipes import find_recipe
     from nasformer.utils.yaml import read_yaml
 
     paths = [word for before, word in zip(words, words[1:], strict=False) if before == "--config"]

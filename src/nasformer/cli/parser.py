@@ -21,7 +21,8 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 import yaml
 
-from nasformer.cli.recipes import find_recipe
+from nasformer.cli.commands.recipes import find_recipe
+from nasformer.cli.main import COMMANDS, find_command, make_parser
 from nasformer.errors import UserError
 from nasformer.utils.schema import from_json
 from nasformer.utils.yaml import PlainLoader, read_yaml
@@ -269,8 +270,8 @@ def from_text(annotation: Any, text: str) -> Any:
 
     >>> from_text(int, "12"), from_text(float, "1e-3"), from_text(bool | Literal["auto"], "auto"), from_text(str, "12")
     (12, 0.001, 'auto', '12')
-    >>> from_text(list[str], "accuracy,-params"), from_text(dict[str, Any], "{depth: 0.3}"), from_text(int | None, "null")
-    (['accuracy', '-params'], {'depth': 0.3}, None)
+    >>> from_text(list[str], "accuracy,-params"), from_text(dict[str, Any], "{depth: 0.3}"), from_text(int | None,
+    "null") (['accuracy', '-params'], {'depth': 0.3}, None)
     """
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if str in members:
@@ -342,3 +343,42 @@ def value_name(option: Option) -> str:
 def config_names(kinds: Iterable[type]) -> set[str]:
     """The top-level options of several commands, which a common config file may hold."""
     return {item.name for kind in kinds for item in fields(kind)}
+
+
+# Shell completion: commands, and the options of each, as a script for bash, zsh or fish.
+
+BASH = """_nasformer() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"; fi
+  if [[ "$current" == -* || "$COMP_CWORD" -eq 1 ]]; then
+    COMPREPLY=( $(compgen -W "$words" -- "$current") )
+  else
+    COMPREPLY=( $(compgen -f -- "$current") )
+  fi
+}}
+complete -o filenames -F _nasformer nasformer"""
+
+
+def completion_script(shell: str) -> str:
+    options = {name: [*command_flags(name), "--config", "--json", "--help", "--help-all"] for name in COMMANDS}
+    if shell == "fish":
+        return "\n".join(fish_lines(options))
+    cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())
+    script = BASH.format(cases=cases, commands=" ".join(COMMANDS))
+    return script if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+
+
+def command_flags(name: str) -> list[str]:
+    parser = make_parser(find_command(name))
+    return [option.flag for option in parser.options.values() if option.name not in parser.positional]
+
+
+def fish_lines(options: dict[str, list[str]]) -> list[str]:
+    lines = [f"complete -c nasformer -n __fish_use_subcommand -a '{' '.join(options)}'"]
+    for name, flags in options.items():
+        condition = f"-n '__fish_seen_subcommand_from {name}'"
+        lines += [f"complete -c nasformer {condition} -l {flag[2:]}" for flag in flags]
+    return lines

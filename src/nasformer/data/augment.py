@@ -14,10 +14,17 @@ import torch
 from torch import Tensor
 
 from nasformer.data import randaugment as colour
-from nasformer.data.geometry import apply_move, draw_move, random_boxes
 from nasformer.data.images import normalise, send
 from nasformer.data.options import AugmentOptions, RandAugment
-from nasformer.data.randaugment import Layer, add_geometry, apply_colours, draw_layer
+from nasformer.data.randaugment import (
+    Layer,
+    add_geometry,
+    apply_colours,
+    apply_move,
+    draw_layer,
+    draw_move,
+    random_boxes,
+)
 from nasformer.utils.rng import Draws, Purpose, generator, mix
 
 # Random erasing (Zhong et al. 2020), timm's "pixel" mode: a box of the normalised image becomes noise

@@ -16,20 +16,12 @@ import torch
 from torch import Tensor
 
 from nasformer.data.decode import BadImage, channels_first, check_channels, read_header, read_image
-from nasformer.data.images import (
-    Data,
-    ImageSet,
-    Splits,
-    channel_stats,
-    check_classes,
-    check_filled,
-    make_splits,
-)
+from nasformer.data.images import Data, ImageSet, Splits, channel_stats, check_classes, check_filled, make_splits
 from nasformer.data.options import MAX_BAD
 from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import Progress, progress, say
-from nasformer.utils.ranges import check_number
+from nasformer.utils.units import check_number
 
 USUAL_SIZE = 224
 SURVEYED = 10_000  # files whose headers are read; of larger sets so many, evenly spread

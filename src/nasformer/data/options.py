@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nasformer.errors import UserError
-from nasformer.utils.ranges import check_range
+from nasformer.utils.units import check_range
 
 MAX_BAD = 0.01
 """More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""

@@ -17,8 +17,7 @@ from nasformer.data.preprocessing import Preprocessing, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.export.source import Closure, Import, import_lines
-from nasformer.families.base import Backbone
-from nasformer.families.segment import Segment
+from nasformer.families.base import Backbone, Segment
 from nasformer.families.storage import preprocessing_of
 
 WIDTH = 120

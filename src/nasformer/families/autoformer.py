@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import TokenBackbone, check_option, patch_grid, rename
+from nasformer.families.base import Segment, TokenBackbone, check_option, patch_grid, rename
 from nasformer.families.registry import register_space
-from nasformer.families.segment import Segment
 from nasformer.families.sharing import SharingRules, grouped_prefix, prefix
 from nasformer.families.space import Space
 from nasformer.layers.blocks import TransformerBlock
@@ -36,8 +35,7 @@ from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
 from nasformer.layers.stem import PatchEmbed
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 
 

@@ -25,9 +25,8 @@ from typing import Any, Literal
 from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, total_depth
+from nasformer.families.base import STAGES, MapBackbone, Segment, check_option, drop_path_rates, total_depth
 from nasformer.families.registry import register_space
-from nasformer.families.segment import Segment
 from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
@@ -35,9 +34,7 @@ from nasformer.layers.head import MapHead
 from nasformer.layers.norm import MapNorm
 from nasformer.layers.stem import Downsample, Grid, MapStem, to_2tuple
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 
 KERNELS = (3, 5, 7, 9)

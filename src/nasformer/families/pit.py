@@ -31,9 +31,8 @@ import torch
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import TokenBackbone, check_option, drop_path_rates, patch_grid, rename
+from nasformer.families.base import Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
 from nasformer.families.registry import register_space
-from nasformer.families.segment import Segment
 from nasformer.families.sharing import SharingRules, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.layers.blocks import TransformerBlock
@@ -41,7 +40,7 @@ from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
 from nasformer.layers.stem import Grid, OverlapPatchEmbed, TokenPool, half_grid
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Rule, Struct
 
 STAGES = ("stage1", "stage2", "stage3")

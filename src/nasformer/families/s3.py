@@ -39,9 +39,17 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, patch_grid, rename, total_depth
+from nasformer.families.base import (
+    STAGES,
+    MapBackbone,
+    Segment,
+    check_option,
+    drop_path_rates,
+    patch_grid,
+    rename,
+    total_depth,
+)
 from nasformer.families.registry import register_space
-from nasformer.families.segment import Segment
 from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.families.space import Space
 from nasformer.layers.head import MapHead
@@ -49,8 +57,7 @@ from nasformer.layers.norm import MapNorm
 from nasformer.layers.stem import Grid, MapStem, half_grid
 from nasformer.layers.window import PatchMerging, WindowBlock
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 
 GENES = ("window", "num_heads", "mlp_ratio")

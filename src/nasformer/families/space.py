@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.segment import Segment
+from nasformer.families.base import Backbone, Segment
 from nasformer.layers.cost import Cost
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice, Scalar
 from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
+from nasformer.space.nodes import Choice, Scalar
 from nasformer.space.struct import Struct
 from nasformer.utils.tables import html_row, html_table
 

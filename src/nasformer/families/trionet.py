@@ -39,9 +39,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, check_option, drop_path_rates, total_depth
+from nasformer.families.base import STAGES, MapBackbone, Segment, check_option, drop_path_rates, total_depth
 from nasformer.families.registry import register_space
-from nasformer.families.segment import Segment
 from nasformer.families.sharing import MultiHeadSharing, SharingRules, centre_crop
 from nasformer.families.space import Space
 from nasformer.layers.head import MapHead
@@ -49,9 +48,7 @@ from nasformer.layers.norm import NoNorm
 from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
 from nasformer.layers.stem import TrioStem, half_grid, to_2tuple
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice
-from nasformer.space.oneof import OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 
 OPERATORS: dict[str, Any] = {"conv": ConvOperator, "local": LocalOperator, "axial": AxialOperator}
@@ -94,7 +91,8 @@ class TrioNet(MapBackbone):
         Args:
             img_size: Any; nothing but the cost depends on it.
             stem_stride: 4 for ResNet's stem, 2 or 1 for a single 3 x 3 convolution, for small images.
-            last_gamma: Initial scale of the last norm of each block. With 0 all blocks start as shortcuts; training-free
+            last_gamma: Initial scale of the last norm of each block. With 0 all blocks start as shortcuts;
+            training-free
                 scores take 1 whatever it is.
             drop_rate: Dropout before the head.
             attn_drop_rate: Dropout of attention.

@@ -10,9 +10,17 @@ from typing import Any
 import torch
 
 from nasformer.families.space import Space
-from nasformer.latency.measure import TimedNet, cpu_threads, describe_machine, make_clock, nbytes, peak_of, time_nets
+from nasformer.latency.measure import (
+    TimedNet,
+    cpu_threads,
+    describe_machine,
+    make_clock,
+    make_runner,
+    nbytes,
+    peak_of,
+    time_nets,
+)
 from nasformer.latency.profile import Profile, weight_bytes
-from nasformer.latency.runners import make_runner
 from nasformer.search.budget import Budget
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch

@@ -13,22 +13,22 @@ from statistics import median
 
 import torch
 
-from nasformer.families.segment import Segment
+from nasformer.families.base import Segment
 from nasformer.families.space import Space
-from nasformer.latency.layer_times import Entry, fit_laws, key_of
 from nasformer.latency.measure import (
+    Runner,
     TimedNet,
     cpu_threads,
     describe_machine,
     layer_peaks,
     make_clock,
+    make_runner,
     nbytes,
     peak_of,
     quartiles,
     time_nets,
 )
-from nasformer.latency.profile import HoldOut, Profile, Setup, fit_line, weight_bytes
-from nasformer.latency.runners import Runner, make_runner
+from nasformer.latency.profile import Entry, HoldOut, Profile, Setup, fit_laws, fit_line, key_of, weight_bytes
 from nasformer.space.arch import Arch
 from nasformer.utils.progress import say
 

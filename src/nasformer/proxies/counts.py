@@ -23,8 +23,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nasformer.families.base import Backbone
-from nasformer.families.segment import Segment
+from nasformer.families.base import Backbone, Segment
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears, require_blocks, weight_layers
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.registry import register_proxy

@@ -3,9 +3,10 @@
 The paper calls it the aggregated element-wise entropy of activations; its formula, its input and its code are not
 public. Here are six readings of these words, each a mean over the outputs of all non-linearities and over three
 initialisations. The default, `entropic`, is the plainest: Shannon's entropy of the values of a layer, by a histogram.
-The others are `entropic-<reading>`. What speaks for and against each is measured by `benchmarks/entropic_readings.py` and
-`benchmarks/readings_of_trained.py` (numbers in docs/results.md): width hardly moves the default; depth and the seed do, less
-than topology. `gap`, `sigmoid` and `softmax` are steadier, but see hardly more than the share of inverted bottlenecks.
+The others are `entropic-<reading>`. What speaks for and against each is measured by `benchmarks/entropic_readings.py`
+and `benchmarks/readings_of_trained.py` (numbers in docs/results.md): width hardly moves the default; depth and the seed
+do, less than topology. `gap`, `sigmoid` and `softmax` are steadier, but see hardly more than the share of inverted
+bottlenecks.
 
 Weights are Kaiming's by fan-in. FreeREA, by the same authors, has fan-out; then the variance before a non-linearity is
 2 / expansion, a matter of width, and depthwise convolutions almost vanish, whose fan-out counts channels that they do
@@ -23,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.special import entr
 
-from nasformer.proxies.gradients import finite_or_nan
 from nasformer.proxies.parts import (
     Draw,
     activation_layers,
@@ -36,6 +36,7 @@ from nasformer.proxies.parts import (
 )
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.registry import Inapplicable, register_proxy
+from nasformer.proxies.saliency import finite_or_nan
 
 # The readings: each turns the output of one layer into one number. It gets activations [batch, ...] and which dimension
 # holds the channels, counted from the end. All are means (over images, positions or units), so that a larger tensor

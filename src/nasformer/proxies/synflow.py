@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from nasformer.proxies.gradients import finite_or_nan, inner, logit_gradients
 from nasformer.proxies.parts import batch_norms, kaiming_fan_out, reinitialise, weight_layers
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.registry import Inapplicable, register_proxy
+from nasformer.proxies.saliency import finite_or_nan, inner, logit_gradients
 
 
 @register_proxy(

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.gradients import logit_gradients
 from nasformer.proxies.naswot import code_agreement
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.registry import Inapplicable, register_proxy
+from nasformer.proxies.saliency import logit_gradients
 
 PAPER = "Chen et al., Neural Architecture Search on ImageNet in Four GPU Hours (TE-NAS), ICLR 2021"
 

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nasformer.families.base import Backbone
-from nasformer.families.segment import Segment
+from nasformer.families.base import Backbone, Segment
 from nasformer.families.space import Space
 from nasformer.proxies.nuclear import weight_norm
 from nasformer.proxies.parts import Call, Condition, batch_norms, record_calls, reset_gains

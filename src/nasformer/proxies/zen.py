@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.gradients import finite_or_nan
 from nasformer.proxies.parts import batch_norms, gaussian, record_calls, reinitialise
 from nasformer.proxies.probe import Probe
 from nasformer.proxies.registry import Inapplicable, register_proxy
+from nasformer.proxies.saliency import finite_or_nan
 
 BATCH = 8
 STEP = 0.01

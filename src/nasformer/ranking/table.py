@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.families.base import Segment
 from nasformer.families.registry import get_space
-from nasformer.families.segment import Segment
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch, Value
 

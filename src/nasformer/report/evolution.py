@@ -25,10 +25,10 @@ from nasformer.report.html import (
     tiles,
 )
 from nasformer.report.labels import join_words
-from nasformer.results.evolution import Evolution, read_evolution
+from nasformer.results.contents import Evolution, read_evolution
 from nasformer.results.folder import RunFolder
-from nasformer.space.choice import Scalar
 from nasformer.space.dimensions import format_value
+from nasformer.space.nodes import Scalar
 from nasformer.space_search.evolve import Dimension, Step
 from nasformer.utils.files import read_json, write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
@@ -96,7 +96,15 @@ def space_rows(evolution: Evolution) -> Iterator[Sequence[Any]]:
     for number, step in enumerate(evolution.steps):
         carried = (step.carried.whole, step.carried.part, step.carried.fresh) if step.carried else (None,) * 3
         errors = step.error.expected, step.error.top, round(step.error.et, 6)
-        yield letter(number), step.space, step.cardinality, len(step.errors), *errors, *carried, "; ".join(notices(step))
+        yield (
+            letter(number),
+            step.space,
+            step.cardinality,
+            len(step.errors),
+            *errors,
+            *carried,
+            "; ".join(notices(step)),
+        )
 
 
 def dimension_rows(evolution: Evolution) -> Iterator[Sequence[Any]]:

@@ -1,7 +1,7 @@
 """The figures of the search of a search space, and the words that they share with its page.
 
-Errors of the spaces are plain plots. Choices and tendencies are small multiples: a panel for each dimension, stages side
-by side, and a colour for each space.
+Errors of the spaces are plain plots. Choices and tendencies are small multiples: a panel for each dimension, stages
+side by side, and a colour for each space.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from nasformer.report.anatomy import BLOCKS, stage_number, stage_of
-from nasformer.results.evolution import Evolution
-from nasformer.space.choice import Scalar
+from nasformer.results.contents import Evolution
 from nasformer.space.dimensions import format_value
+from nasformer.space.nodes import Scalar
 from nasformer.space_search.evolve import Dimension, Step
 from nasformer.space_search.shift import is_numeric
 from nasformer.utils.figures import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, dress, legend_below, new_figure, plain

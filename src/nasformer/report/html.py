@@ -1,8 +1,9 @@
 """HTML pages: one file with its style, script and figures inside, every text escaped, nothing loaded from elsewhere.
 
 The policy of a page names its one script by digest: should a text ever slip through unescaped, it cannot run. The
-script shows the tooltips of figures that stand in the page as SVG. Each dot in them is a link to itself with its tooltip
-as title, so that plain SVG viewers show it as well; `report.html#candidate-12` opens with the tooltip of that candidate.
+script shows the tooltips of figures that stand in the page as SVG. Each dot in them is a link to itself with its
+tooltip as title, so that plain SVG viewers show it as well; `report.html#candidate-12` opens with the tooltip of that
+candidate.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin:
     border: 0; text-align: right; white-space: normal; overflow-wrap: anywhere; }
   td:first-child { font-weight: 600; }
   td:empty { display: none; }
-  td[data-label]::before { content: attr(data-label); color: var(--soft); font-weight: 400; text-align: left; flex: none;
+  td[data-label]::before { content: attr(data-label); color: var(--soft); font-weight: 400; text-align: left; flex:
+  none;
     max-width: 60%; }
   td.words, .pairs td, .pairs td:first-child { display: block; text-align: left; }
 }

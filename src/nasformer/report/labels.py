@@ -30,7 +30,11 @@ NAMES = {
 
 CHOSEN = ("winner", "retrained", "finetuned")
 """Names of the model that a run is about."""
-MARKERS = dict.fromkeys(CHOSEN, ("*", RED)) | {"random": ("D", PURPLE), "smallest": ("v", SKY), "largest": ("^", ORANGE)}
+MARKERS = dict.fromkeys(CHOSEN, ("*", RED)) | {
+    "random": ("D", PURPLE),
+    "smallest": ("v", SKY),
+    "largest": ("^", ORANGE),
+}
 
 
 def label(name: str) -> str:

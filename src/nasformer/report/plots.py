@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, fields
 from heapq import nlargest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from nasformer.report.drawing import architectures
+from nasformer.report.html import save_picture
 from nasformer.report.labels import (
     axis_label,
     axis_value,
@@ -26,8 +31,10 @@ from nasformer.results.contents import LogLine, RunContents, thinned
 from nasformer.results.diagnosis import Snapshot
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
+from nasformer.train.evaluate import ClassScore, Confusion
 from nasformer.utils.figures import (
     BLUE,
+    BLUES,
     GREEN,
     GREY,
     INK,
@@ -42,6 +49,8 @@ from nasformer.utils.figures import (
     new_figure,
     plain,
 )
+from nasformer.utils.files import write_text
+from nasformer.utils.tables import write_csv
 from nasformer.utils.units import format_quantity
 
 Point = tuple[float, float]
@@ -101,9 +110,7 @@ def score_vs_cost(run: RunContents) -> Figure | None:
     return figure
 
 
-def cost_panel(
-    axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]
-) -> None:
+def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]) -> None:
     def points(candidates: Sequence[Candidate]) -> tuple[list[float], list[float]]:
         costs = [one.scores.get(cost, math.nan) for one in candidates]
         return costs, [axis_value(run.score, one.scores[run.score]) for one in candidates]
@@ -354,7 +361,8 @@ def name_rows(axes: Any, models: Sequence[ModelResult]) -> None:
 def finalist_rows(run: RunContents) -> list[ModelResult]:
     """The candidates that were measured, the best by score first; the winner goes by that name.
 
-    Each has the score of the search, and its latency as predicted and as measured; so its memory, where that has a limit.
+    Each has the score of the search, and its latency as predicted and as measured; so its memory, where that has a
+    limit.
     """
     rows = []
     for number, finalist in enumerate(run.latency.finalists if run.latency else [], 1):
@@ -364,7 +372,9 @@ def finalist_rows(run: RunContents) -> list[ModelResult]:
         for cost in finalist_costs(run):
             scores[f"predicted_{cost}"] = getattr(finalist, cost)
             scores[f"measured_{cost}"] = getattr(finalist, f"measured_{cost}")
-        rows.append(model.with_scores({k: value for k, value in scores.items() if value is not None and value == value}))
+        rows.append(
+            model.with_scores({k: value for k, value in scores.items() if value is not None and value == value})
+        )
     return rows
 
 
@@ -422,3 +432,67 @@ FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
     "health": health,
     "finalists": finalists,
 }
+
+
+# An evaluation as files: scores and confusion matrix as JSON, accuracy by class as CSV, the matrix as a figure.
+
+NAMED, NUMBERED = 30, 20  # classes up to which each has its name at the axes, its counts in the cells
+
+
+def write_confusion(confusion: Confusion, folder: Path, **about: Any) -> None:
+    """Writes evaluation.json, per_class.csv, confusion.png and confusion.svg."""
+    content = {**about, **confusion.scores, "classes": list(confusion.classes)}
+    content |= {"per_class": [asdict(score) for score in confusion.by_class], "confusion": confusion.counts.tolist()}
+    write_text(folder / "evaluation.json", json.dumps(content) + "\n")
+    write_csv(folder / "per_class.csv", [field.name for field in fields(ClassScore)], map(astuple, confusion.by_class))
+    save_picture(confusion_figure(confusion), folder / "confusion")
+
+
+def confusion_figure(confusion: Confusion) -> Figure:
+    """True classes down, guesses across; shades by the logarithm of the count, so that rare mistakes show as well."""
+    counts, size = confusion.counts.numpy(), len(confusion.classes)
+    side = min(3.4 + 0.32 * size, 9.0)
+    figure = new_figure(side + 0.9, side)
+    axes = figure.subplots()
+    norm = LogNorm(0.9, max(counts.max(), 2))
+    image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=BLUES, norm=norm, interpolation="nearest")
+    dress(axes, "taken for", "true class")
+    axes.grid(False)
+    axes.xaxis.set_label_position("top")
+    axes.xaxis.tick_top()
+    name_classes(axes, confusion.classes)
+    if size <= NUMBERED:
+        number_cells(axes, counts, norm)
+    scores = confusion.scores
+    top5 = f", top-5 {scores['top5']:.1%}" if size > 5 else ""
+    text = f"{scores['images']:,} images, {size} classes, top-1 {scores['accuracy']:.1%}{top5}"
+    figure.supxlabel(text, fontsize=10, color=INK)
+    add_scale(figure, axes, image)
+    return figure
+
+
+def name_classes(axes: Any, classes: Sequence[str]) -> None:
+    if len(classes) > NAMED:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    names = [plain(str(name), 18) for name in classes]
+    axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) <= 2 else 90)
+    axes.set_yticks(range(len(names)), names)
+
+
+def number_cells(axes: Any, counts: np.ndarray, norm: LogNorm) -> None:
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        count = int(counts[row, column])
+        colour = "white" if norm(count) > 0.4 else INK
+        axes.text(column, row, str(count), ha="center", va="center", fontsize=8 if count < 1000 else 6, color=colour)
+
+
+def add_scale(figure: Figure, axes: Any, image: Any) -> None:
+    scale = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.02)
+    scale.outline.set_visible(False)  # type: ignore[operator]
+    scale.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    scale.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    scale.ax.yaxis.set_minor_locator(LogLocator(subs=()))
+    scale.ax.tick_params(colors=GREY, labelsize=9, length=0)
+    scale.set_label("images", color=INK, fontsize=10)

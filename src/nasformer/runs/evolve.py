@@ -27,8 +27,7 @@ from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.feasible import sample_feasible
 from nasformer.space_search.evolve import evolve, rounded
-from nasformer.supernet.carry import carry_over
-from nasformer.supernet.storage import load_supernet
+from nasformer.supernet.storage import carry_over, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json, write_json

@@ -144,7 +144,8 @@ class Run:
     """The folder, images, space and device that all stages of a run share.
 
     Args:
-        options: What the command was asked; images keep their size, unless it (or the supernet's training) says another.
+        options: What the command was asked; images keep their size, unless it (or the supernet's training) says
+        another.
         space: As it was asked for; `self.space` is the same for the run's images.
     """
 

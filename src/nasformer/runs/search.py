@@ -23,11 +23,10 @@ from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, fitting_timm_models
-from nasformer.search.budget import Budget
+from nasformer.search.budget import Budget, references
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Order, Problem
-from nasformer.search.references import references
 from nasformer.search.run import Scores, SearchResult, search
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy

@@ -1,12 +1,15 @@
-"""Budget: limits on what a model may cost, each a lowest and a highest value."""
+"""Budget: limits on what a model may cost, and the reference architectures within them that a winner must beat."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from random import Random
 
-from nasformer.space.feasible import Window
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import Costs, Window, sample_feasible
+from nasformer.space.node import Node
 from nasformer.utils.units import format_exactly
 
 
@@ -53,3 +56,29 @@ class Budget:
             right = "" if high is None else f" <= {format_exactly(high)}"
             parts.append(f"{left}{name}{right}")
         return ", ".join(parts) or "no limit"
+
+
+DRAWS = 200  # random archs: the first is a reference, all are starts of the walks to the smallest and largest
+
+
+def references(node: Node, costs: Costs, budget: Budget, seed: int = 0) -> dict[str, Arch]:
+    """A random arch, and the smallest and largest in the budget, by their number of parameters."""
+    windows = budget.windows()
+    drawn = [sample_feasible(node, Random(f"{seed} reference {k}"), costs, windows) for k in range(DRAWS)]
+    ends = {name: _extreme(node, costs, budget, drawn, sign) for name, sign in (("smallest", 1), ("largest", -1))}
+    return {"random": drawn[0], **ends}
+
+
+def _extreme(node: Node, costs: Costs, budget: Budget, drawn: list[Arch], sign: int) -> Arch:
+    """Walks from the best of the ends and the draws by single steps that get better and stay in the budget."""
+
+    def price(arch: Arch) -> float:
+        return sign * costs(arch)["params"]
+
+    ends = [arch for arch in (node.smallest(), node.largest()) if budget.fits(costs(arch))]
+    best = min(ends + drawn, key=price)
+    while True:
+        better = [arch for arch in node.neighbours(best) if budget.fits(costs(arch)) and price(arch) < price(best)]
+        if not better:
+            return best
+        best = min(better, key=price)

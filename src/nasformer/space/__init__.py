@@ -17,14 +17,11 @@ True
 from __future__ import annotations
 
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Choice, Scalar
 from nasformer.space.dimensions import dimensions, uses, with_choices
 from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
-from nasformer.space.genes import ROLES, Gene, Role, genes, same_role
 from nasformer.space.mutation import MUTATIONS, Mutation, parse_mutation
-from nasformer.space.node import Node, corners
-from nasformer.space.oneof import ByCardinality, OneOf
-from nasformer.space.repeat import Repeat
+from nasformer.space.node import ROLES, Gene, Node, Role, corners, genes, same_role
+from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat, Scalar
 from nasformer.space.struct import Rule, Struct
 
 __all__ = [

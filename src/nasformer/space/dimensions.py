@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
-from nasformer.space.choice import Choice, Scalar
 from nasformer.space.node import Node, corners
+from nasformer.space.nodes import Choice, Scalar
 from nasformer.space.struct import Struct
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from nasformer.errors import UserError
-from nasformer.space.genes import Role, check_role
+from nasformer.space.node import Role, check_role
 
 
 @dataclass(frozen=True)

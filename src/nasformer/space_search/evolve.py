@@ -14,8 +14,8 @@ import numpy as np
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.search.problem import Candidate
-from nasformer.space.choice import Scalar
 from nasformer.space.dimensions import dimensions
+from nasformer.space.nodes import Scalar
 from nasformer.space_search.options import EvolveOptions
 from nasformer.space_search.quality import Quality, fit_tendency, measure_quality, use_shares
 from nasformer.space_search.shift import (

@@ -1,15 +1,15 @@
 """Quality of a space (S3): the E-T error of its archs, and how that depends on the values of a dimension.
 
-The E-T error is the mean of the expected error of all samples and that of the top ones. S3 samples archs within a budget
-and takes the best 50 as the top. Groups of samples (those that use a value of a dimension) differ in size, so for them
-the top is the same share of the group: ours, as the paper is silent.
+The E-T error is the mean of the expected error of all samples and that of the top ones. S3 samples archs within a
+budget and takes the best 50 as the top. Groups of samples (those that use a value of a dimension) differ in size, so
+for them the top is the same share of the group: ours, as the paper is silent.
 
 An arch may use several values of a dimension, one in each block. It then belongs to each in proportion, so that every
 arch weighs 1 in every dimension. Counts are sums of these weights: in archs, not in blocks.
 
 The paper fits a line through the E-T errors of a dimension's values. Its standard error is ours, by resampling the
-archs: a dimension often has two values or three, so the residuals of a line say nothing. It covers the luck of the draw,
-not that of the training.
+archs: a dimension often has two values or three, so the residuals of a line say nothing. It covers the luck of the
+draw, not that of the training.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Scalar
 from nasformer.space.dimensions import uses
 from nasformer.space.node import Node
+from nasformer.space.nodes import Scalar
 
 RESAMPLES = 200
 

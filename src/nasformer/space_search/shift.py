@@ -5,9 +5,9 @@ slope and down only on one of tau. We cut off towards zero instead, so that both
 there as an option. Ours as well: at most `max_shift` steps at once, and none that the draw of the samples explains.
 
 All shifts are made at once, if that can be. Else one after the other, the steepest first, and again as long as another
-one becomes possible; the rest is taken back. That all archs of a space can be built cannot be tried: we try the smallest,
-the corners and some random ones, of the space and of its parts that have one of the new values alone, for no value may be
-one that no arch can have.
+one becomes possible; the rest is taken back. That all archs of a space can be built cannot be tried: we try the
+smallest, the corners and some random ones, of the space and of its parts that have one of the new values alone, for no
+value may be one that no arch can have.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Literal
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.choice import Scalar
 from nasformer.space.node import corners
+from nasformer.space.nodes import Scalar
 
 Limits = tuple[float | None, float | None]
 Values = tuple[float, ...]
@@ -116,6 +116,7 @@ def why_illegal(new: Values, old: Sequence[float], low: float | None, high: floa
 
 
 # The shifted dimensions together: a space whose archs can be built, and which is not too large
+
 
 def apply_shifts(space: Space, wanted: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
     """The space with as many of the wanted choices as are possible, and why the others are not.

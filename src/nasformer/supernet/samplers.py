@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.oneof import ByCardinality
+from nasformer.space.nodes import ByCardinality
 
 Sampler = Callable[[int], list[Arch]]
 """From the number of a step to its archs."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -14,9 +15,12 @@ from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
 from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
-from nasformer.families.sharing import rule_for
+from nasformer.families.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
 from nasformer.families.space import Space
-from nasformer.supernet.carry import copy_slice
+from nasformer.space.dimensions import dimensions
+from nasformer.space.node import corners
+from nasformer.space.nodes import Choice
+from nasformer.space.struct import Struct
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 
@@ -87,3 +91,146 @@ def fits(given: Size, needed: Size, smallest: Size | None) -> bool:
         return False
     elastic = [a < b for a, b in zip(smallest or [0] * len(needed), needed, strict=True)]
     return all(g == n or (g > n and varies) for g, n, varies in zip(given, needed, elastic, strict=True))
+
+
+# Weights of one supernet in another of the same family: what both have is copied, the rest stays as it was.
+#
+# Where does an entry of the old tensor belong in the new one? The sharing rule knows: applied to the old tensor and the
+# shape that both have it gives the values, applied to the numbers 0, 1, 2 ... in the shape of the new one it gives
+# their indices. A member of both spaces then computes in the new supernet what it computed in the old one.
+#
+# One rule has no single answer: Multi-Head Sharing slices by the number of heads of the member. So values are copied
+# for every number of heads that both spaces have, the largest last. Where indices collide, as they do when the channels
+# grow to less than twice as many, members with the most heads stay exact and others do not; `Carried` names the
+# tensors.
+
+ShapeByHeads = dict[int, Size]
+"""The largest shape in which members use a tensor, by their number of heads; 1 where heads do not matter."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How many of the new supernet's tensors came from the old one.
+
+    Args:
+        whole: All of their entries came.
+        part: Some came, for the old tensor was smaller.
+        fresh: None came, for the old supernet had no such tensor.
+        inexact: Names of tensors that members of both spaces may read in another order than before.
+    """
+
+    whole: int
+    part: int
+    fresh: int
+    inexact: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        note = f"; {len(self.inexact)} of them fit only the members with the most heads" if self.inexact else ""
+        return f"{self.whole} tensors came whole, {self.part} in part, {self.fresh} are fresh{note}"
+
+
+@torch.no_grad()
+def carry_over(old: Supernet, new: Supernet) -> Carried:
+    """Copies into the new supernet what the old one has of it.
+
+    >>> import nasformer
+    >>> space = nasformer.get_space("autoformer-micro", img_size=8)
+    >>> wider = space.with_choices({"embed_dim": [48, 64, 80], "blocks.depth": [3, 4]})
+    >>> old, new = Supernet(space), Supernet(wider, seed=1)
+    >>> print(carry_over(old, new))
+    21 tensors came whole, 51 in part, 0 are fresh
+    >>> arch, x = wider.root.smallest(), torch.randn(1, 3, 8, 8)
+    >>> torch.equal(old.eval()(x, arch), new.eval()(x, arch))
+    True
+    """
+    check_same_model(old.space, new.space)
+    given, before, after = old.shared(), used_shapes(old), used_shapes(new)
+    counts, inexact = {"whole": 0, "part": 0, "fresh": 0}, []
+    for name, weight in new.shared().items():
+        if name not in given:
+            counts["fresh"] += 1
+            continue
+        slices = [(rule_of(name, new, heads), shape) for heads, shape in common_shapes(before[name], after[name])]
+        came = torch.zeros_like(weight, dtype=torch.bool)
+        for rule, shape in slices:
+            copy_slice(given[name], weight, rule, shape)
+            copy_slice(torch.ones_like(given[name], dtype=torch.bool), came, rule, shape)
+        counts["whole" if came.all() else "part"] += 1
+        if not all(torch.equal(rule(weight, shape), rule(given[name], shape).to(weight)) for rule, shape in slices[1:]):
+            inexact.append(name)
+    return Carried(**counts, inexact=tuple(inexact))
+
+
+def copy_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) -> None:
+    """Copies the slice of this shape from one tensor to the indices of the same slice of another."""
+    values = rule(given, shape).to(weight)
+    if shape == weight.shape:
+        weight.copy_(values)
+        return
+    numbers = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
+    flat = weight.flatten().index_copy(0, rule(numbers, shape).flatten(), values.flatten())
+    weight.copy_(flat.view(weight.shape))
+
+
+def common_shapes(before: ShapeByHeads, after: ShapeByHeads) -> list[tuple[int, Size]]:
+    """What to copy, in this order: for each number of heads that both have, the shape that both have.
+
+    First comes all of the tensor by the most heads of the new one, for entries that no member of both uses.
+    """
+    everything = Size(map(min, largest(before), largest(after)))
+    heads = sorted(before.keys() & after.keys())
+    return [(max(after), everything), *((count, Size(map(min, before[count], after[count]))) for count in heads)]
+
+
+def largest(shapes: ShapeByHeads) -> Size:
+    return Size(map(max, zip(*shapes.values(), strict=True)))
+
+
+def rule_of(name: str, supernet: Supernet, heads: int) -> SharingRule:
+    """The rule of a tensor for members with so many heads."""
+    rule = declared_rule(name, supernet.rules)
+    return rule.bind({rule.option: heads}) if isinstance(rule, MultiHeadSharing) else rule
+
+
+def used_shapes(supernet: Supernet) -> Mapping[str, ShapeByHeads]:
+    """How much of each shared tensor members use: all of it, but for those that are sliced by heads."""
+    shapes: dict[str, ShapeByHeads] = {name: {1: weight.shape} for name, weight in supernet.shared().items()}
+    sliced_by_heads = {name for name in shapes if isinstance(declared_rule(name, supernet.rules), MultiHeadSharing)}
+    if not sliced_by_heads:
+        return shapes
+    shapes |= {name: {} for name in sliced_by_heads}
+    for name, heads, shape in uses_by_heads(supernet):
+        shapes[name][heads] = Size(map(max, shape, shapes[name].get(heads, shape)))
+    return shapes
+
+
+def uses_by_heads(supernet: Supernet) -> Iterator[tuple[str, int, Size]]:
+    """Name, heads and shape of every tensor sliced by heads, in the largest members with each number of heads."""
+    options = {rule.option for rule in supernet.rules.values() if isinstance(rule, MultiHeadSharing)}
+    for root in spaces_by_heads(supernet.space.root, options):
+        for arch in corners(root):
+            for segment in supernet.space.plan(arch):
+                layer: dict[str, Any] = dict(segment.options)
+                for part in supernet.skeleton(segment).parts:
+                    name = f"{segment.name}.{part.name}"
+                    rule = declared_rule(name, supernet.rules)
+                    if isinstance(rule, MultiHeadSharing):
+                        yield name, layer.get(rule.option, 1), part.shape
+
+
+def spaces_by_heads(root: Struct, options: set[str]) -> Iterator[Struct]:
+    """The space restricted to each number of heads; dimensions that end in one of the options are heads."""
+    heads = {name: choice for name, choice in dimensions(root).items() if name.rpartition(".")[2] in options}
+    for count in sorted({value for choice in heads.values() for value in choice.values}):
+        yield root.replace_choices({name: Choice(count) for name, choice in heads.items() if count in choice.values})
+
+
+def check_same_model(old: Space, new: Space) -> None:
+    """Refuses supernets that differ in more than their choices."""
+    if old.model is not new.model:
+        raise UserError(f"weights of {old.name} do not fit {new.name}: they are of different families")
+    derived = new.model.derived_options(new.root)
+    for name, value in new.full_options.items():
+        if name not in derived and old.full_options[name] != value:
+            options = f"{name}={old.full_options[name]}", f"{name}={value}"
+            raise UserError(f"weights of {old.name} with {options[0]} do not fit {new.name} with {options[1]}")

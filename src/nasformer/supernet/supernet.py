@@ -18,8 +18,7 @@ from torch import Size, Tensor, nn
 from torch.func import functional_call
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, container
-from nasformer.families.segment import Segment
+from nasformer.families.base import Backbone, Segment, container
 from nasformer.families.sharing import SharingRule, SharingRules, rule_for
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import set_drop_path

@@ -32,6 +32,7 @@ from nasformer.train.checkpoint import (
     NotFinite,
     Parts,
     Rollback,
+    Snapshots,
     batches_from,
     optimizer_tensors,
     restore_optimizer,
@@ -44,7 +45,6 @@ from nasformer.train.loss import Loss, load_teacher, soft_cross_entropy, with_te
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
-from nasformer.train.snapshots import Snapshots
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 

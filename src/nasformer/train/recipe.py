@@ -8,7 +8,7 @@ from typing import Literal
 
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.utils.ranges import check_range
+from nasformer.utils.units import check_range
 
 
 @dataclass

@@ -24,8 +24,8 @@ def from_json(cls: type[T], data: Any, where: object, remedy: str = REMEDY) -> T
     """Build a dataclass, or any other annotated type, from parsed JSON.
 
     Fields may be int, float (an int stays an int), str, bool, None, unions, list, tuple, dict with keys of str or int,
-    Literal, Any, dataclasses, and classes that have their own `from_dict` and `to_dict`. A key that is missing takes the
-    field's default, NaN becomes None where the field allows None, and keys without a field are ignored unless the
+    Literal, Any, dataclasses, and classes that have their own `from_dict` and `to_dict`. A key that is missing takes
+    the field's default, NaN becomes None where the field allows None, and keys without a field are ignored unless the
     dataclass says `refuse_unknown: ClassVar[bool] = True`.
 
     Args:

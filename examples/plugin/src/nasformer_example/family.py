@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nasformer import Arch, Choice, Cost, MapBackbone, Repeat, Segment, Space, Struct, register_space
 from torch import Tensor, nn
 
+from nasformer import Arch, Choice, Cost, MapBackbone, Repeat, Segment, Space, Struct, register_space
 from nasformer.families.base import patch_grid
 from nasformer.families.sharing import centre_crop
 from nasformer.layers.head import MapHead

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from nasformer import Probe, register_proxy
 from torch import nn
+
+from nasformer import Probe, register_proxy
 
 
 @register_proxy(

@@ -153,7 +153,7 @@ def export(options: ExportCommand, as_json: bool) -> None:
 
 
 def evaluate(options: EvaluateCommand, as_json: bool) -> None:
-    from nasformer.report.confusion import write_confusion
+    from nasformer.report.plots import write_confusion
     from nasformer.results.folder import check_output
     from nasformer.runs.single import evaluate_folder
 

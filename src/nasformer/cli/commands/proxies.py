@@ -125,10 +125,9 @@ def rank(options: RankCommand, as_json: bool) -> None:
 
 
 def rank_in(options: RankCommand, folder: Path | None, as_json: bool) -> None:
-    from nasformer.ranking.plot import plot_ranking
+    from nasformer.ranking.plot import plot_ranking, print_ranking
     from nasformer.ranking.rank import rank
     from nasformer.ranking.table import read_table
-    from nasformer.ranking.view import print_ranking
     from nasformer.utils.files import write_json
 
     table = read_table(options.table)

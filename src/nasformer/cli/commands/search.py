@@ -183,7 +183,7 @@ def evolve(options: EvolveCommand, as_json: bool) -> None:
 def print_step(number: int, record: Mapping[str, Any]) -> None:
     from rich.box import SIMPLE
 
-    from nasformer.supernet.carry import Carried
+    from nasformer.supernet.storage import Carried
 
     error = record["error"]
     size = f"{record['cardinality']:.3g} architectures, {record['samples']} of them judged"

@@ -1,0 +1,457 @@
+"""Nodes that decide: Choice (a value of a list), Repeat (a stack of items), OneOf (one of several options)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from itertools import accumulate
+from math import isfinite
+from random import Random
+from reprlib import repr as short
+from typing import Self
+
+from nasformer.errors import UserError
+from nasformer.space.arch import Arch, ArchPool, Value
+from nasformer.space.mutation import Mutation
+from nasformer.space.node import (
+    FIRST,
+    Gene,
+    Node,
+    Path,
+    Rng,
+    Role,
+    below,
+    check_children,
+    check_role,
+    lazy_product,
+    nearest_position,
+)
+
+Scalar = int | float | str | bool
+
+
+class Choice(Node):
+    """One of the given scalars. Numbers must ascend, so that one position up always means larger.
+
+    `role` says what the choice decides: the "size" of the net, or its "topology" as a kernel does. It matters only to
+    searches that move one of the two at a time.
+
+    >>> heads = Choice(3, 4, 6)
+    >>> heads.cardinality, heads.smallest(), heads.largest()
+    (3, 3, 6)
+    >>> heads.validate(5)
+    Traceback (most recent call last):
+    nasformer.errors.UserError: arch is 5, allowed: 3, 4, 6
+    >>> Choice(3, 5, 7, role="topology")
+    Choice(3, 5, 7, role='topology')
+    """
+
+    def __init__(self, *values: Scalar, role: Role = "size") -> None:
+        _check_values(values)
+        check_role("Choice", role)
+        self.values, self.role = values, role
+        self.cardinality = len(values)
+        self.code_length = 1
+        self._positions = {value: position for position, value in enumerate(values)}
+
+    def __repr__(self) -> str:
+        role = [] if self.role == "size" else [f"role={self.role!r}"]
+        return f"Choice({', '.join([*map(repr, self.values), *role])})"
+
+    def position(self, value: Value, path: str = "arch") -> int:
+        """The index of a value; UserError when it is not among the choices."""
+        try:
+            position = self._positions[value]
+        except (KeyError, TypeError):  # TypeError: a list or a dict is no key
+            position = None
+        # True == 1 in Python, yet whoever writes true for 1 meant something else.
+        if position is None or isinstance(value, bool) != isinstance(self.values[position], bool):
+            raise UserError(f"{path} is {short(value)}, allowed: {', '.join(map(repr, self.values))}")
+        return position
+
+    def sample(self, rng: Rng, given: Value = None) -> Scalar:
+        return self.values[rng.randrange(self.cardinality)]
+
+    def deepest(self) -> Choice:
+        return self
+
+    def enumerate(self) -> Iterator[Scalar]:
+        return iter(self.values)
+
+    def validate(self, value: Value, path: str = "arch") -> Scalar:
+        return self.values[self.position(value, path)]
+
+    def encode(self, value: Value) -> list[float]:
+        return [float(self.position(value))]
+
+    def _decode(self, vector: Sequence[float]) -> Scalar:
+        return self.values[nearest_position(vector[0], self.cardinality)]
+
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Scalar:
+        if not mutation.moves(self.role):
+            return value
+        return self.sample(rng) if rng.random() < mutation.width else value
+
+    def cross(self, a: Value, b: Value, rng: Random) -> Scalar:
+        return a if rng.random() < 0.5 else b
+
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Scalar]:
+        position = self.position(value)
+        yield from self.values[max(position - 1, 0) : position]
+        yield from self.values[position + 1 : position + 2]
+
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        return iter(())
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        yield Gene(path, self.role, value)
+
+    def roles(self) -> set[Role]:
+        return {self.role} if self.cardinality > 1 else set()
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        yield name, self
+
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Choice:
+        return choices.get(name, self)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        yield name, value
+
+    def adapt(self, value: Value, rng: Rng) -> Scalar:
+        return self.validate(value) if self.contains(value) else self.sample(rng)
+
+    def _corners(self) -> list[Scalar]:
+        return [self.values[-1]]
+
+
+def _check_values(values: tuple[Scalar, ...]) -> None:
+    shown = ", ".join(map(short, values))
+    if not values:
+        raise UserError("Choice() has no values, expected at least one, such as Choice(3, 4)")
+    if not all(isinstance(value, int | float | str) for value in values):
+        raise UserError(f"Choice({shown}) has values that are not scalars; list the values: Choice(3, 4)")
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if not all(map(isfinite, numbers)):
+        raise UserError(f"Choice({shown}) has a value that is not finite, expected ordinary numbers")
+    if len(set(values)) < len(values):
+        raise UserError(f"Choice({shown}) names a value twice, expected each value once")
+    if numbers != sorted(numbers):
+        raise UserError(f"Choice({shown}) is not in order, numbers must ascend")
+
+
+# Repeat: a stack of items, of variable depth. A member is a tuple of items.
+
+Items = tuple[Value, ...]
+
+
+class Repeat(Node):
+    """As many items as `depth` says, each chosen on its own. The depth is drawn first, then every item.
+
+    The role of the depth is that of its Choice: size, unless it says otherwise.
+
+    >>> blocks = Repeat(Choice(3, 4), depth=Choice(1, 2))
+    >>> list(blocks.enumerate())
+    [(3,), (4,), (3, 3), (3, 4), (4, 3), (4, 4)]
+    >>> blocks.encode((4,)), blocks.encode((4, 3))
+    ([0.0, 1.0, -1.0], [1.0, 1.0, 0.0])
+    """
+
+    def __init__(self, item: Node, depth: Choice) -> None:
+        _check(item, depth)
+        self.item, self.depth = item, depth
+        self.depths: tuple[int, ...] = depth.values  # type: ignore[assignment]
+        self.cardinality = sum(item.cardinality**count for count in self.depths)
+        self.code_length = 1 + self.depths[-1] * item.code_length
+
+    def __repr__(self) -> str:
+        return f"Repeat({self.item!r}, depth={self.depth!r})"
+
+    def sample(self, rng: Rng, given: Value = None) -> Items:
+        depth = self.depths[rng.randrange(len(self.depths))]
+        if given is None:
+            return tuple([self.item.sample(rng) for _ in range(depth)])
+        fixed = (*given, *[None] * (depth - len(given)))
+        return tuple(self.item.sample(rng, fixed[layer]) for layer in range(depth))
+
+    def deepest(self) -> Repeat:
+        return Repeat(self.item.deepest(), depth=Choice(self.depths[-1], role=self.depth.role))
+
+    def enumerate(self) -> Iterator[Items]:
+        for depth in self.depths:
+            yield from lazy_product(*[self.item.enumerate] * depth)
+
+    def validate(self, value: Value, path: str = "arch") -> Items:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{path} is {short(value)}, expected a list of {self._allowed()} items")
+        if len(value) not in self.depths:
+            raise UserError(f"{path} has {len(value)} items, allowed: {self._allowed()}")
+        return tuple([self.item.validate(item, f"{path}[{layer}]") for layer, item in enumerate(value)])
+
+    def _allowed(self) -> str:
+        return ", ".join(map(str, self.depths))
+
+    def encode(self, value: Value) -> list[float]:
+        code = self.depth.encode(len(value))
+        for item in value:
+            code += self.item.encode(item)
+        return code + [-1.0] * (self.code_length - len(code))
+
+    def _decode(self, vector: Sequence[float]) -> Items:
+        depth, size = self.depth._decode(vector[:1]), self.item.code_length
+        return tuple(self.item._decode(vector[1 + layer * size :][:size]) for layer in range(int(depth)))
+
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Items:
+        redrawn = mutation.moves(self.depth.role) and rng.random() < mutation.depth
+        depth = self.depths[rng.randrange(len(self.depths))] if redrawn else len(value)
+        kept = self._mutate_items(value[:depth], rng, mutation)
+        last = kept[-1] if kept else None
+        return (*kept, *[self._redraw(last, rng, mutation) for _ in range(depth - len(kept))])
+
+    def _mutate_items(self, items: Items, rng: Random, mutation: Mutation) -> list[Value]:
+        if mutation.unit == "block":
+            return [self._redraw(item, rng, mutation) if rng.random() < mutation.block else item for item in items]
+        inner = mutation.inside_repeat
+        return [self.item.mutate(item, rng, inner) for item in items]
+
+    def _redraw(self, item: Value, rng: Random, mutation: Mutation) -> Value:
+        """A new item; where the mutation has a role, one that differs from `item` in genes of that role alone."""
+        if mutation.role is None or item is None:
+            return self.item.sample(rng)
+        return self.item.mutate(item, rng, mutation.certain)
+
+    def cross(self, a: Value, b: Value, rng: Random) -> Items:
+        child = list(a if rng.random() < 0.5 else b)
+        for layer, pair in enumerate(zip(a, b, strict=False)):  # deeper layers exist in one parent only
+            if layer < len(child):
+                child[layer] = pair[rng.randrange(2)]
+        return tuple(child)
+
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Items]:
+        for depth in self.depth.neighbours(len(value)):
+            added = [self.item.sample(fresh) for _ in range(int(depth) - len(value))]
+            yield (*value[: int(depth)], *added)
+        for layer, item in enumerate(value):
+            for step in self.item.neighbours(item, fresh):
+                yield (*value[:layer], step, *value[layer + 1 :])
+
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        for layer, item in enumerate(value):
+            yield from self.item.picks(item, (*path, layer))
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        yield Gene(path, self.depth.role, len(value))
+        for layer, item in enumerate(value):
+            yield from self.item.genes(item, (*path, layer))
+
+    def roles(self) -> set[Role]:
+        return self.depth.roles() | (self.item.roles() if self.depths[-1] else set())
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        yield below(name, "depth"), self.depth
+        yield from self.item.dimensions(self._inside(name))
+
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Repeat:
+        depth = choices.get(below(name, "depth"), self.depth)
+        return Repeat(self.item.replace_choices(choices, self._inside(name)), depth=depth)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        yield below(name, "depth"), len(value)
+        for item in value:
+            yield from self.item.uses(item, self._inside(name))
+
+    def _inside(self, name: str) -> str:
+        """Parts of an item are named as if they were the stack's; an item without named parts is its `item`."""
+        return below(name, "item") if isinstance(self.item, Choice | Repeat) else name
+
+    def adapt(self, value: Value, rng: Rng) -> Items:
+        items = value if isinstance(value, tuple) else ()
+        depth = int(self.depth.adapt(len(items), rng) if isinstance(value, tuple) else self.depth.sample(rng))
+        # Layers that the value does not have are made from its last one, as in mutation.
+        sources = (*items, *items[-1:] * (depth - len(items)))
+        return tuple(self.item.adapt(sources[k] if items else None, rng) for k in range(depth))
+
+    def _corners(self) -> list[Items]:
+        return [(corner,) * self.depths[-1] for corner in self.item._corners()]
+
+
+def _check(item: Node, depth: Choice) -> None:
+    if not isinstance(item, Node):
+        raise UserError(f"Repeat has the item {item!r}, expected a node such as Struct(...) or Choice(...)")
+    if not isinstance(depth, Choice):
+        raise UserError(f"Repeat has depth={depth!r}, expected a Choice such as depth=Choice(12, 13, 14)")
+    if not all(type(count) is int and count >= 0 for count in depth.values):
+        raise UserError(f"Repeat has depth={depth!r}, expected whole numbers, none below 0")
+
+
+# OneOf: one of several options, each with its own choices. A member is an arch with one key.
+
+
+class ByCardinality(Random):
+    """Random generator with which a OneOf draws an option in proportion to its members: all members are equally likely.
+
+    >>> from nasformer.space import Choice
+    >>> operator, rng = OneOf(small=Choice(1), large=Choice(*range(99))), ByCardinality(0)
+    >>> sum("large" in operator.sample(rng) for _ in range(1000)) > 950
+    True
+    """
+
+
+class OneOf(Node):
+    """One of the named options, smaller ones first.
+
+    Sampling picks the option uniformly, then goes on inside it, so that an option with many configurations is
+    no likelier than one with few. (TrioNet calls this Hierarchical Sampling; `ByCardinality` is the other way.)
+
+    >>> from nasformer.space import Choice, Struct
+    >>> operator = OneOf(conv=Struct(kernel=Choice(3, 5)), attention=Struct(heads=Choice(4, 8)))
+    >>> operator.smallest()
+    Arch(conv=Arch(kernel=3))
+    >>> operator.encode(operator.largest())
+    [1.0, -1.0, 1.0]
+
+    The pick is a gene of the topology, unless `with_role` says otherwise.
+    """
+
+    role: Role = "topology"
+
+    def __init__(self, /, **options: Node) -> None:
+        check_children("OneOf option", options)
+        if not options:
+            raise UserError("OneOf() has no options, expected at least one, such as OneOf(conv=Struct(...))")
+        self.options = options
+        self.names = tuple(options)
+        self._ends = list(accumulate(option.cardinality for option in options.values()))
+        self.cardinality = self._ends[-1]
+        self.code_length = 1 + sum(option.code_length for option in options.values())
+        self._pool = ArchPool(self.cardinality)
+
+    def __repr__(self) -> str:
+        role = "" if self.role == "topology" else f".with_role({self.role!r})"
+        return f"OneOf({', '.join(f'{name}={option!r}' for name, option in self.options.items())}){role}"
+
+    def with_role(self, role: Role) -> Self:
+        """The same options, with a pick of another role. (A method, for an option may well be named `role`.)
+
+        >>> from nasformer.space import Struct
+        >>> OneOf(thin=Struct(), wide=Struct()).with_role("size")
+        OneOf(thin=Struct(), wide=Struct()).with_role('size')
+        """
+        check_role("OneOf", role)
+        other = copy(self)
+        other.role = role
+        return other
+
+    def pick(self, rng: Rng) -> str:
+        """The name of a random option. Another distribution over the options needs to change only this.
+
+        It may call only `rng.randrange`: the smallest and the largest member are drawn with `FIRST` and `LAST`.
+        """
+        if isinstance(rng, ByCardinality):  # the option of a random one of all the members
+            return self.names[bisect_right(self._ends, rng.randrange(self.cardinality))]
+        return self.names[rng.randrange(len(self.names))]
+
+    def sample(self, rng: Rng, given: Value = None) -> Arch:
+        name = self.pick(rng) if given is None else _name(given)
+        return self._pool.arch({name: self.options[name].sample(rng, None if given is None else given[name])})
+
+    def deepest(self) -> OneOf:
+        return self._with_options({name: option.deepest() for name, option in self.options.items()})
+
+    def _with_options(self, options: dict[str, Node]) -> Self:
+        other = copy(self)  # keeps the role, and the subclass, which may pick differently
+        OneOf.__init__(other, **options)
+        return other
+
+    def enumerate(self) -> Iterator[Arch]:
+        for name, option in self.options.items():
+            for value in option.enumerate():
+                yield Arch(**{name: value})
+
+    def validate(self, value: Value, path: str = "arch") -> Arch:
+        allowed = ", ".join(self.names)
+        if not isinstance(value, Mapping) or len(value) != 1:
+            raise UserError(f"{path} is {short(value)}, expected exactly one of the options: {allowed}")
+        name = _name(value)
+        if name not in self.options:
+            raise UserError(f"{path} has the unknown option {name!r}, allowed: {allowed}")
+        return self._pool.arch({name: self.options[name].validate(value[name], f"{path}.{name}")})
+
+    def encode(self, value: Value) -> list[float]:
+        code = [float(self.names.index(_name(value)))]
+        for name, option in self.options.items():
+            code += option.encode(value[name]) if name in value else [-1.0] * option.code_length
+        return code
+
+    def _decode(self, vector: Sequence[float]) -> Arch:
+        position = nearest_position(vector[0], len(self.names))
+        name, option = self.names[position], self.options[self.names[position]]
+        start = 1 + sum(self.options[other].code_length for other in self.names[:position])
+        return Arch(**{name: option._decode(vector[start : start + option.code_length])})
+
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
+        if mutation.role:
+            return self._mutate_role(value, rng, mutation)
+        if rng.random() < mutation.width:
+            return self.sample(rng)
+        name = _name(value)
+        return self._pool.arch({name: self.options[name].mutate(value[name], rng, mutation)})
+
+    def _mutate_role(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
+        name = old = _name(value)
+        content = value[old]
+        if mutation.moves(self.role) and rng.random() < mutation.width:
+            name = self.pick(rng)
+        if name != old:
+            content = self.options[name].adapt(content, rng)
+        return self._pool.arch({name: self.options[name].mutate(content, rng, mutation)})
+
+    def cross(self, a: Value, b: Value, rng: Random) -> Arch:
+        return a if rng.random() < 0.5 else b
+
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Arch]:
+        current = _name(value)
+        for name, option in self.options.items():
+            inside = name == current
+            for step in option.neighbours(value[name], fresh) if inside else [option.sample(fresh)]:
+                yield Arch(**{name: step})
+
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        name = _name(value)
+        yield path, name
+        yield from self.options[name].picks(value[name], (*path, name))
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        name = _name(value)
+        yield Gene(path, self.role, name)
+        yield from self.options[name].genes(value[name], (*path, name))
+
+    def roles(self) -> set[Role]:
+        pick: set[Role] = {self.role} if len(self.names) > 1 else set()
+        return pick.union(*(option.roles() for option in self.options.values()))
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        for part, option in self.options.items():
+            yield from option.dimensions(below(name, part))
+
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> OneOf:
+        options = {part: option.replace_choices(choices, below(name, part)) for part, option in self.options.items()}
+        return self._with_options(options)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        part = _name(value)
+        yield from self.options[part].uses(value[part], below(name, part))
+
+    def adapt(self, value: Value, rng: Rng) -> Arch:
+        content = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None
+        name = _name(value) if content is not None else ""
+        name = name if name in self.options else self.pick(rng)
+        return Arch(**{name: self.options[name].adapt(content, rng)})
+
+    def _corners(self) -> list[Arch]:
+        return [Arch(**{name: corner}) for name, option in self.options.items() for corner in option._corners()]
+
+
+def _name(value: Mapping[str, Value]) -> str:
+    return next(iter(value))

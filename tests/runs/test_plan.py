@@ -1,0 +1,131 @@
+"""What is said before a run: the share that fits, the costs, the times, the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+
+import tiny
+from nasformer.cli.main import main
+from nasformer.runs import plan as preflight
+from nasformer.search.budget import Budget
+from nasformer.supernet.storage import save_supernet
+from nasformer.train.recipe import Recipe
+from small_run import SETTINGS, refused, words
+
+SMALL = "test_resnet"  # 0.4 M parameters
+needs_small = pytest.mark.skipif(not timm.is_model(SMALL), reason=f"this timm has no {SMALL}")
+FAST = ["--draws", "300", "--steps", "1", "--device", "cpu"]
+
+
+def planned(capsys: Any, folder: Path, *more: str, **changes: Any) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([*words("plan", folder, **changes), *FAST, "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_plan_of_a_small_run(capsys: Any, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "new"
+    run.parent.mkdir()
+    found = planned(capsys, run)
+    assert not run.exists()
+    assert (found["name"], found["data"], found["space"]["budget"]) == ("autoformer-micro", "digits", "params <= 120K")
+    share = found["space"]["share"]
+    assert share["draws"] == 300
+    assert 0.3 < share["low"] < share["fitting"] / 300 < share["high"] < 0.9
+    params, within = found["space"]["space"]["params"], found["space"]["within"]["params"]
+    assert params["smallest"] == tiny.SPACE.cost(tiny.SMALLEST).params == within["smallest"]
+    assert params["largest"] == tiny.SPACE.cost(tiny.LARGEST).params > 120_000 >= within["largest"]
+    assert params["smallest"] < within["median"] < params["median"] < params["largest"]
+    time = found["time"]
+    assert time["train"]["steps"] == time["retrain"]["steps"] == 2 * 8
+    assert time["search"]["candidates"] == 8
+    for stage, count in (("train", "steps"), ("search", "candidates"), ("retrain", "steps")):
+        each = time[stage]["seconds_per_candidate" if stage == "search" else "seconds_per_step"]
+        assert time[stage]["seconds"] == pytest.approx(each * time[stage][count])
+        assert each > 0
+
+
+def test_the_plan_in_words(capsys: Any, tmp_path: Path) -> None:
+    assert main([*words("plan", tmp_path / "run"), *FAST]) == 0
+    text = capsys.readouterr().out
+    for part in ("satisfiable", "95 % interval", "parameters", "supernet training", "search", "retraining", "disk: "):
+        assert part in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_baselines_there_is_nothing_to_say_of_them(capsys: Any, tmp_path: Path) -> None:
+    found = planned(capsys, tmp_path / "run")
+    assert found["time"]["baselines"] == []
+    assert "baselines" not in found["disk"]
+    itself = planned(capsys, tmp_path / "run", search={"strategy": "random", "evaluations": 8, "baseline": "random"})
+    assert itself["time"]["baselines"] == []  # the search is random itself
+
+
+@needs_small
+def test_baselines_take_time_and_disk_too(capsys: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"baseline": f"timm:{SMALL}", "search": {**SETTINGS["search"], "baseline": "random"}}
+    found = planned(capsys, tmp_path / "run", **settings)
+    beside, trained = found["time"]["baselines"]
+    assert beside == {"name": "random search beside", **found["time"]["search"]}
+    assert (trained["name"], trained["steps"]) == (f"timm:{SMALL}", found["time"]["train"]["steps"])
+    assert trained["seconds"] == pytest.approx(trained["steps"] * trained["seconds_per_step"])
+    assert trained["seconds_per_step"] > 0
+    without = planned(capsys, tmp_path / "run")["disk"]
+    params = sum(p.numel() for p in timm.create_model(SMALL, num_classes=10, in_chans=1).parameters())
+    assert found["disk"]["baselines"] == 2 * 3 * 4 * params  # weights and two moments, of two checkpoints
+    assert found["disk"]["journal"] == 2 * without["journal"]
+    assert found["disk"]["total"] == without["total"] + without["journal"] + found["disk"]["baselines"]
+
+
+@needs_small
+def test_baselines_have_lines_of_their_own(capsys: Any, tmp_path: Path) -> None:
+    assert main([*words("plan", tmp_path / "run", baseline=f"timm:{SMALL}"), *FAST]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"timm:{SMALL} ")]
+    assert "16 steps of" in line
+
+
+def test_a_finished_run_is_not_touched(finished: Path, capsys: Any) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    planned(capsys, finished)
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_a_budget_that_nothing_fits_is_refused(capsys: Any, tmp_path: Path) -> None:
+    message = refused(capsys, [*words("plan", tmp_path / "run", max_params="1K"), *FAST])
+    assert "no architecture fits params <= 1K" in message
+
+
+def test_what_the_run_would_refuse_is_refused_now(capsys: Any, tmp_path: Path) -> None:
+    message = refused(capsys, [*words("plan", tmp_path / "run", search={"strategy": "magic"}), *FAST])
+    assert "unknown strategy 'magic'" in message
+    message = refused(capsys, [*words("plan", tmp_path / "run", baseline="timm:vit_tiny_patch16_224"), *FAST])
+    assert "timm:vit_tiny_patch16_224 does not take images of 8 px" in message
+    assert "nothing was profiled" in refused(capsys, [*words("plan", tmp_path / "run", max_latency="1ms"), *FAST])
+
+
+def test_a_narrow_budget_is_warned_of() -> None:
+    smallest = tiny.SPACE.cost(tiny.SMALLEST).params
+    found = preflight.survey_space(tiny.SPACE, Budget(max_params=smallest), draws=100, seed=0)
+    assert found["share"]["fitting"] == 0
+    assert found["example"] == tiny.SMALLEST.to_dict()
+    plan = {"space": found, "disk": {"total": 2, "free": 1}}
+    assert [warning.split(":")[0] for warning in preflight.warnings_of(plan)] == [
+        "the disk has too little room",
+        "none of 100 random architectures fits",
+    ]
+
+
+def test_the_supernet_takes_the_disk_that_was_said(tmp_path: Path) -> None:
+    needed = preflight.disk_needed(tiny.SPACE, Recipe(), 100, tmp_path / "not" / "there", tiny.SMALLEST)
+    save_supernet(tiny.supernet(), tmp_path / "supernet")
+    size = sum(path.stat().st_size for path in (tmp_path / "supernet").iterdir())
+    assert needed["supernet"] == pytest.approx(size, rel=0.1)
+    assert needed["checkpoints"] == 6 * needed["supernet"]
+    assert needed["free"] > 0
+    sgd = preflight.disk_needed(tiny.SPACE, Recipe(optimizer="sgd", ema=0.9), 100, tmp_path, tiny.SMALLEST)
+    assert sgd["checkpoints"] == 6 * needed["supernet"]
