@@ -2,8 +2,8 @@
 
 python benchmarks/report_growth.py --out report_growth.json
 
-Random archs of real spaces with invented scores in generations of 50; each report is written by a process of its own, so
-that its memory can be told.
+Random archs of real spaces with invented scores in generations of 50; each report is written by a process of
+its own, so that its memory can be told.
 """
 
 from __future__ import annotations

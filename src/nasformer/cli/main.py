@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -137,10 +138,10 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def config_imports(words: Sequence[str]) -> list[str]:
     """The modules that config files name under `import`: their options may be those of a plugin's strategy."""
-    from nasformer.cli.commands.recipes import find_recipe
+    from nasformer.cli.parser import find_recipe
     from nasformer.utils.yaml import read_yaml
 
-    paths = [word for before, word in zip(words, words[1:], strict=False) if before == "--config"]
+    paths = [word for before, word in pairwise(words) if before == "--config"]
     paths += [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
     modules: list[str] = []
     for path in paths:

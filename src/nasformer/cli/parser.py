@@ -16,13 +16,13 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from nasformer.cli.commands.recipes import find_recipe
-from nasformer.cli.main import COMMANDS, find_command, make_parser
 from nasformer.errors import UserError
 from nasformer.utils.schema import from_json
 from nasformer.utils.yaml import PlainLoader, read_yaml
@@ -270,8 +270,8 @@ def from_text(annotation: Any, text: str) -> Any:
 
     >>> from_text(int, "12"), from_text(float, "1e-3"), from_text(bool | Literal["auto"], "auto"), from_text(str, "12")
     (12, 0.001, 'auto', '12')
-    >>> from_text(list[str], "accuracy,-params"), from_text(dict[str, Any], "{depth: 0.3}"), from_text(int | None,
-    "null") (['accuracy', '-params'], {'depth': 0.3}, None)
+    >>> from_text(list[str], "accuracy,-params"), from_text(dict[str, Any], "{depth: 0.3}"), from_text(int | None, "")
+    (['accuracy', '-params'], {'depth': 0.3}, None)
     """
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if str in members:
@@ -345,40 +345,30 @@ def config_names(kinds: Iterable[type]) -> set[str]:
     return {item.name for kind in kinds for item in fields(kind)}
 
 
-# Shell completion: commands, and the options of each, as a script for bash, zsh or fish.
-
-BASH = """_nasformer() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
-  case "${{COMP_WORDS[1]}}" in
-{cases}
-  esac
-  if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"; fi
-  if [[ "$current" == -* || "$COMP_CWORD" -eq 1 ]]; then
-    COMPREPLY=( $(compgen -W "$words" -- "$current") )
-  else
-    COMPREPLY=( $(compgen -f -- "$current") )
-  fi
-}}
-complete -o filenames -F _nasformer nasformer"""
+# Recipes that travel with the package: YAML files of options, by name.
 
 
-def completion_script(shell: str) -> str:
-    options = {name: [*command_flags(name), "--config", "--json", "--help", "--help-all"] for name in COMMANDS}
-    if shell == "fish":
-        return "\n".join(fish_lines(options))
-    cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())
-    script = BASH.format(cases=cases, commands=" ".join(COMMANDS))
-    return script if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{script}"
+def recipe_folder() -> Path:
+    """The folder of the recipes: inside the package, or beside the sources of a clone."""
+    return Path(str(files("nasformer"))) / "recipes"
 
 
-def command_flags(name: str) -> list[str]:
-    parser = make_parser(find_command(name))
-    return [option.flag for option in parser.options.values() if option.name not in parser.positional]
+def list_recipes() -> dict[str, str]:
+    """What each recipe is for: the first line of its comment."""
+    return {
+        path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        for path in sorted(recipe_folder().glob("*.yaml"))
+    }
 
 
-def fish_lines(options: dict[str, list[str]]) -> list[str]:
-    lines = [f"complete -c nasformer -n __fish_use_subcommand -a '{' '.join(options)}'"]
-    for name, flags in options.items():
-        condition = f"-n '__fish_seen_subcommand_from {name}'"
-        lines += [f"complete -c nasformer {condition} -l {flag[2:]}" for flag in flags]
-    return lines
+def find_recipe(name: str) -> Path:
+    """A config file by its path, or a recipe that comes with nasformer by its name."""
+    path = Path(name)
+    if not name or path.exists():
+        return path
+    recipe = recipe_folder() / f"{path.name.removesuffix('.yaml')}.yaml"
+    if path.parent.name in ("", "recipes") and recipe.exists():
+        return recipe
+    close = difflib.get_close_matches(path.stem, list_recipes(), n=1)
+    hint = f"did you mean {close[0]}?" if close else "`nasformer recipes` lists those that come with nasformer"
+    raise UserError(f"there is no config file {name}; {hint}")

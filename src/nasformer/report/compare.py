@@ -49,7 +49,7 @@ class Comparison:
     def differences(self) -> dict[str, list[Any]]:
         """Settings that are not the same in all runs, each with its value by run; None where a run has none."""
         settings = [flat(run.config) for run in self.runs.values()]
-        names = [name for name in dict.fromkeys(name for one in settings for name in one)]
+        names = list(dict.fromkeys(name for one in settings for name in one))
         values = {name: [one.get(name) for one in settings] for name in names if name.split(".")[0] not in DERIVED}
         return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 

@@ -365,8 +365,8 @@ def patterns_table(patterns: Patterns) -> Table:
     table.add_column("", no_wrap=True)
     for stage in patterns.together:
         table.add_column(stage, justify="right", no_wrap=True)
-    for label, cells in rows(patterns):
-        table.add_row(escape(label), *cells)
+    for title, cells in rows(patterns):
+        table.add_row(escape(title), *cells)
     return table
 
 

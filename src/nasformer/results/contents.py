@@ -230,8 +230,8 @@ class RunContents:
             return None
 
     def extremes(self) -> list[Arch]:
-        """The smallest and the largest member of the run's space, for every option of a OneOf; none if it is
-        unknown.""" space = self.space()
+        """The smallest and the largest member of the run's space, for every option of a OneOf; none if unknown."""
+        space = self.space()
         if space is None:
             return []
         return [member for corner in corners(space.root) for member in (space.root.smallest(corner), corner)]

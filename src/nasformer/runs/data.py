@@ -84,8 +84,8 @@ def too_large(files: ImageFiles, device: torch.device, world: World) -> bool:
 
 
 def streamed_before(folder: RunFolder, options: DataOptions) -> DataOptions:
-    """The options; whether to stream, where that is left open, is as when the run began, whatever memory is free
-    now.""" before = read_json(folder.config) if options.stream == "auto" and folder.config.exists() else {}
+    """The options; where they leave open whether to stream, it is as when the run began, whatever memory is free."""
+    before = read_json(folder.config) if options.stream == "auto" and folder.config.exists() else {}
     if before.get("data") == options.data and isinstance(before.get("stream"), bool):
         return replace(options, stream=before["stream"])
     return options

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 from typing import ClassVar, Literal
 
+from nasformer.cli.main import COMMANDS, find_command, make_parser
+from nasformer.cli.parser import find_recipe, list_recipes
 from nasformer.cli.tables import print_json
-from nasformer.errors import UserError
 
-# Recipes that travel with the package: YAML files of options, by name.
+# Shell completion: commands, and the options of each, as a script for bash, zsh or fish.
+
+BASH = """_nasformer() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words=""
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"; fi
+  if [[ "$current" == -* || "$COMP_CWORD" -eq 1 ]]; then
+    COMPREPLY=( $(compgen -W "$words" -- "$current") )
+  else
+    COMPREPLY=( $(compgen -f -- "$current") )
+  fi
+}}
+complete -o filenames -F _nasformer nasformer"""
 
 
-def recipe_folder() -> Path:
-    """The folder of the recipes: inside the package, or beside the sources of a clone."""
-    return Path(str(files("nasformer"))) / "recipes"
+def completion_script(shell: str) -> str:
+    options = {name: [*command_flags(name), "--config", "--json", "--help", "--help-all"] for name in COMMANDS}
+    if shell == "fish":
+        return "\n".join(fish_lines(options))
+    cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())
+    script = BASH.format(cases=cases, commands=" ".join(COMMANDS))
+    return script if shell == "bash" else f"autoload -U +X bashcompinit && bashcompinit\n{script}"
 
 
-def list_recipes() -> dict[str, str]:
-    """What each recipe is for: the first line of its comment."""
-    return {
-        path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        for path in sorted(recipe_folder().glob("*.yaml"))
-    }
+def command_flags(name: str) -> list[str]:
+    parser = make_parser(find_command(name))
+    return [option.flag for option in parser.options.values() if option.name not in parser.positional]
 
 
-def find_recipe(name: str) -> Path:
-    """A config file by its path, or a recipe that comes with nasformer by its name."""
-    path = Path(name)
-    if not name or path.exists():
-        return path
-    recipe = recipe_folder() / f"{path.name.removesuffix('.yaml')}.yaml"
-    if path.parent.name in ("", "recipes") and recipe.exists():
-        return recipe
-    close = difflib.get_close_matches(path.stem, list_recipes(), n=1)
-    hint = f"did you mean {close[0]}?" if close else "`nasformer recipes` lists those that come with nasformer"
-    raise UserError(f"there is no config file {name}; {hint}")
+def fish_lines(options: dict[str, list[str]]) -> list[str]:
+    lines = [f"complete -c nasformer -n __fish_use_subcommand -a '{' '.join(options)}'"]
+    for name, flags in options.items():
+        condition = f"-n '__fish_seen_subcommand_from {name}'"
+        lines += [f"complete -c nasformer {condition} -l {flag[2:]}" for flag in flags]
+    return lines
 
 
 @dataclass
@@ -63,8 +71,6 @@ class CompletionCommand:
 
 
 def recipes(options: RecipesCommand, as_json: bool) -> None:
-    pass
-
     if options.name:
         return print(find_recipe(options.name).read_text(encoding="utf-8"), end="")
     entries = list_recipes()
@@ -76,6 +82,4 @@ def recipes(options: RecipesCommand, as_json: bool) -> None:
 
 
 def completion(options: CompletionCommand, as_json: bool) -> None:
-    from nasformer.cli.parser import completion_script
-
     print(completion_script(options.shell))

@@ -73,8 +73,13 @@ def doctor(options: DoctorCommand, as_json: bool) -> int:
 def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     title = f"{len(diagnosis.subnets)} fixed subnets on {diagnosis.images}, at step {diagnosis.step}"
     rows = [
-        [model.name, format_quantity(model["params"]), f"{model['depth']:.0f}", f"{model['width']:.2f}"]
-        + [f"{model['accuracy']:.2%}"]
+        (
+            model.name,
+            format_quantity(model["params"]),
+            f"{model['depth']:.0f}",
+            f"{model['width']:.2f}",
+            f"{model['accuracy']:.2%}",
+        )
         for model in diagnosis.subnets
     ]
     print_table(title, ("", "parameters", "layers", "width", "accuracy"), rows)
