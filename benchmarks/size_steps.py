@@ -20,8 +20,7 @@ from scipy.stats import spearmanr
 import nasformer
 from nasformer import Arch, Space
 from nasformer.proxies.scoring import Scorer
-from nasformer.space.mutation import Mutation
-from nasformer.space.node import genes
+from nasformer.space.genes import Mutation, genes
 from record import save_record
 
 GENES = ("depth", "embed_dim", "expansion", "qkv_dim")

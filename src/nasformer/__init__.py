@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nasformer.search.strategies.random import RandomSearch
     from nasformer.search.strategies.registry import list_strategies, register_strategy
     from nasformer.space.arch import Arch
-    from nasformer.space.mutation import Mutation
+    from nasformer.space.genes import Mutation
     from nasformer.space.node import Node
     from nasformer.space.nodes import Choice, OneOf, Repeat
     from nasformer.space.struct import Rule, Struct

@@ -11,7 +11,7 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.mutation import MUTATIONS
+from nasformer.space.genes import MUTATIONS
 from nasformer.space.node import corners
 from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct

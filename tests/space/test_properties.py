@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.space.arch import Arch
-from nasformer.space.mutation import MUTATIONS, Mutation
+from nasformer.space.genes import MUTATIONS, Mutation
 from nasformer.space.node import Node, corners
 from nasformer.space.nodes import ByCardinality
 from nasformer.space.struct import Struct

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.mutation import MUTATIONS, Mutation
-from nasformer.space.node import Gene, Node, Role, genes, same_role
+from nasformer.space.genes import MUTATIONS, Gene, Mutation, Role, genes, same_role
+from nasformer.space.node import Node
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 

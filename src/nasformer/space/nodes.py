@@ -13,20 +13,8 @@ from typing import Self
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, ArchPool, Value
-from nasformer.space.mutation import Mutation
-from nasformer.space.node import (
-    FIRST,
-    Gene,
-    Node,
-    Path,
-    Rng,
-    Role,
-    below,
-    check_children,
-    check_role,
-    lazy_product,
-    nearest_position,
-)
+from nasformer.space.genes import Gene, Mutation, Path, Role, check_role
+from nasformer.space.node import FIRST, Node, Rng, below, check_children, lazy_product, nearest_position
 
 Scalar = int | float | str | bool
 
