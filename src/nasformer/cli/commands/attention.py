@@ -111,7 +111,7 @@ def nth_test_image(batches: BatchSource, index: int) -> Tensor:
 
 
 def draw(maps: AttentionMaps, shown: ModelInput, query: Query, options: AttentionCommand) -> None:
-    from nasformer.attention.picture import attention_figure
+    from nasformer.attention.maps import attention_figure
     from nasformer.utils.figures import png, svg
     from nasformer.utils.files import write_bytes
 
