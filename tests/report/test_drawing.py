@@ -10,11 +10,11 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from nasformer.report.contents import read_run
 
 from nasformer.families.registry import get_space
-from nasformer.report.anatomy import Anatomy, Block, dissect, ranges
+from nasformer.report.anatomy import Anatomy, Block, dissect, value_ranges
 from nasformer.report.drawing import SHORTEST, Card, architectures, draw
+from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.utils.figures import BLUE, FAINT, GREEN, ORANGE
@@ -86,7 +86,7 @@ def test_a_pick_inside_a_block_gives_its_kind() -> None:
 
 def test_ranges_are_of_numbers_alone() -> None:
     arch = {"blocks": [{"heads": 2, "act": "gelu", "bias": True}, {"heads": 6, "act": "relu", "bias": False}]}
-    assert ranges([dissect(arch)]) == {"heads": (2, 6)}
+    assert value_ranges([dissect(arch)]) == {"heads": (2, 6)}
 
 
 def test_the_width_of_a_bar_is_the_place_in_the_range() -> None:
@@ -166,7 +166,7 @@ def test_odd_archs_do_not_hurt(arch: dict[str, Any]) -> None:
 def write_result(folder: Path, space: str, *references: dict[str, Any]) -> None:
     write_json(folder / "config.json", {"space": space})
     winner = model("winner", SPACE.root.sample(Random(1)))
-    write_json(folder / "result.json", {"winner": winner, "references": list(references)})
+    write_json(folder / "result.json", {"space": space, "data": None, "winner": winner, "references": list(references)})
 
 
 def test_the_winner_stands_between_the_ends_of_its_space(tmp_path: Path) -> None:

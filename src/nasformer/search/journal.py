@@ -115,7 +115,7 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
 
 
 def _settings(path: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    if header["journal"] != VERSION or "settings" not in header:
+    if header["journal"] != VERSION or not isinstance(header.get("settings"), dict):
         raise UserError(f"{path} is a journal of another version of nasformer; use another --out folder")
     return dict(header["settings"])
 
