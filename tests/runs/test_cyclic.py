@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.cli.options import SearchOptions
-from nasformer.runs.search_training_free import search_training_free
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.families import registry
 from nasformer.families.registry import get_space
 from nasformer.proxies.scoring import Scorer
+from nasformer.runs.search import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
+from nasformer.search.options import SearchOptions
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
@@ -93,12 +92,9 @@ def test_the_size_phase_leaves_the_topology_alone() -> None:
 
 
 def test_each_strategy_has_its_own_population_by_default() -> None:
-    assert complete_options(Cyclic, SearchOptions("cyclic").options())["population"] == 25
-    assert complete_options(Evolution, SearchOptions("evolution").options())["population"] == 50
-    assert SearchOptions("cyclic", population=7).options()["population"] == 7
-    assert json.loads(json.dumps(SearchOptions("cyclic").options())) == {
-        name: value for name, value in complete_options(Cyclic, {}).items() if name not in ("population", "seeds")
-    }
+    assert complete_options(Cyclic, SearchOptions("cyclic").for_strategy())["population"] == 25
+    assert complete_options(Evolution, SearchOptions("evolution").for_strategy())["population"] == 50
+    assert SearchOptions("cyclic", options={"population": 7}).for_strategy() == {"population": 7}
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.report.contents import read_run
 
 import kill
 import tiny
 from nasformer.cli.main import main
-from nasformer.runs.doctor import Patient
+from nasformer.results.contents import read_run
+from nasformer.results.folder import RunFolder
+from nasformer.runs.doctor import SupernetRun
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
@@ -117,11 +118,11 @@ def test_a_training_that_stopped_is_judged_by_its_checkpoint(tmp_path: Path, cap
     assert found["step"] == 8
     assert len(found["subnets"]) == 13
     with kill.holding(run / ".lock"):  # it still goes on
-        assert not Patient(run).finished()
-        assert Patient(run).running()
+        assert not SupernetRun(RunFolder(run)).finished()
+        assert SupernetRun(RunFolder(run)).running()
     assert main(words("train", run, train=often)) == 0
     assert read_run(run).alarms == []  # what was found before is outdated
-    assert read_run(run).looks == []
+    assert read_run(run).snapshots == []
     shutil.rmtree(run / "supernet")
     assert "unfinished" not in alarms(doctor(capsys, run)[1])
 

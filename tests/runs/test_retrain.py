@@ -14,14 +14,13 @@ import pytest
 
 import kill
 import tiny
-from nasformer.cli.main import main, parse
+from nasformer.cli.main import main
 from nasformer.families.storage import load_model
 from nasformer.report.page import write_report
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
-from small_run import contents, refused
+from small_run import contents, parse, refused
 
-RECIPES = Path(__file__).parents[1] / "recipes"
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
 TRAIN = {"epochs": 1, "batch_size": 128, "lr": 3e-3, "augment": {"crop": "none", "hflip": 0.0}}
 SPACE = ["--space", "autoformer-micro", "--patch-size", "4"]
@@ -125,7 +124,7 @@ def test_a_search_that_saw_no_data(finished: Path, tmp_path: Path) -> None:
     asked = {"space": "autoformer-micro", "patch_size": 4, "img_size": None, "num_classes": 1000, "in_chans": 3}
     write_json(searched / "config.json", asked | {"model": {"qkv_bias": False}})
     winner = {"arch": tiny.SPACE.arch(ARCH).to_dict(), "dss": 1.0}
-    write_json(searched / "result.json", {"space": "autoformer-micro", "winner": winner})
+    write_json(searched / "result.json", {"space": "autoformer-micro", "data": None, "winner": winner})
     assert main(words(tmp_path / "run", searched)) == 0
     options = load_model(tmp_path / "run" / "model").options
     found = {name: options[name] for name in ("patch_size", "img_size", "num_classes", "in_chans", "qkv_bias")}
@@ -178,15 +177,17 @@ def test_what_cannot_be_retrained(finished: Path, tmp_path: Path, capsys: Any) -
 
 def test_a_search_is_never_overwritten(finished: Path, capsys: Any) -> None:
     before = contents(finished)
-    for more in ([str(finished)], [*SPACE, "--arch", ARCH]):
-        message = refused(capsys, words(finished, *more))
-        assert "is the folder of a search or of the weights to start from; train in another --out folder" in message
+    for more, message in (
+        ([str(finished)], "is the folder to start from; train in another --out folder"),
+        ([*SPACE, "--arch", ARCH], "holds the run of a supernet; give another --out folder"),
+    ):
+        assert message in refused(capsys, words(finished, *more))
     assert contents(finished) == before
 
 
 def test_a_run_that_is_not_finished(run: Path, tmp_path: Path, capsys: Any) -> None:
-    write_json(run / "result.json", {"space": "autoformer-micro"})
-    assert "is damaged (no winner); search again" in refused(capsys, words(tmp_path / "out", run))
+    write_json(run / "result.json", {"space": "autoformer-micro", "data": None})
+    assert "result.json: winner is missing, expected an object; restore the file" in refused(capsys, words(tmp_path / "out", run))
     (run / "result.json").unlink()
     message = refused(capsys, words(tmp_path / "out", run))
     assert "has no search result yet; search it first, or name an architecture with --arch" in message
@@ -247,7 +248,7 @@ def test_killed_ten_times_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
 
 def test_the_recipes_of_tf_tas() -> None:
     """The published settings, as the paper's code has them."""
-    big, _ = parse("retrain", ["--config", str(RECIPES / "tf-tas-imagenet.yaml")])
+    big, small = (parse("retrain", "--config", name) for name in ("tf-tas-imagenet", "tf-tas-digits"))
     recipe, augment = big.train, big.train.augment
     assert (big.holdout, big.model) == (0, {"drop_path_rate": 0.1})
     assert recipe.peak_lr() == pytest.approx(2e-3)
@@ -255,5 +256,4 @@ def test_the_recipes_of_tf_tas() -> None:
     assert (recipe.weight_decay, recipe.repeats, recipe.ema, recipe.clip_grad) == (0.05, 3, 0, None)
     assert (augment.mixup, augment.cutmix, augment.erasing, augment.smoothing) == (0.8, 1.0, 0.25, 0.1)
     assert augment.randaugment == "rand-m9-mstd0.5-inc1"
-    small, _ = parse("retrain", ["--config", str(RECIPES / "tf-tas-digits.yaml")])
     assert (small.holdout, small.data, small.model) == (0, "digits", big.model)
