@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from matplotlib.patches import Rectangle
 
 from nasformer.families.registry import get_space
 from nasformer.report.anatomy import Anatomy, Block, dissect, value_ranges
-from nasformer.report.drawing import SHORTEST, Card, architectures, draw
+from nasformer.report.drawing import SHORTEST, Card, Sheet, architectures
 from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
@@ -36,6 +37,10 @@ def bars(figure: Figure) -> list[tuple[str, float]]:
     found = [patch for patch in figure.axes[0].patches if type(patch) is Rectangle]
     coloured = [(to_hex(patch.get_facecolor()), float(patch.get_width())) for patch in found]
     return [(colour, width) for colour, width in coloured if colour != FAINT]
+
+
+def draw(cards: list[Card], known: Sequence[Anatomy] = ()) -> Figure:
+    return Sheet(cards, known).figure
 
 
 def card(arch: dict[str, Any], title: str = "winner") -> Card:

@@ -299,7 +299,7 @@ def test_evolve_writes_it_after_each_space(tmp_path: Path, monkeypatch: Any) -> 
 
     table, refused = tmp_path / "run" / "spaces.csv", 2
     monkeypatch.setattr(SpaceEvaluator, "judge", judge)
-    monkeypatch.setattr("nasformer.report.evolution.write_pictures", lambda evolution, folder: {})
+    monkeypatch.setattr("nasformer.report.evolution.save_pictures", lambda *_: {})
     command = EvolveCommand(space="autoformer-micro", patch_size=4, out=str(tmp_path / "run"))
     command.evolve.samples, command.evolve.top = 30, 2
     with pytest.raises(UserError, match="no"):

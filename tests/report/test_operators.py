@@ -167,7 +167,7 @@ def test_the_report_has_all_three_pictures(folder: Path) -> None:
 
 
 def test_a_curve_an_operator(run: RunContents) -> None:
-    figure = drawn(operator_curves({"": run.folder.log}))
+    figure = drawn(operator_curves(run))
     found = {to_hex(line.get_color()): line for line in lines(figure)}
     assert {colour: list(line.get_ydata()) for colour, line in found.items()} == {
         BLUE: [20, 40],
@@ -181,7 +181,7 @@ def test_a_curve_an_operator(run: RunContents) -> None:
 def test_seeds_are_thin_and_their_mean_is_thick(tmp_path: Path) -> None:
     full = [write_log(tmp_path / f"{k}.jsonl", [{"conv": k / 10}, {"conv": 0.5}][: 2 - k]) for k in (0, 1)]
     single = write_log(tmp_path / "single.jsonl", [{"conv": 0.75}] * 2)
-    figure = drawn(operator_curves({"full": full, "without": single}))
+    figure = drawn(operator_panels({"": {"full": full, "without": single}}))
     found = lines(figure)
     assert [list(line.get_ydata()) for line in found] == [[0, 50], [10], [5], [75, 75]]
     assert [line.get_linewidth() for line in found] == [0.8, 0.8, 2, 2]
@@ -198,8 +198,8 @@ def test_comparisons_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_without_a_look_there_are_no_curves(tmp_path: Path) -> None:
-    assert operator_curves({"": tmp_path / "none.jsonl"}) is None
-    assert operator_curves({}) is None
+    assert operator_panels({"": {"": tmp_path / "none.jsonl"}}) is None
+    assert operator_panels({"": {}}) is None
     assert operator_panels({}) is None
 
 
