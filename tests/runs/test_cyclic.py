@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from nasformer.space.struct import Struct
 from nasformer.utils.files import read_json
 from small_run import refused
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
 BLOCK = Struct(num_heads=Choice(2, 3, 4, role="topology"), mlp_ratio=Choice(2.0, 3.0, 4.0))
 ROOT = Struct(embed_dim=Choice(32, 48, 64), blocks=Repeat(BLOCK, depth=Choice(3, 4, 5, 6)))
 SPACE = replace(get_space("autoformer-micro"), name="micro-roles", root=ROOT)
@@ -35,19 +38,28 @@ CYCLIC += ["--search.steps", "2", "--search.cycles", "2"]
 LIMITS = ["--max-params", "150K", "--max-macs", "2M"]
 
 
-@pytest.fixture(autouse=True)
-def with_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def with_roles() -> Iterator[None]:
     registry.list_spaces()  # or the families would register themselves into the copy
-    monkeypatch.setitem(registry._spaces, SPACE.name, SPACE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry._spaces, SPACE.name, SPACE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def searched(with_roles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a cyclic search; tests read it only."""
+    run = tmp_path_factory.mktemp("cyclic") / "run"
+    assert main(argv(run)) == 0
+    return run
 
 
 def argv(out: Path, *more: str) -> list[str]:
     return ["search", "--space", SPACE.name, *SMALL, *CYCLIC, *LIMITS, "--out", str(out), *more]
 
 
-def test_a_search_by_two_proxies_in_their_order(tmp_path: Path, capsys: Any) -> None:
-    run = tmp_path / "run"
-    assert main(argv(run)) == 0
+def test_a_search_by_two_proxies_in_their_order(searched: Path) -> None:
+    run = searched
     settings, records = read_journal(run / "search" / "journal.jsonl")
     assert settings["objectives"] == ["zen", "logsynflow"]
     assert "order" not in settings
@@ -63,8 +75,8 @@ def test_a_search_by_two_proxies_in_their_order(tmp_path: Path, capsys: Any) -> 
     assert (run / "report.html").exists()
 
 
-def test_cut_short_it_ends_the_same(tmp_path: Path) -> None:
-    assert main(argv(tmp_path / "run")) == 0
+def test_cut_short_it_ends_the_same(searched: Path, tmp_path: Path) -> None:
+    shutil.copytree(searched, tmp_path / "run")
     journal = tmp_path / "run" / "search" / "journal.jsonl"
     whole = journal.read_bytes()
     result = read_json(tmp_path / "run" / "result.json")

@@ -29,6 +29,7 @@ from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, save_tensors, write_json
 from small_run import contents, parse, refused
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
 STILL = {"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0, "iterations": 1}
 """A training that changes no weight: what it ends with is what it started from."""
@@ -73,7 +74,10 @@ def test_the_winner_of_a_search_is_trained_further(finished: Path, tuned: Path) 
 
 def test_it_starts_from_the_weights_of_the_supernet(finished: Path, tmp_path: Path) -> None:
     supernet = load_supernet(finished / "supernet")
-    for name, more, arch in (("a", [], RunFolder(finished).winner()), ("b", ["--arch", ARCH], supernet.space.arch(ARCH))):
+    for name, more, arch in (
+        ("a", [], RunFolder(finished).winner()),
+        ("b", ["--arch", ARCH], supernet.space.arch(ARCH)),
+    ):
         assert main(words(tmp_path / name, finished, *more, "--holdout", "0.2", **STILL)) == 0
         tiny.assert_same(load_model(tmp_path / name / "model"), supernet.extract(arch))
         assert "holdout_accuracy" in read_json(tmp_path / name / "result.json")["winner"]
@@ -95,7 +99,7 @@ def test_onto_other_images_and_classes(finished: Path, colours: Path, tmp_path: 
     assert found.options == before.options | changed
     ours, theirs = found.state_dict(), before.state_dict()
     assert torch.equal(ours["patch_embed.pos_embed"], theirs["patch_embed.pos_embed"])  # resampled: more than before
-    fresh = fresh_model(tiny.SPACE.with_options(**changed), before.arch, seed=0).state_dict()
+    fresh = fresh_model(tiny.MICRO.with_options(**changed), before.arch, seed=0).state_dict()
     for name in ours:
         if name.startswith("head.fc"):
             assert torch.equal(ours[name], fresh[name])
@@ -235,7 +239,7 @@ def test_a_file_of_supernet_weights(tmp_path: Path, capsys: Any) -> None:
     named = ["--space", "autoformer-micro", "--arch", ARCH]
     assert main(words(tmp_path / "run", path, *named, **STILL)) == 0
     found = load_model(tmp_path / "run" / "model")
-    expected = supernet.extract(tiny.SPACE.arch(ARCH)).state_dict()
+    expected = supernet.extract(tiny.MICRO.arch(ARCH)).state_dict()
     assert torch.equal(found.state_dict()["blocks.0.attn.qkv.weight"], expected["blocks.0.attn.qkv.weight"])
     assert "does not say which space it belongs to" in refused(capsys, words(tmp_path / "other", path))
 

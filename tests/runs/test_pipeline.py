@@ -91,14 +91,14 @@ def test_winner_and_references_are_within_the_budget(finished: Path) -> None:
 
 @pytest.mark.parametrize("budget", [Budget(), Budget(max_params=200_000), Budget(min_macs=400_000, max_params=150_000)])
 def test_no_single_step_beats_the_extremes(budget: Budget) -> None:
-    found, space = references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=0), tiny.SPACE
+    found, space = references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=0), tiny.MICRO
     assert all(budget.fits(space.costs(arch)) for arch in found.values())
     for name, sign in (("smallest", 1), ("largest", -1)):
         steps = [arch for arch in space.root.neighbours(found[name]) if budget.fits(space.costs(arch))]
         price = space.cost(found[name]).params
         assert all(sign * space.cost(arch).params >= sign * price for arch in steps)
-    assert found == references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=0)
-    assert found["random"] != references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=1)["random"]
+    assert found == references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=0)
+    assert found["random"] != references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=1)["random"]
 
 
 def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finished: Path, monkeypatch: Any) -> None:
@@ -123,6 +123,7 @@ def test_train_and_search_apart_give_the_same(finished: Path, tmp_path: Path) ->
     assert trained.items() <= read_json(run / "config.json").items()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_search_takes_the_space_from_the_supernet(run: Path, tmp_path: Path) -> None:
     """Nothing is asked for but where, and what must be as in training."""
     shutil.rmtree(run / "search")
@@ -154,6 +155,7 @@ def test_held_out_images_are_never_trained_on(tmp_path: Path) -> None:
     assert not (parts[0] | parts[1]) & parts[2]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_test_images_wait_until_the_search_is_over(tmp_path: Path, monkeypatch: Any) -> None:
     """Each split is opened in its stage only: none while training, the held-out images while searching."""
     stage, seen = "", set()
@@ -182,6 +184,7 @@ def test_the_test_images_wait_until_the_search_is_over(tmp_path: Path, monkeypat
     assert ("over", "test") in seen
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_images_that_are_streamed(tmp_path: Path, capsys: Any) -> None:
     from PIL import Image
 

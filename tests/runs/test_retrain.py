@@ -37,7 +37,7 @@ def words(folder: Path, *more: str | Path, **changes: Any) -> list[str]:
 def retrained(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The winner of a search, retrained on all images; tests read it only."""
     folder = tmp_path_factory.mktemp("retrained") / "run"
-    assert main(words(folder, finished, "--holdout", "0", epochs=20, ema=0.9)) == 0
+    assert main(words(folder, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
     return folder
 
 
@@ -60,7 +60,7 @@ def test_the_folder_holds_everything(retrained: Path) -> None:
     assert [name for name in names if not found.get(name)] == []
     assert not [name for name in found if name.startswith(("supernet/", "search/")) or name.endswith(".tmp")]
     config = read_json(retrained / "config.json")
-    assert (config["holdout"], config["patch_size"], config["train"]["epochs"]) == (0, 4, 20)
+    assert (config["holdout"], config["patch_size"], config["train"]["epochs"]) == (0, 4, 8)
     assert "torch" in config["versions"]
     before = found["report.html"]
     assert write_report(retrained).read_bytes() == before
@@ -90,10 +90,11 @@ def test_a_finished_one_is_left_as_it_is(finished: Path, retrained: Path, monkey
         raise AssertionError("done before")
 
     monkeypatch.setattr(Trainer, "step", forbidden)
-    assert main(words(retrained, finished, "--holdout", "0", epochs=20, ema=0.9)) == 0
+    assert main(words(retrained, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
     assert contents(retrained) == before
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     """With no search before it, and with a hold-out: both accuracies are told."""
     out = tmp_path / "run"
@@ -102,7 +103,7 @@ def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     (line,) = capsys.readouterr().out.splitlines()
     summary = json.loads(line)
     assert summary == read_json(out / "result.json")
-    assert summary["winner"]["arch"] == tiny.SPACE.arch(ARCH).to_dict()
+    assert summary["winner"]["arch"] == tiny.MICRO.arch(ARCH).to_dict()
     assert 0 < summary["winner"]["holdout_accuracy"] < 1
     assert main(words(out, *SPACE, "--arch", ARCH)) == 0
     text = capsys.readouterr().out
@@ -110,20 +111,22 @@ def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     assert "held-out" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_another_arch_and_other_options_than_those_of_the_search(finished: Path, tmp_path: Path) -> None:
     more = ["--arch", ARCH, "--model.drop_path_rate", "0.3", "--patch-size", "2"]
     assert main(words(tmp_path / "run", finished, *more)) == 0
     model = load_model(tmp_path / "run" / "model")
-    assert model.arch == tiny.SPACE.arch(ARCH)
+    assert model.arch == tiny.MICRO.arch(ARCH)
     assert (model.options["drop_path_rate"], model.options["patch_size"]) == (0.3, 2)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_search_that_saw_no_data(finished: Path, tmp_path: Path) -> None:
     """A search by a proxy leaves its config and its result; what kind of images there are is known only now."""
     searched = tmp_path / "proxy"
     asked = {"space": "autoformer-micro", "patch_size": 4, "img_size": None, "num_classes": 1000, "in_chans": 3}
     write_json(searched / "config.json", asked | {"model": {"qkv_bias": False}})
-    winner = {"arch": tiny.SPACE.arch(ARCH).to_dict(), "dss": 1.0}
+    winner = {"arch": tiny.MICRO.arch(ARCH).to_dict(), "dss": 1.0}
     write_json(searched / "result.json", {"space": "autoformer-micro", "data": None, "winner": winner})
     assert main(words(tmp_path / "run", searched)) == 0
     options = load_model(tmp_path / "run" / "model").options
@@ -131,6 +134,7 @@ def test_a_search_that_saw_no_data(finished: Path, tmp_path: Path) -> None:
     assert found == {"patch_size": 4, "img_size": 8, "num_classes": 10, "in_chans": 1, "qkv_bias": False}
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("kind", ["npz", "folder", "stream"])
 def test_nothing_is_held_out_of_any_data(tmp_path: Path, kind: str) -> None:
     images = np.stack([np.full((8, 8, 3), 9 * number, np.uint8) for number in range(24)])
@@ -187,7 +191,9 @@ def test_a_search_is_never_overwritten(finished: Path, capsys: Any) -> None:
 
 def test_a_run_that_is_not_finished(run: Path, tmp_path: Path, capsys: Any) -> None:
     write_json(run / "result.json", {"space": "autoformer-micro", "data": None})
-    assert "result.json: winner is missing, expected an object; restore the file" in refused(capsys, words(tmp_path / "out", run))
+    assert "result.json: winner is missing, expected an object; restore the file" in refused(
+        capsys, words(tmp_path / "out", run)
+    )
     (run / "result.json").unlink()
     message = refused(capsys, words(tmp_path / "out", run))
     assert "has no search result yet; search it first, or name an architecture with --arch" in message
@@ -198,7 +204,7 @@ def test_a_run_that_is_not_finished(run: Path, tmp_path: Path, capsys: Any) -> N
 def test_another_arch_in_its_folder_is_refused(retrained: Path, finished: Path, tmp_path: Path, capsys: Any) -> None:
     folder = shutil.copytree(retrained, tmp_path / "run")
     before = contents(folder)
-    argv = words(folder, finished, "--holdout", "0", "--arch", ARCH, epochs=20, ema=0.9)
+    argv = words(folder, finished, "--holdout", "0", "--arch", ARCH, epochs=8, ema=0.9)
     assert "was trained with arch = {" in refused(capsys, argv)
     assert contents(folder) == before
 

@@ -264,6 +264,7 @@ def test_objectives_give_a_front(capsys: Any) -> None:
     assert found["winner"]["dss"] == points[-1][0]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_repeats_and_evolution(capsys: Any, tmp_path: Path) -> None:
     evolution = ["--search.population", "4", "--search.generations", "3", "--max-params", "120K"]
     argv = ["search", *MICRO, *evolution, "--proxy", "dss", "--repeats", "2", "--out", str(tmp_path / "run")]
@@ -318,6 +319,7 @@ def test_killed_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_winner_is_retrained(searched: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "retrain.yaml"
     settings = {"train": {"epochs": 1, "batch_size": 256, "augment": {"crop": "none"}}, "export": False}
