@@ -85,11 +85,10 @@ def test_torch_export_agrees_to_the_last_bit_for_any_batch(family: str) -> None:
 
 
 @needs_onnx
-@pytest.mark.parametrize(
-    "family", [name if name == "esformer" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_onnx_agrees_for_any_batch(family: str) -> None:
-    """By default of the family with convolutions and attention; an AutoFormer is exported by the command below."""
+    """Slow: by default the command below exports an AutoFormer."""
     program, batches, expected = traced(family)
     content = onnx_bytes(program)
     assert largest_difference(run_onnx(content, batches), expected) < 1e-4
