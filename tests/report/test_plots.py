@@ -42,7 +42,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> RunContents:
 def drawn(name: str, run: RunContents) -> Figure:
     figure = FIGURES[name](run)
     assert figure is not None
-    figure.canvas.draw()
     return figure
 
 
@@ -63,6 +62,7 @@ def test_every_plot_has_its_words_on_the_page(run: RunContents) -> None:
 @pytest.mark.parametrize("kind", ["run", "crowded"])
 def test_nothing_leaves_the_picture(name: str, kind: str, request: pytest.FixtureRequest) -> None:
     figure = drawn(name, request.getfixturevalue(kind))
+    figure.canvas.draw()
     width, height = figure.get_size_inches()
     box = figure.get_tightbbox()
     assert min(box.x0, box.y0) > -0.02
@@ -73,6 +73,7 @@ def test_nothing_leaves_the_picture(name: str, kind: str, request: pytest.Fixtur
 @pytest.mark.parametrize("kind", ["run", "crowded"])
 def test_no_text_of_the_drawing_hides_another(kind: str, request: pytest.FixtureRequest) -> None:
     figure = drawn("architecture", request.getfixturevalue(kind))
+    figure.canvas.draw()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
