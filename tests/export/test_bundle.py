@@ -201,7 +201,7 @@ def test_without_onnxruntime_the_file_is_said_to_be_unchecked(tmp_path: Path) ->
 
 def test_a_file_that_differs_is_not_left_behind(tmp_path: Path) -> None:
     def wrong(folder: Path, files: list[str], batches: list[Tensor]) -> dict[str, list[Tensor]]:
-        return {"model.py": [1.001 * logits for logits in logits_of(load_model(folder), batches)]}
+        return {"model.py": [logits + 0.001 for logits in logits_of(load_model(folder), batches)]}
 
     export_model(tiny_model(), tmp_path / "out", formats=[])
     before = small_run.contents(tmp_path)
@@ -237,7 +237,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", folder], check=True, capture_output=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", folder], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("mounting a disk needs to be root")
     yield folder
