@@ -6,12 +6,13 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.report.page import captions
-from nasformer.report.plots import FIGURES
+from nasformer.report.plots import BEST, FIGURES, MOST, drawn_candidates, front
 from nasformer.results.contents import RunContents, read_run
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
@@ -113,6 +114,23 @@ def test_references_of_one_name_are_all_marked(run: RunContents) -> None:
     figure = drawn("score_vs_cost", replace(run, result=replace(run.result, references=twins)))
     dots = [one for one in figure.axes[0].collections if one.get_label() == "random"]
     assert len(dots) == len(twins)
+
+
+def test_a_long_search_is_thinned_to_its_front_its_best_and_a_sample(run: RunContents) -> None:
+    rng, first = Random(0), run.candidates[0]
+    scores = [{"params": rng.randrange(30_000, 150_000), "accuracy": rng.random()} for _ in range(20_000)]
+    long = replace(run, candidates=[replace(first, id=n, scores=one) for n, one in enumerate(scores)])
+    kept = drawn_candidates(long)
+    ids = {candidate.id for candidate in kept}
+    stairs = front(long.candidates, "params", "accuracy")
+    assert len(kept) <= MOST + BEST + len(stairs)
+    assert ids >= {candidate.id for candidate in stairs}
+    assert ids >= set(sorted(range(20_000), key=lambda n: -scores[n]["accuracy"])[:BEST])
+    assert kept == drawn_candidates(long)
+    assert f"Of 20,000 candidates, {len(kept):,} are drawn" in captions(long)["score_vs_cost"][1]
+    assert "are drawn" not in captions(run)["score_vs_cost"][1]
+    dots = drawn("score_vs_cost", long).axes[0].collections[0]
+    assert len(np.asarray(dots.get_offsets())) == len(kept)
 
 
 def test_each_limited_cost_has_its_panel(crowded: RunContents) -> None:
