@@ -33,10 +33,9 @@ SHORTER = {
     },
     "docs/tutorials/first-search.md": {
         "plan --config digits": "plan --config digits --steps 1 --draws 20",
-        "run --config digits": f"run --config digits --export false {FEW}",
-        "search --config digits": f"search --config digits {FEW}",
-        "retrain runs/smaller": "retrain runs/smaller --export false",
-        "--train.epochs 60": "--train.epochs 1",
+        "run --config digits": f"run --config digits {QUICK} {FEW} --search.random_references 1",
+        "search --config digits": f"search --config digits {FEW} --search.random_references 1",
+        "retrain runs/smaller": f"retrain runs/smaller {QUICK}",
     },
     "docs/tutorials/photos.md": {
         "plan --config photos-small": f"plan --config photos-small {SMALL} --steps 1 --draws 20",

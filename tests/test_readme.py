@@ -64,9 +64,25 @@ def test_every_file_that_is_named_exists() -> None:
         text = path.read_text(encoding="utf-8")
         named = re.findall(r"\b(?:recipes|benchmarks|examples|docs|src/nasformer)/[\w/.-]+\.(?:yaml|py|md|ipynb)", text)
         named += [f"recipes/{name}.yaml" for name in re.findall(r"--config ([a-z][\w-]*)(?= )", text)]
-        named += [f"src/nasformer/{name}" for name in re.findall(rf"`((?:{'|'.join(PACKAGES)})/[a-z_/.]*)`", text)]
+        named += [
+            f"src/nasformer/{name}" for name in re.findall(rf"`((?:{'|'.join(PACKAGES)})/(?:[a-z_/]+\.py)?)`", text)
+        ]
         missing = [name for name in named if not (ROOT / name).exists() and not (path.parent / name).exists()]
         assert missing == [], path.name
+
+
+def test_every_record_that_the_results_name_exists() -> None:
+    section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("\n## Records\n")[2]
+    named = [name for pattern in re.findall(r"`([\w{},-]+\.json)`", section) for name in with_braces(pattern)]
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "benchmarks" / "records" / name).exists()] == []
+
+
+def with_braces(pattern: str) -> list[str]:
+    """The names that a pattern stands for, as in a shell."""
+    before, _, rest = pattern.partition("{")
+    inside, brace, after = rest.partition("}")
+    return [f"{before}{choice}{after}" for choice in inside.split(",")] if brace else [pattern]
 
 
 def test_every_option_of_a_benchmark_in_the_docs_exists() -> None:
