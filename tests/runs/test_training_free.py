@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no arch": (["score", *MICRO, "--proxy", "dss"], "name an architecture with --arch"),
     "no space": (["score", "--arch", ARCH, "--proxy", "dss"], "name a space with --space"),
     "no repeats": (["score", *MICRO, "--arch", ARCH, "--proxy", "dss", "--repeats", "0"], "repeats is 0; give 1"),
-    "no images": (["score", *MICRO, "--arch", ARCH, "--proxy", "dss", "--probe-size=-1"], "probe_size is -1; give 1"),
+    "no images": (["score", *MICRO, "--arch", ARCH, "--proxy", "dss", "--probe-size=-1"], "probe_size is -1; give "),
     "other classes": (
         ["score", *MICRO[:-4], "--arch", ARCH, "--proxy", "dss", "--data", "digits", "--num-classes", "3"],
         "digits has num_classes 10, not 3",
