@@ -33,7 +33,7 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
 docs: $(DOCS_STAMP)
-	$(BIN)/mkdocs build --strict  # into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # into build/site
 
 examples: $(STAMP)
 	$(BIN)/python examples/execute.py examples/digits_search.ipynb  # computes its outputs anew

@@ -16,9 +16,9 @@ import pages
 from nasformer.runs.data import holds_out_others, training_images
 from pages import PAGES, RECIPES, ROOT
 from small_run import command_for
+from test_architecture import ORDER
 
 IDS = {"ids": lambda path: path.stem}
-PACKAGES = [path.parent.name for path in sorted((ROOT / "src" / "nasformer").glob("*/__init__.py"))]
 PLACEHOLDERS = {"R.yaml": "recipes/digits.yaml", "RECIPE.yaml": "recipes/digits.yaml", "[NAME]": "NAME", "...": ""}
 
 
@@ -58,15 +58,20 @@ def test_api_page_has_the_public_api() -> None:
     assert sorted(named) == sorted(name for name in nasformer.__all__ if name != "__version__")
 
 
+def test_architecture_page_lists_the_packages_in_order() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Packages\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE)
+    assert tuple(re.findall(r"`(\w+)`", " ".join(rows))) == ORDER
+
+
 def test_every_file_that_is_named_exists() -> None:
     texts = [*PAGES, *RECIPES, ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.py"))]
     for path in texts:
         text = path.read_text(encoding="utf-8")
         named = re.findall(r"\b(?:recipes|benchmarks|examples|docs|src/nasformer)/[\w/.-]+\.(?:yaml|py|md|ipynb)", text)
         named += [f"recipes/{name}.yaml" for name in re.findall(r"--config ([a-z][\w-]*)(?= )", text)]
-        named += [
-            f"src/nasformer/{name}" for name in re.findall(rf"`((?:{'|'.join(PACKAGES)})/(?:[a-z_/]+\.py)?)`", text)
-        ]
+        named += [f"src/nasformer/{name}" for name in re.findall(rf"`((?:{'|'.join(ORDER)})/(?:[a-z_/]+\.py)?)`", text)]
         missing = [name for name in named if not (ROOT / name).exists() and not (path.parent / name).exists()]
         assert missing == [], path.name
 
