@@ -203,7 +203,7 @@ def test_an_inaccurate_profile_is_saved_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--rounds", "0"), ("--nets", "2"), ("--threads", "0"), ("--batch-size", "0")]
+    ("option", "value", "least"), [("--rounds", 0, 1), ("--nets", 2, 3), ("--threads", 0, 1), ("--batch-size", 0, 1)]
 )
-def test_profile_refuses_nonsense(option: str, value: str, capsys: Any) -> None:
-    assert "or more" in refused(capsys, ["profile", *OPTIONS, option, value])
+def test_profile_refuses_nonsense(option: str, value: int, least: int, capsys: Any) -> None:
+    assert f"is {value}; give a number from {least} to " in refused(capsys, ["profile", *OPTIONS, option, str(value)])

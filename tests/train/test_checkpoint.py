@@ -217,12 +217,21 @@ def test_a_rollback_of_other_settings_does_not_count(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "none", {"lr": 0.1}).load_rollback() is None
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"settings": {}}', '{"settings": {}, "rollback": 3}'])
-def test_a_damaged_note_of_a_rollback_is_said_to_be_one(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", " is damaged"),
+        ("{", " is damaged"),
+        ('{"settings": {}}', ": rollback is missing, expected an object"),
+        ('{"settings": {}, "rollback": 3}', ": rollback is 3, expected an object"),
+        ('{"settings": {}, "rollback": {"back_to": "0"}}', ": rollback.failed is missing, expected an integer"),
+        (
+            '{"settings": {}, "rollback": {"back_to": "0", "failed": 2, "what": "loss", "shift": 16}}',
+            ': rollback.back_to is "0", expected an integer',
+        ),
+    ],
+)
+def test_a_damaged_note_of_a_rollback_is_said_to_be_one(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "rollback.json").write_text(content)
-    with pytest.raises(UserError, match=r"rollback.json is damaged"):
-        Checkpoints(tmp_path, {}).load_rollback()
-    text = {"back_to": "0", "failed": 2, "what": "loss", "shift": "16"}
-    (tmp_path / "rollback.json").write_text(json.dumps({"settings": {}, "rollback": text}))
-    with pytest.raises(UserError, match=r"rollback.json is damaged"):
+    with pytest.raises(UserError, match=rf"rollback\.json{message}.*; restore .* or start in another folder"):
         Checkpoints(tmp_path, {}).load_rollback()

@@ -47,11 +47,20 @@ def test_no_path_writes_nothing() -> None:
     TrainLog(None, 0).append({"step": 2})
 
 
-@pytest.mark.parametrize("text", ['what?\n{"step": 4}\n', '{"loss": 4}\n', "[1, 2]\n", '{"step": "4"}\n', "\udcff\n"])
-def test_a_damaged_log_is_said_to_be_one(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('what?\n{"step": 4}\n', " is damaged"),
+        ("\udcff\n", " is damaged"),
+        ('{"loss": 4}\n', ", line 1: step is missing, expected an integer"),
+        ('{"step": 4}\n[1, 2]\n', ", line 2 is a list of 2, expected an object"),
+        ('{"step": "4"}\n', ', line 1: step is "4", expected an integer'),
+    ],
+)
+def test_a_damaged_log_is_said_to_be_one(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UserError, match=r"log\.jsonl is damaged"):
+    with pytest.raises(UserError, match=rf"log\.jsonl{message}"):
         TrainLog(path, 4)
 
 
