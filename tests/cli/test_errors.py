@@ -54,7 +54,10 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "a list for an arch": (["cost", *TINY, "--arch", "[1, 2]"], "is neither a JSON file nor inline JSON"),
     "a long text for an arch": (["cost", *TINY, "--arch", "[1, 2]" * 999], "is neither a JSON file nor inline JSON"),
     "columns that are numbers": (["cost", *TINY, "--arch", '{"num_heads": 3, "mlp_ratio": 4}'], "must be lists"),
-    "no patch": (["cost", *TINY, "--arch", "autoformer-t", "--patch-size", "0"], "is not a multiple of patch_size 0"),
+    "no patch": (
+        ["cost", *TINY, "--arch", "autoformer-t", "--patch-size", "0"],
+        "patch_size is 0; give a number from 1 to 16384",
+    ),
     "unknown model option": (["cost", *TINY, "--model.wings", "2"], "has no model option 'wings'"),
     "no --out": (["train", "--space", "autoformer-micro"], "say where the run's folder shall be: --out runs/NAME"),
     "no config": (
@@ -145,7 +148,12 @@ DAMAGES: dict[str, tuple[str, bytes | None, str, str]] = {
     "supernet folder without files": ("supernet/*", None, "search", "supernet.json is missing; is"),
     "supernet without weights": ("supernet/*.safetensors", None, "search", "no checkpoint at"),
     "supernet cut": ("supernet/*.safetensors", b"\x00\x01", "search", "cannot be read as weights"),
-    "supernet of nothing": ("supernet/*.json", b"{}", "search", "supernet.json is damaged"),
+    "supernet of nothing": (
+        "supernet/*.json",
+        b"{}",
+        "search",
+        "supernet.json: space is missing, expected a string; restore it",
+    ),
     "config of nothing": ("config.json", b"[]", "search", "config.json is damaged"),
     "journal of another kind": ("search/journal.jsonl", b"what?\n", "search", "is not a search journal"),
     "log": ("train/log.jsonl", b"what?\n", "train", "log.jsonl is damaged"),
@@ -154,7 +162,12 @@ DAMAGES: dict[str, tuple[str, bytes | None, str, str]] = {
     "no winner": ("result.json", b"{}", "extract", "result.json: space is missing, expected a string"),
     "no result": ("result.json", None, "extract", "has no search result yet; search it first"),
     "model without weights": ("model/*.safetensors", None, "evaluate", "no checkpoint at"),
-    "model of nothing": ("model/config.json", b'{"family": "autoformer"}', "evaluate", "config.json is damaged"),
+    "model of nothing": (
+        "model/config.json",
+        b'{"family": "autoformer"}',
+        "evaluate",
+        "config.json: arch is missing, expected an object; ",
+    ),
 }
 
 

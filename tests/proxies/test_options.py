@@ -12,9 +12,9 @@ from nasformer.proxies.options import ProbeOptions
     ("options", "message"),
     [
         ({"repeats": 0}, "repeats is 0; give 1 or more"),
-        ({"probe_size": 0}, "probe_size is 0; give 1 to 4096 images"),
-        ({"probe_size": 4097}, "probe_size is 4097; give 1 to 4096 images"),
-        ({"probe_img_size": 0}, "probe_img_size is 0; give a side of 1 pixel or more"),
+        ({"probe_size": 0}, "probe_size is 0; give a number from 1 to 4096"),
+        ({"probe_size": 4097}, "probe_size is 4097; give a number from 1 to 4096"),
+        ({"probe_img_size": 0}, "probe_img_size is 0; give a number from 1 to 16384, or leave it out"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -16,11 +16,11 @@ from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
-from nasformer.export.card import provenance
 from nasformer.families.registry import get_space
 from nasformer.families.storage import load_model, save_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import single
+from nasformer.runs.ship import provenance
 from nasformer.runs.single import adapt_channels, build_from, fresh_model
 from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.storage import load_supernet, save_supernet

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, is_out_of_memory
 
 COMMANDS = {
     "run": "search",
@@ -49,6 +49,11 @@ COMMANDS = {
 
 SHARED = ("run", "plan", "train", "search", "evolve", "retrain", "finetune")
 """Commands that may share a config file: each takes its own options from it."""
+LIST_MODULES = "write a module, or a list of modules"
+OUT_OF_MEMORY = (
+    "out of memory; take fewer images at a time (--train.batch-size, --train.accumulate, --batch-size, --probe-size), "
+    "smaller ones (--img-size) or a smaller space"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; what the user can put right is one line on standard error, and no traceback."""
+    open_streams()
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:
@@ -76,10 +82,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output has gone, e.g. `| head`
         return 0
-    except MemoryError:
-        return complain("out of memory; take a smaller batch, image size or space")
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return complain(OUT_OF_MEMORY)
     except OSError as error:
         return complain(explain(error))
+
+
+def open_streams() -> None:
+    """Makes standard output and error take everything: they may be closed, and names of files need not be Unicode."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def explain(error: OSError) -> str:
@@ -139,6 +157,7 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def config_imports(words: Sequence[str]) -> list[str]:
     """The modules that config files name under `import`: their options may be those of a plugin's strategy."""
     from nasformer.cli.parser import find_recipe
+    from nasformer.utils.schema import from_json
     from nasformer.utils.yaml import read_yaml
 
     paths = [word for before, word in pairwise(words) if before == "--config"]
@@ -148,7 +167,7 @@ def config_imports(words: Sequence[str]) -> list[str]:
         if Path(path).is_fifo():
             continue  # can be read only once
         named = read_yaml(find_recipe(path)).get("import") or []
-        modules += [named] if isinstance(named, str) else named
+        modules += from_json(list[str], [named] if isinstance(named, str) else named, f"{path}, import", LIST_MODULES)
     return modules
 
 

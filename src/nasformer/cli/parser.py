@@ -285,7 +285,7 @@ def from_text(annotation: Any, text: str) -> Any:
             pass
     try:
         return yaml.load(text, Loader=PlainLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # no YAML, a day that does not exist, a huge number
         return text
 
 
@@ -300,6 +300,10 @@ def set_path(tree: Tree, path: Sequence[str], value: Any) -> None:
     *groups, last = path
     for group in groups:
         tree = tree.setdefault(group, {})
+        if not isinstance(tree, dict):
+            raise UserError(
+                f"{'.'.join(path)} is an option within {group}, which has the value {tree!r}; give one of them"
+            )
     tree[last] = value
 
 

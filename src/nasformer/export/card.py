@@ -5,23 +5,19 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import nasformer
-from nasformer.errors import UserError
 from nasformer.export.standalone import normalises, predicts
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.cost import Cost
-from nasformer.utils.files import read_json
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
 
 ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
-WEIGHTS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}
 
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
@@ -57,21 +53,6 @@ network = timm.create_model("local-dir:FOLDER", pretrained=True)
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
 ```""",
 }
-
-
-def provenance(folder: Path) -> dict[str, Any]:
-    """How the model of a folder was made, if it lies in a run: data, seed, recipe, accuracies and versions."""
-    run = folder.parent if folder.name == "model" else folder
-    if not (run / "result.json").exists() or not (run / "config.json").exists():
-        return {}
-    config, result = read_json(run / "config.json"), read_json(run / "result.json")
-    winner = result.get("winner")
-    if not isinstance(winner, dict):
-        raise UserError(f"{run / 'result.json'} is damaged (no winner); search or retrain again")
-    weights = WEIGHTS.get(str(winner.get("name")), "inherited from a trained supernet")
-    asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
-    accuracies = {name: winner[name] for name in ACCURACIES if name in winner}
-    return {"weights": weights, **asked, **accuracies, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
 
 
 def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:

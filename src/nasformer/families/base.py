@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from nasformer.layers.drop_path import set_drop_path
 from nasformer.layers.stem import Grid, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct
+from nasformer.utils.schema import from_json
+from nasformer.utils.units import check_number
 
 # A segment: one layer of a network, described but not built.
 #
@@ -109,6 +111,18 @@ class Backbone(nn.Module):
         """Every option of the model with its default: the keyword-only arguments of `plan`."""
         parameters = inspect.signature(cls.plan).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options as `plan` declares them; UserError for unknown ones and those of a wrong type or range."""
+        known, declared = cls.default_options(), option_types(cls)
+        for name in options:
+            if name not in known:
+                raise UserError(f"{cls.family} has no model option {name!r}; it has: {', '.join(known)}")
+        checked = {name: from_json(declared[name], value, name, GIVE_ANOTHER) for name, value in options.items()}
+        for name, value in checked.items():
+            check_option_range(name, value)
+        return checked
 
     @classmethod
     def sharing(cls, **options: Any) -> SharingRules:
@@ -287,6 +301,7 @@ class TokenBackbone(FeatureBackbone):
 
 
 STAGES = ("stage1", "stage2", "stage3", "stage4")
+DEEPEST = 4000  # blocks of all stages together
 
 
 class MapBackbone(FeatureBackbone):
@@ -364,6 +379,43 @@ def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
 
 
+GIVE_ANOTHER = "give another value"
+OPTION_RANGES = {
+    "img_size": (1, 2**14),
+    "patch_size": (1, 2**14),
+    "stride": (1, 2**14),
+    "stem_stride": (1, 2**14),
+    "in_chans": (1, 2**12),
+    "num_classes": (0, 2**24),
+    "stem_dim": (1, 2**20),
+    "head_dim": (1, 2**20),
+    "super_depth": (1, 2**20),
+    "max_relative_position": (0, 2**14),
+}
+"""Least and largest value of options by name; those that end in _rate are probabilities, others just finite."""
+
+
+def option_types(model: type[Backbone]) -> dict[str, Any]:
+    """The types of a model's options as its plan declares them; anything for those of a plugin that declares none."""
+    try:
+        hints = get_type_hints(model.plan)
+    except NameError:  # imported for type checkers alone
+        hints = {}
+    return {name: hints.get(name, Any) for name in model.default_options()}
+
+
+def check_option_range(name: str, value: Any) -> None:
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if name in OPTION_RANGES:
+            check_number(name, number, *OPTION_RANGES[name])
+        elif name.endswith("_rate"):
+            check_number(name, number, 0, below=1)
+        else:
+            check_number(name, number)
+
+
 def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | None = None) -> Grid:
     """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
 
@@ -391,6 +443,8 @@ def drop_path_rates(depth: int, last: float) -> Iterator[float]:
     >>> [round(rate, 2) for rate in drop_path_rates(4, 0.3)]
     [0.0, 0.1, 0.2, 0.3]
     """
+    if depth > DEEPEST:
+        raise UserError(f"the arch has {depth} blocks; {DEEPEST} are the most that can be built")
     return (last * index / max(depth - 1, 1) for index in range(depth))
 
 

@@ -61,11 +61,7 @@ class Space:
 
     def with_options(self, **options: Any) -> Space:
         """The same archs on another image size, patch size, number of classes ..."""
-        known = self.model.default_options()
-        for name in options:
-            if name not in known:
-                raise UserError(f"{self.name} has no model option {name!r}; it has: {', '.join(known)}")
-        return replace(self, options={**self.options, **options})
+        return replace(self, options={**self.options, **self.model.check_options(options)})
 
     def with_choices(self, choices: Mapping[str, Sequence[Scalar]]) -> Space:
         """The same space with other values for some of its dimensions; its name is the expression for it.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 import nasformer
 from nasformer.data.preprocessing import Preprocessing
-from nasformer.errors import UserError
+from nasformer.errors import UserError, is_out_of_memory
 from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import list_families
 from nasformer.families.timm_registry import timm_name
@@ -26,6 +28,51 @@ TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label
 OUR_KEYS = ("family", "arch", "options", "nasformer")
 
 
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a model is built from."""
+
+    family: str
+    arch: Arch
+    options: dict[str, Any]
+
+    @classmethod
+    def load(cls, path: Path) -> ModelConfig:
+        return from_json(cls, read_json(path), path, EXTRACT_AGAIN)
+
+
+@dataclass(frozen=True)
+class WeightFacts:
+    """What a supernet or a model was saved with, as far as it is read again; None where it is not known.
+
+    Args:
+        mean, std: Of each channel of the images.
+        trained_on: Which images were trained on and which held out.
+        provenance: How the model of an export was made.
+    """
+
+    space: str | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    classes: list[str] | None = None
+    preprocessing: dict[str, Any] | None = None
+    trained_on: dict[str, str | float | None] | None = None
+    test_accuracy: float | None = None
+    holdout_accuracy: float | None = None
+    provenance: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in {"mean": self.mean, "std": self.std}.items():
+            if values is not None and not (values and all(map(math.isfinite, values))):
+                raise ValueError(f"{name} has no values or such that are not finite")
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError("std has a value that is not above 0")
+
+    @classmethod
+    def load(cls, path: Path) -> WeightFacts:
+        return from_json(cls, read_json(path), path, EXTRACT_AGAIN)
+
+
 def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
     """Writes a model's weights and config, with any facts about it (accuracy, recipe ...)."""
     folder = Path(folder)
@@ -38,6 +85,7 @@ def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
 def facts_in(folder: str | Path) -> dict[str, Any]:
     """The facts that a model was saved with."""
     config = read_json(Path(folder) / CONFIG)
+    WeightFacts.load(Path(folder) / CONFIG)
     return {name: value for name, value in config.items() if name not in (*OUR_KEYS, *TIMM_KEYS)}
 
 
@@ -62,20 +110,38 @@ def load_as_saved(folder: Path) -> Backbone:
     """The model as it was saved."""
     if not folder.is_dir():
         raise UserError(f"no model folder at {folder}; `nasformer extract` makes one")
-    config, families = read_json(folder / CONFIG), list_families()
-    if config.get("family") not in families:
-        raise UserError(f"{folder / CONFIG} names the family {config.get('family')!r}; known: {', '.join(families)}")
-    try:
-        options = options_from_json(config["options"])
-        model = families[config["family"]](Arch.from_dict(config["arch"]), **options)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder / CONFIG} is damaged ({error}); extract the model again") from None
+    path, families = folder / CONFIG, list_families()
+    config = ModelConfig.load(path)
+    if config.family not in families:
+        raise UserError(f"{path} names the family {config.family!r}; known: {', '.join(families)}")
     state = read_tensors(folder / WEIGHTS)
+    model = build_saved(families[config.family], config, state, path)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(f"{folder / WEIGHTS} does not fit its config ({str(error).splitlines()[-1].strip()})") from None
     return model.eval()
+
+
+def build_saved(family: type[Backbone], config: ModelConfig, state: Mapping[str, Tensor], path: Path) -> Backbone:
+    """The model of a config. One that needs more weights than there are is refused before it takes the memory."""
+    try:
+        options = family.check_options(options_from_json(config.options))
+        needed = sum(segment.cost().params for segment in family.plan(config.arch, **options))
+        if needed > (found := sum(weight.numel() for weight in state.values())):
+            raise UserError(f"it needs {needed:,} weights, there are {found:,}")
+        return family(config.arch, **options)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, UserError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise UserError(f"{path} is damaged ({error}); {EXTRACT_AGAIN}") from None
+
+
+def class_names(names: Sequence[str] | None, model: Backbone, folder: Path) -> list[str]:
+    """The names of a model's classes, or their numbers where there are none."""
+    if names is not None and len(names) != model.num_classes:
+        raise UserError(f"{folder} names {len(names)} classes for a model of {model.num_classes}; {EXTRACT_AGAIN}")
+    return list(names) if names is not None else [str(number) for number in range(model.num_classes)]
 
 
 def input_shape(model: Backbone) -> tuple[int, int, int]:

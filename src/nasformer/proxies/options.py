@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nasformer.errors import UserError
+from nasformer.utils.units import check_range
 
-MAX_PROBE_SIZE = 4096
+MAX_PROBE_SIZE, MAX_IMG_SIZE = 4096, 2**14
 
 
 @dataclass
@@ -23,12 +23,9 @@ class ProbeOptions:
     """side of these images, where smaller ones will do; costs stay those of the model's own size"""
 
     def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise UserError(f"repeats is {self.repeats}; give 1 or more")
-        if not 1 <= self.probe_size <= MAX_PROBE_SIZE:
-            raise UserError(f"probe_size is {self.probe_size}; give 1 to {MAX_PROBE_SIZE} images")
-        if self.probe_img_size is not None and self.probe_img_size < 1:
-            raise UserError(f"probe_img_size is {self.probe_img_size}; give a side of 1 pixel or more")
+        check_range(self, "repeats", 1)
+        check_range(self, "probe_size", 1, MAX_PROBE_SIZE)
+        check_range(self, "probe_img_size", 1, MAX_IMG_SIZE, optional=True)
         getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
 
     def probing(self) -> dict[str, int | None]:

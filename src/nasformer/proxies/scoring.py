@@ -52,8 +52,9 @@ class Score:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Score:
-        values = tuple(math.nan if value is None else value for value in content["values"])
-        return cls(values, content["seconds"], content.get("not_applicable", ""))
+        """Reads a score; KeyError, TypeError or ValueError for anything else."""
+        values = tuple(math.nan if value is None else float(value) for value in content["values"])
+        return cls(values, float(content["seconds"]), str(content.get("not_applicable", "")))
 
 
 def score_model(model: nn.Module, proxies: str | Iterable[str], probe: Probe) -> dict[str, Score]:

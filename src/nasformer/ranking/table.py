@@ -82,6 +82,8 @@ def read_table(path: str | Path) -> Table:
 def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise UserError("is nested too deeply; expected an object with space and rows") from None
     except FileNotFoundError:
         raise UserError("no such file; give a JSON file with archs and accuracies") from None
     except OSError as error:

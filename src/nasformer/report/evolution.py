@@ -29,7 +29,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.space.dimensions import format_value
 from nasformer.space.nodes import Scalar
 from nasformer.space_search.evolve import Dimension, Step
-from nasformer.utils.files import read_json, write_text
+from nasformer.utils.files import write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
 
 SPACES = ("name", "space", "cardinality", "samples", "expected", "top", "et", "whole", "part", "fresh", "notices")
@@ -66,7 +66,7 @@ CAPTIONS = {
 
 def write_evolution_report(folder: RunFolder) -> Path:
     """Writes `report.html`, `plots/*.png` and `.svg`, `spaces.csv` and `dimensions.csv`; gives the path of the HTML."""
-    config, evolution = read_json(folder.config), read_evolution(folder.evolution)
+    config, evolution = folder.read_config().settings, read_evolution(folder.evolution)
     pictures = save_pictures(evolution, FIGURES, folder.plots, {"tendencies": tendency_tooltips(evolution)})
     write_csv(folder.path / "spaces.csv", SPACES, space_rows(evolution))
     write_csv(folder.path / "dimensions.csv", (*DIMENSIONS, "notice"), dimension_rows(evolution))

@@ -27,7 +27,7 @@ from nasformer.space.node import corners
 from nasformer.space_search.evolve import Step
 from nasformer.space_search.options import EvolveOptions
 from nasformer.supernet.storage import Carried
-from nasformer.train.log import TrainLog, is_rollback, is_snapshot
+from nasformer.train.log import LogLine, TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import read_json
 from nasformer.utils.schema import REMEDY, from_json
 from nasformer.utils.units import parse_quantity
@@ -94,16 +94,6 @@ def read_evolution(path: Path) -> Evolution:
 Limits = Mapping[str, tuple[float | None, float | None]]
 DRAWS, TRIES = 200, 1000  # of random members of a space
 BATCHES = 20  # of a search without generations
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """The training at a step: mean loss since the line before, and the learning rate."""
-
-    step: int
-    epoch: float | None = None
-    loss: float | None = None
-    lr: float | None = None
 
 
 @dataclass(frozen=True)
@@ -273,18 +263,18 @@ def thinned(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
 def read_run(path: str | Path) -> RunContents:
     """Reads a run folder; only config.json must be there."""
     folder = RunFolder(path)
-    config = read_json(folder.config)
+    config = folder.read_config()
     settings, candidates = read_candidates(folder.journal)
     result = RunResult.load(folder.result) if folder.result.exists() else None
     snapshots, alarms = read_health(folder)
     return RunContents(
         folder=folder,
-        config={**config, **({"space": result.space} if result and "space" not in config else {})},
+        config={**({"space": result.space} if result else {}), **config.settings},
         log=read_log(folder.log),
         settings=settings,
         candidates=candidates,
         result=result,
-        limits=read_limits(config.get("budget") or settings.budget, folder.config),
+        limits=read_limits(config.budget or settings.budget, folder.config),
         snapshots=snapshots,
         alarms=alarms,
         random_search=read_candidates(folder.random_journal)[1],
@@ -303,15 +293,8 @@ def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:
     if not path.exists():
         return JournalSettings(), []
     settings, records = read_journal(path)
-    candidates = [candidate_from(record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
+    candidates = [from_json(Candidate, record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
     return from_json(JournalSettings, settings, f"{path}, line 1"), candidates
-
-
-def candidate_from(record: Mapping[str, Any], where: str) -> Candidate:
-    candidate = from_json(Candidate, record, where)
-    if type(candidate.generation) is not int:
-        raise UserError(f"{where}: generation is {candidate.generation!r}, expected an integer; {REMEDY}")
-    return candidate
 
 
 def read_health(folder: RunFolder) -> tuple[list[Snapshot], list[str]]:
@@ -324,9 +307,11 @@ def read_health(folder: RunFolder) -> tuple[list[Snapshot], list[str]]:
     return snapshots or diagnosis.looks, [alarm.finding for alarm in diagnosis.alarms]
 
 
-def read_limits(budget: Any, path: Path) -> Limits:
+def read_limits(budget: Mapping[str, str | float | None], path: Path) -> Limits:
     """The limits of a budget as a config or a journal holds it."""
-    ends = from_json(dict[str, str | float | None], budget, f"{path}, budget")
-    counts = {name: parse_quantity(value) for name, value in ends.items() if value is not None}
+    try:
+        counts = {name: parse_quantity(value) for name, value in budget.items() if value is not None}
+    except UserError as error:
+        raise UserError(f"{path}: budget is wrong ({error}); {REMEDY}") from None
     costs = dict.fromkeys(name[4:] for name in counts if name[:4] in ("min_", "max_"))
     return {cost: (counts.get(f"min_{cost}"), counts.get(f"max_{cost}")) for cost in costs}

@@ -18,13 +18,15 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from nasformer.errors import UserError
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
+from nasformer.families.storage import WeightFacts
+from nasformer.results.config import RunConfig
 from nasformer.results.result import RunResult
 from nasformer.search.options import BudgetOptions
 from nasformer.space.arch import Arch
@@ -76,7 +78,7 @@ class RunFolder:
         """What kind of run the folder holds; None where it holds none. Folders of older versions do not say it."""
         if not self.config.exists():
             return None
-        recorded = read_json(self.config).get("kind")
+        recorded: Any = self.read_config().kind
         if recorded in WORDS:
             return recorded
         if self.evolution.exists():
@@ -97,6 +99,9 @@ class RunFolder:
         if held is None and not is_empty(self.path):
             raise UserError(f"{self} holds other files and no run; give an empty or a new --out folder")
 
+    def read_config(self) -> RunConfig:
+        return RunConfig.load(self.config)
+
     def read_result(self) -> RunResult:
         if not self.result.exists():
             raise UserError(f"{self} has no search result yet; search it first, or name an architecture with --arch")
@@ -109,8 +114,9 @@ class RunFolder:
     def facts(self, *names: str) -> dict[str, Any]:
         """What is known of the weights of a run, supernet or model folder, such as the names of their classes."""
         configs = (self.supernet / SUPERNET_CONFIG, self.path / SUPERNET_CONFIG, self.path / MODEL_CONFIG)
-        content = next((read_json(path) for path in configs if path.exists()), {})
-        return {name: content[name] for name in names if name in content}
+        path = next((path for path in configs if path.exists()), None)
+        facts = vars(WeightFacts.load(path)) if path else {}
+        return {name: facts[name] for name in names if facts.get(name) is not None}
 
     def outputs(self) -> str:
         """Where what a run leaves behind is, on one line."""
@@ -172,9 +178,3 @@ def merge(config: dict[str, Any], command: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     packages = {name: version(name) for name in ("torch", "timm")}
     return {"nasformer": __version__, **packages, "python": platform.python_version()}
-
-
-def options_from(config: dict[str, Any], kind: type) -> dict[str, Any]:
-    """The options of a dataclass that a config holds."""
-    assert is_dataclass(kind)
-    return {item.name: config[item.name] for item in fields(kind) if item.name in config}

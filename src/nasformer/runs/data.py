@@ -21,10 +21,8 @@ from nasformer.data.streaming import StreamingFolder, find_files
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
-from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
-from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
 
 UNTRAINED = Recipe(augment=AugmentOptions(crop="resized"))
@@ -85,10 +83,10 @@ def too_large(files: ImageFiles, device: torch.device, world: World) -> bool:
 
 def streamed_before(folder: RunFolder, options: DataOptions) -> DataOptions:
     """The options; where they leave open whether to stream, it is as when the run began, whatever memory is free."""
-    before = read_json(folder.config) if options.stream == "auto" and folder.config.exists() else {}
-    if before.get("data") == options.data and isinstance(before.get("stream"), bool):
-        return replace(options, stream=before["stream"])
-    return options
+    if options.stream != "auto" or not folder.config.exists():
+        return options
+    before = folder.read_config()
+    return replace(options, stream=before.stream) if before.data == options.data else options
 
 
 def image_options(batches: BatchSource) -> dict[str, int]:
@@ -125,10 +123,10 @@ def training_images(options: DataOptions) -> dict[str, Any]:
 
 def check_holdout(options: DataOptions, supernet: Path) -> None:
     """Another share or seed would hold out other images, some of which the supernet was trained on."""
-    before = read_json(supernet / SUPERNET_CONFIG).get("trained_on", {}) if supernet.is_dir() else {}
+    before = RunFolder(supernet).facts("trained_on").get("trained_on", {}) if supernet.is_dir() else {}
     if holds_out_others(options, before):
         raise UserError(
-            f"{supernet} was trained with --holdout {before['holdout']} --seed {before['seed']}; "
+            f"{supernet} was trained with --holdout {before.get('holdout')} --seed {before.get('seed')}; "
             "give the same, or the search would see images that it was trained on"
         )
 
@@ -137,7 +135,7 @@ def holds_out_others(options: DataOptions, before: dict[str, Any]) -> bool:
     """Whether weights may have been trained on the images that are held out now."""
     split = ("holdout", "seed")
     now = training_images(options)
-    return bool(before) and before["data"] == options.data and any(before[name] != now[name] for name in split)
+    return before.get("data") == options.data and any(before.get(name) != now[name] for name in split)
 
 
 def normalize_as(batches: BatchSource, folder: RunFolder) -> None:

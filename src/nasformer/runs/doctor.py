@@ -7,9 +7,11 @@ RUN/health.json keeps the diagnosis, for the report.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from nasformer.data.loaders import Split
 from nasformer.data.options import DataOptions
@@ -19,20 +21,21 @@ from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.diagnosis import Diagnosis, Snapshot
-from nasformer.results.folder import RunFolder, options_from
+from nasformer.results.folder import RunFolder
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
-from nasformer.supernet.storage import CONFIG, load_supernet
+from nasformer.supernet.storage import CONFIG, load_supernet, read_space
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.checkpoint import Checkpoints
+from nasformer.train.checkpoint import SETTINGS, Checkpoints, DamagedCheckpoint, Rollback
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog, is_rollback
 from nasformer.utils.device import choose_device
-from nasformer.utils.files import read_json, read_tensors
+from nasformer.utils.progress import say
 from nasformer.utils.rank_correlation import spearman
+from nasformer.utils.schema import from_json
 
 SPLITS: dict[Split, str] = {"holdout": "held-out images", "test": "test images"}
 
@@ -56,33 +59,30 @@ class SupernetRun:
     def __init__(self, folder: RunFolder, data: str = "", device: str = "auto") -> None:
         if folder.kind() == "evolution":
             raise UserError(f"{folder} is the evolution of a space; see one of its steps, such as {folder}/steps/0")
-        self.folder, self.config = folder, read_json(folder.config)
+        self.folder, self.config = folder, folder.read_config()
         self.log = TrainLog.read(folder.log)
-        self.checkpoint = newest_checkpoint(folder)
         self.trained = (folder.supernet / CONFIG).exists()
-        if not self.log or not (self.trained or self.checkpoint or self.config.get("space")):
+        self.checkpoint = None if self.trained else newest_checkpoint(folder)
+        if not self.log or not (self.trained or self.config.space):
             raise UserError(f"{folder} has no training of a supernet; the doctor looks at what nasformer train wrote")
         self.space = self.find_space()
-        self.seed = int(self.config.get("seed") or 0)
-        self.archs = fixed_subnets(self.space, self.seed)
-        recorded = DataOptions(**options_from(self.config, DataOptions))
-        self.data = replace(recorded, data=data or recorded.data, device=device, download=False)
+        self.archs = fixed_subnets(self.space, self.config.seed)
+        recorded = self.config.data_options()
+        self.data: DataOptions = replace(recorded, data=data or recorded.data, device=device, download=False)
 
     def find_space(self) -> Space:
         """That of the supernet, or of the checkpoint, or as it was asked for."""
         if self.trained:
-            config = read_json(self.folder.supernet / CONFIG)
-            return get_space(config["space"], **options_from_json(config["options"]))
-        settings = read_json(self.checkpoint / "settings.json") if self.checkpoint else {}
-        if settings.get("arch"):
+            return read_space(self.folder.supernet / CONFIG)
+        if self.checkpoint and self.checkpoint.settings.arch:
             raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
-        options = settings.get("model_options") or self.config.get("model") or {}
-        return get_space(self.config["space"], **options_from_json(options))
+        asked = self.checkpoint.settings.model_options if self.checkpoint else None
+        return get_space(self.config.space or "", **options_from_json(asked or self.config.model))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that the training took of the fixed subnets."""
-        lines = [line for line in self.log if self.archs.keys() == line.get("subnets", {}).keys()]
-        return [Snapshot(line["step"], line["epoch"], line["subnets"]) for line in lines]
+        lines = [line for line in self.log if self.archs.keys() == (line.get("subnets") or {}).keys()]
+        return [Snapshot(line["step"], line.get("epoch"), line["subnets"]) for line in lines]
 
     def take_snapshot(self) -> tuple[Snapshot, str]:
         """The accuracies of the fixed subnets now, and on which images."""
@@ -92,8 +92,7 @@ class SupernetRun:
         sizes = options.get("img_size"), options.get("in_chans")
         batches = load_batches(self.data, UNTRAINED, World(), device, *sizes)
         normalize_as(batches, self.folder)
-        precision = (self.config.get("train") or {}).get("precision", "auto")
-        evaluator = SubnetEvaluator(supernet, batches, precision, self.data.calibration_images)
+        evaluator = SubnetEvaluator(supernet, batches, self.config.train.precision, self.data.calibration_images)
         split: Split = "holdout" if batches.held_out else "test"
         accuracies = {name: evaluator.accuracy(arch, split) for name, arch in self.archs.items()}
         last = self.log[-1]
@@ -105,14 +104,18 @@ class SupernetRun:
         if self.checkpoint is None:
             raise UserError(f"{self.folder} has no weights to look at yet; wait for its first checkpoint")
         supernet = Supernet(self.space)
-        supernet.load_state_dict(read_tensors(self.checkpoint / "weights.safetensors"))
+        try:
+            supernet.load_state_dict(self.checkpoint.weights)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise UserError(f"{self.checkpoint.folder} does not fit the space ({reason}); restore it") from None
         return supernet
 
     def finished(self) -> bool:
-        recipe, last = self.config.get("train") or {}, self.log[-1]
-        if recipe.get("iterations"):
-            return bool(last["step"] >= recipe["iterations"])
-        return self.trained or bool(last["epoch"] >= recipe.get("epochs", 0))
+        recipe, last = self.config.train, self.log[-1]
+        if recipe.iterations:
+            return bool(last["step"] >= recipe.iterations)
+        return self.trained or bool((last.get("epoch") or 0) >= recipe.epochs)
 
     def running(self) -> bool:
         try:
@@ -122,10 +125,35 @@ class SupernetRun:
             return True
 
 
-def newest_checkpoint(folder: RunFolder) -> Path | None:
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What a checkpoint says of its model; one of a single model has its arch."""
+
+    arch: str | None = None
+    model_options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The weights of a training that goes on."""
+
+    folder: Path
+    settings: TrainingSettings
+    weights: dict[str, Tensor]
+
+
+def newest_checkpoint(folder: RunFolder) -> Checkpoint | None:
+    """The newest checkpoint that is sound."""
     checkpoints = Checkpoints(folder.train / "checkpoints", {})
-    steps = checkpoints.steps()
-    return checkpoints.folder / f"step-{steps[-1]}" if steps else None
+    for step in reversed(checkpoints.steps()):
+        path = checkpoints.path(step)
+        try:
+            settings, parts = checkpoints.read(step)
+        except DamagedCheckpoint as error:
+            say(f"{error}; looking at the checkpoint before it")
+            continue
+        return Checkpoint(path, from_json(TrainingSettings, settings, path / SETTINGS), parts["weights"])
+    return None
 
 
 def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagnosis:
@@ -158,14 +186,17 @@ def subnet_result(run: SupernetRun, name: str, accuracy: float) -> ModelResult:
 
 def training_alarms(run: SupernetRun) -> list[Alarm]:
     """What the log alone tells."""
-    alarms = health.loss_alarms([line["loss"] for line in run.log if "loss" in line])
+    alarms = health.loss_alarms([line["loss"] for line in run.log if line.get("loss") is not None])
     for line in run.log:
         if is_rollback(line):
-            back, failed, what = (line["rollback"][name] for name in ("back_to", "failed", "what"))
-            fact = f"the {what} was not finite at step {failed}; training went back to step {back}, at half the rate"
+            rollback = from_json(Rollback, line["rollback"], run.folder.log)
+            fact = (
+                f"the {rollback.what} was not finite at step {rollback.failed}; training went back to step "
+                f"{rollback.back_to}, at half the rate"
+            )
             alarms.append(Alarm("rollback", fact, "lower --train.lr, raise --train.warmup_epochs or set clip_grad"))
     if not run.finished() and not run.running():
         last: dict[str, Any] = run.log[-1]
-        fact = f"training stopped before its end, at epoch {last.get('epoch', 0):g} (step {last['step']})"
+        fact = f"training stopped before its end, at epoch {last.get('epoch') or 0:g} (step {last['step']})"
         alarms.append(Alarm("unfinished", fact, "the same command goes on from there"))
     return alarms

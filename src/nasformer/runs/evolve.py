@@ -18,11 +18,11 @@ from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.families.storage import fingerprint
 from nasformer.report.page import write_report
+from nasformer.results.contents import read_candidates, read_evolution
 from nasformer.results.folder import RunFolder
 from nasformer.runs.options import EvolveCommand, RunCommand
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import check_search
-from nasformer.search.journal import read_journal
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.feasible import sample_feasible
@@ -43,8 +43,8 @@ def evolve_run(command: EvolveCommand, on_step: Callable[[int, Record], None]) -
     """
     with open_run(command, "evolution") as run:
         spaces, records, path = SpaceEvaluator(run, command), list[Record](), run.folder.evolution
-        before = read_json(path) if path.exists() else None
-        finished = len((before or {}).get("steps", []))
+        finished = len(read_evolution(path).steps) if path.exists() else 0
+        before = read_json(path) if finished else None
         try:
             for number, step in enumerate(evolve(run.space, spaces.judge, command.evolve)):
                 records.append({**step.to_dict(), "carried": spaces.carried})
@@ -91,8 +91,7 @@ class SpaceEvaluator:
             if stage.world.main:
                 self.sample(stage)
         stage.world.wait_for_main()
-        _, records = read_journal(stage.folder.journal)  # which all processes can
-        return [Candidate.from_dict(record) for record in records]
+        return read_candidates(stage.folder.journal)[1]  # which all processes can
 
     def stage(self, number: int, space: Space) -> Run:
         return self.run.inside(f"steps/{number}", space)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from nasformer.data.options import DataOptions
-from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.proxies.options import ProbeOptions
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.space_search.options import EvolveOptions
 from nasformer.train.recipe import Recipe
+from nasformer.utils.units import check_range
 
 BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
@@ -110,8 +110,8 @@ class PlanCommand(RunCommand):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.draws < 1 or self.steps < 1:
-            raise UserError("draws and steps must be 1 or more")
+        check_range(self, "draws", 1, 10**6)
+        check_range(self, "steps", 1, 10**6)
 
 
 @dataclass

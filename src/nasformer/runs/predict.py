@@ -14,7 +14,7 @@ from nasformer.data.images import normalise
 from nasformer.data.preprocessing import resize_and_crop
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
-from nasformer.families.storage import facts_in, load_model, preprocessing_of
+from nasformer.families.storage import class_names, facts_in, load_model, preprocessing_of
 from nasformer.runs.data import for_channels
 from nasformer.runs.single import model_folder
 from nasformer.utils.device import choose_device
@@ -50,12 +50,12 @@ def predict(
     """Classifies image files by the model of a run or model folder."""
     path = model_folder(Path(folder))
     model = load_model(path).to(choose_device(device))
-    names = facts_in(path).get("classes") or list(map(str, range(model.num_classes)))
+    names = class_names(facts_in(path).get("classes"), model, path)
     for file in files:
         x = image_input(Path(file), path, model).x.to(next(model.parameters()).device)
         with torch.inference_mode():
             probabilities, classes = model(x).float().softmax(-1)[0].topk(min(top, len(names)))
-        yield Prediction(str(file), [str(names[index]) for index in classes.tolist()], probabilities.tolist())
+        yield Prediction(str(file), [names[index] for index in classes.tolist()], probabilities.tolist())
 
 
 def image_input(path: Path, folder: Path, model: Backbone) -> ModelInput:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
-from nasformer.export.card import provenance
+from nasformer.export.card import ACCURACIES
 from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, load_model
 from nasformer.results.folder import RunFolder
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
+
+ORIGINS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}
+"""Where the weights of a single model come from, by its name in the results."""
 
 
 def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
     """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
     model, origin = load_model(source), provenance(source)
     return export_model(model, to, facts_in(source) | ({"provenance": origin} if origin else {}), formats)
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """How the model of a folder was made, if it lies in a run: data, seed, recipe, accuracies and versions."""
+    run = RunFolder(folder.parent if folder.name == "model" else folder)
+    if not run.result.exists() or not run.config.exists():
+        return {}
+    config, winner = run.read_config().settings, run.read_result().winner
+    asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
+    accuracies = {name: winner[name] for name in ACCURACIES if math.isfinite(winner.get(name))}
+    made = {"weights": ORIGINS.get(winner.name, "inherited from a trained supernet"), **asked, **accuracies}
+    return {**made, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
 
 
 def ship(run: RunFolder) -> None:

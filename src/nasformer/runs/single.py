@@ -22,7 +22,7 @@ from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import fingerprint, first_convolution, input_shape, load_model
+from nasformer.families.storage import ModelConfig, class_names, fingerprint, first_convolution, input_shape, load_model
 from nasformer.layers.stem import to_2tuple
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
@@ -42,7 +42,6 @@ from nasformer.train.evaluate import Confusion, find_confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from nasformer.utils.files import read_json
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
 CLASSIFIER = "head.fc."
@@ -151,19 +150,19 @@ def check_out(command: RetrainCommand | FinetuneCommand) -> None:
 
 
 def searched_space(folder: RunFolder, asked: str | None) -> str:
-    space = read_json(folder.config).get("space") or asked
+    space = folder.read_config().space or asked
     if not space:
         raise UserError(f"{folder.config} names no space; name it with --space")
     if asked and asked != space:
         raise UserError(f"{folder} searched {space}, not {asked}; ask for --space {space}")
-    return str(space)
+    return space
 
 
 def searched_options(folder: RunFolder) -> dict[str, Any]:
     """The model options of a search. One by a proxy leaves no model behind: its options are those asked for."""
-    model, config = folder.model / MODEL_CONFIG, read_json(folder.config)
-    asked = {name: config.get(name) for name in ("img_size", "patch_size")} | (config.get("model") or {})
-    options = read_json(model).get("options", {}) if model.exists() else asked
+    model, config = folder.model / MODEL_CONFIG, folder.read_config()
+    asked = {"img_size": config.img_size, "patch_size": config.patch_size} | config.model
+    options = ModelConfig.load(model).options if model.exists() else asked
     return options_from_json({name: value for name, value in options.items() if value is not None})
 
 
@@ -231,7 +230,7 @@ def check_held_out(options: DataOptions, source: PretrainedSource) -> None:
     before = source.fact("trained_on") or {}
     if options.holdout and holds_out_others(options, before):
         raise UserError(
-            f"{source.folder} was trained with --holdout {before['holdout']} --seed {before['seed']}; "
+            f"{source.folder} was trained with --holdout {before.get('holdout')} --seed {before.get('seed')}; "
             "give the same, or --holdout 0 to train on all images: others held out would be images that it knows"
         )
 
@@ -302,5 +301,5 @@ def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch:
     model = model.to(device)
     if inherited:
         recalibrate(model, batches, options.calibration_images)
-    names = RunFolder(path).facts("classes").get("classes") or batches.classes
+    names = class_names(RunFolder(path).facts("classes").get("classes") or batches.classes, model, path)
     return find_confusion(model, batches, split, names)  # type: ignore[arg-type]

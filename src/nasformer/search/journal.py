@@ -109,7 +109,7 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

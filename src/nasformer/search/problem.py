@@ -58,8 +58,13 @@ class Candidate:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Candidate:
-        parents, arch = tuple(record["parents"]), Arch.from_dict(record["arch"])
-        return cls(record["id"], record["generation"], record["origin"], parents, arch, recorded_scores(record))
+        """Reads a candidate; KeyError, TypeError or ValueError for anything else."""
+        id, generation, origin, parents = (record[name] for name in ("id", "generation", "origin", "parents"))
+        if not isinstance(parents, list) or any(type(number) is not int for number in (id, generation, *parents)):
+            raise ValueError("id, generation and parents are no integers")
+        if not isinstance(origin, str):
+            raise ValueError("origin is no text")
+        return cls(id, generation, origin, tuple(parents), Arch.from_dict(record["arch"]), recorded_scores(record))
 
 
 RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})

@@ -203,7 +203,12 @@ class JournaledEvaluator:
         expected = Candidate.from_proposal(self.count, proposal, {}).to_dict()
         if any(record.get(name) != value for name, value in expected.items()):
             raise self._wrong_line()
-        candidate = Candidate.from_proposal(self.count, proposal, recorded_scores(record))
+        try:
+            scores = recorded_scores(record)
+            self.problem.point(scores)
+        except (TypeError, ValueError, UserError):
+            raise self._wrong_line() from None
+        candidate = Candidate.from_proposal(self.count, proposal, scores)
         self.count += 1
         return candidate
 

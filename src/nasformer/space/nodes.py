@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from math import isfinite
 from random import Random
 from reprlib import repr as short
 from typing import Self
@@ -114,6 +113,9 @@ class Choice(Node):
         return [self.values[-1]]
 
 
+LARGEST = 10**9  # of a value: no dimension of a network comes near it
+
+
 def _check_values(values: tuple[Scalar, ...]) -> None:
     shown = ", ".join(map(short, values))
     if not values:
@@ -121,8 +123,8 @@ def _check_values(values: tuple[Scalar, ...]) -> None:
     if not all(isinstance(value, int | float | str) for value in values):
         raise UserError(f"Choice({shown}) has values that are not scalars; list the values: Choice(3, 4)")
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    if not all(map(isfinite, numbers)):
-        raise UserError(f"Choice({shown}) has a value that is not finite, expected ordinary numbers")
+    if not all(-LARGEST <= value <= LARGEST for value in numbers):  # so is NaN
+        raise UserError(f"Choice({shown}) has a value that is not finite or beyond 10^9, expected ordinary numbers")
     if len(set(values)) < len(values):
         raise UserError(f"Choice({shown}) names a value twice, expected each value once")
     if numbers != sorted(numbers):
@@ -132,6 +134,7 @@ def _check_values(values: tuple[Scalar, ...]) -> None:
 # Repeat: a stack of items, of variable depth. A member is a tuple of items.
 
 Items = tuple[Value, ...]
+DEEPEST = 1000  # items of a Repeat: deeper nets would take hours to build, and archs all memory
 
 
 class Repeat(Node):
@@ -271,6 +274,8 @@ def _check(item: Node, depth: Choice) -> None:
         raise UserError(f"Repeat has depth={depth!r}, expected a Choice such as depth=Choice(12, 13, 14)")
     if not all(type(count) is int and count >= 0 for count in depth.values):
         raise UserError(f"Repeat has depth={depth!r}, expected whole numbers, none below 0")
+    if depth.values[-1] > DEEPEST:  # type: ignore[operator]
+        raise UserError(f"Repeat has depth={depth!r}, expected at most {DEEPEST} items")
 
 
 # OneOf: one of several options, each with its own choices. A member is an arch with one key.

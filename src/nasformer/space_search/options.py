@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nasformer.errors import UserError
+from nasformer.utils.units import check_number
 
 
 @dataclass
@@ -41,12 +43,11 @@ class EvolveOptions:
 
     def __post_init__(self) -> None:
         for name, least in {"steps": 0, "samples": 1, "top": 1, "max_shift": 0, "sigma": 0, "min_samples": 0}.items():
-            if getattr(self, name) < least:
-                raise UserError(f"evolve.{name} is {getattr(self, name)}; give {least} or more")
+            check_number(f"evolve.{name}", getattr(self, name), least)
+        check_number("evolve.further_epochs", self.further_epochs, 1, optional=True)
+        check_number("evolve.max_cardinality", self.max_cardinality, 1, optional=True)
         if self.top > self.samples:
             raise UserError(f"evolve.top is {self.top}, more than the {self.samples} samples; lower it")
-        if self.further_epochs is not None and self.further_epochs < 1:
-            raise UserError(f"evolve.further_epochs is {self.further_epochs}; give 1 or more")
         for name, size in {"tau": self.tau, **self.tau_of, **self.step_of}.items():
-            if not size > 0:
+            if not 0 < size < math.inf:
                 raise UserError(f"evolve has {size:g} for {name}; give more than 0")

@@ -23,8 +23,20 @@ from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
+from nasformer.utils.schema import from_json
 
 WEIGHTS, CONFIG = "supernet.safetensors", "supernet.json"
+TRAIN_AGAIN = "restore it or train again"
+HARMLESS = 10_000_000
+"""Weights that any machine has memory for, so that what does not fit can be named weight by weight."""
+
+
+@dataclass(frozen=True)
+class SupernetConfig:
+    """The space of a supernet, and the options of its model."""
+
+    space: str
+    options: dict[str, Any]
 
 
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
@@ -43,16 +55,33 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     path = Path(path)
     if not path.is_dir():
         return load_file(path, expected)
-    config = read_json(path / CONFIG)
-    if not isinstance(config.get("space"), str) or not isinstance(config.get("options"), dict):
-        raise UserError(f"{path / CONFIG} is damaged (no space and options); restore it or train again")
-    space = get_space(config["space"], **options_from_json(config["options"]))
+    space, state = read_space(path / CONFIG), read_tensors(path / WEIGHTS)
     if expected is not None and expected.name != space.name:
         raise UserError(
             f"{path} holds a supernet of {space.name}, not of {expected.name}; ask for --space {quote(space.name)}"
         )
+    return with_weights(space, state, path)
+
+
+def read_space(path: Path) -> Space:
+    """The space that the config of a supernet names."""
+    config = from_json(SupernetConfig, read_json(path), path, TRAIN_AGAIN)
+    try:
+        return get_space(config.space, **options_from_json(config.options))
+    except UserError as error:
+        raise UserError(f"{path} is damaged ({error}); {TRAIN_AGAIN}") from None
+
+
+def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Supernet:
+    """A supernet with these weights. One that needs more than there are is refused before it takes the memory."""
+    needed = max(space.cost(arch).params for arch in corners(space.root))
+    if needed > max(HARMLESS, found := sum(weight.numel() for weight in state.values())):
+        raise UserError(
+            f"{source} has {found:,} weights, a supernet of {space.name} needs {needed:,} at least; it is of another "
+            "space or of other model options (img_size, num_classes ...)"
+        )
     supernet = Supernet(space)
-    load_weights(supernet, read_tensors(path / WEIGHTS), path)
+    load_weights(supernet, state, source)
     return supernet
 
 
@@ -65,9 +94,7 @@ def load_file(path: Path, space: Space | None) -> Supernet:
     state = read_tensors(path)
     if is_official(state):
         space, state = space.with_options(qkv_bias_sharing="contiguous"), from_official(state)
-    supernet = Supernet(space)
-    load_weights(supernet, state, path)
-    return supernet
+    return with_weights(space, state, path)
 
 
 @torch.no_grad()

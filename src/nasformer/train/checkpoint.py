@@ -32,6 +32,7 @@ from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json
 
 # Snapshots of a supernet during its training: the accuracy of a few subnets with the weights of the moment.
 #
@@ -219,14 +220,8 @@ class Checkpoints:
         """The rollback of this training; but not one of other settings, which left no checkpoint behind."""
         if not self.rollback_path.exists():
             return None
-        saved = read_json(self.rollback_path)
-        try:
-            settings, rollback = saved["settings"], Rollback(**saved["rollback"])
-            if not isinstance(rollback.back_to + rollback.shift, int):
-                raise TypeError
-        except (KeyError, TypeError):
-            raise UserError(f"{self.rollback_path} is damaged; restore it or start in another folder") from None
-        return rollback if settings == self.settings else None
+        saved = from_json(RollbackRecord, read_json(self.rollback_path), self.rollback_path)
+        return saved.rollback if saved.settings == self.settings else None
 
 
 def verify(folder: Path, settings: dict[str, Any], checksums: Any) -> None:
@@ -338,6 +333,14 @@ class Rollback:
             f"the {self.what} was not finite at step {self.failed}: training went back to step {self.back_to}, and on "
             f"from there with other random draws and {ROLLBACK_LR:g} of the learning rate"
         )
+
+
+@dataclass(frozen=True)
+class RollbackRecord:
+    """The rollback of a training, and the settings of that."""
+
+    settings: dict[str, Any]
+    rollback: Rollback
 
 
 def batches_from(source: BatchSource, start: int, rollback: Rollback | None) -> Iterator[Batch]:

@@ -9,11 +9,26 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.utils.files import write_text
+from nasformer.utils.files import parse_json, write_text
+from nasformer.utils.schema import from_json
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of the log: the training at a step, with the mean loss since the line before and the learning rate."""
+
+    step: int
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    watch: dict[str, float] | None = None
+    subnets: dict[str, float] | None = None
+    rollback: dict[str, int | str] | None = None
 
 
 class TrainLog:
@@ -26,10 +41,7 @@ class TrainLog:
         self.path = path
         self.events = TensorBoardEvents(path.parent, start_step) if path and tensorboard else None
         if path is not None:
-            try:
-                kept = [line for line in self.read(path) if line["step"] < start_step + ("rollback" not in line)]
-            except (KeyError, TypeError):
-                raise damaged(path, "a line has no step") from None
+            kept = [line for line in self.read(path) if line["step"] < start_step + ("rollback" not in line)]
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def append(self, line: dict[str, Any]) -> None:
@@ -41,14 +53,14 @@ class TrainLog:
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """The whole lines of a log; a last one that a kill cut short does not count."""
+        """The whole lines of a log, which are as `LogLine` says; a last one that a kill cut short does not count."""
         if not path.exists():
             return []
-        try:
-            text = path.read_text(encoding="utf-8")
-            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        except ValueError as error:
-            raise damaged(path, str(error)) from None
+        content = path.read_bytes()
+        lines = [parse_json(line, path) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+        for number, line in enumerate(lines, 1):
+            from_json(LogLine, line, f"{path}, line {number}")
+        return lines
 
     @staticmethod
     def last_loss(path: Path) -> float:
@@ -56,16 +68,12 @@ class TrainLog:
         return next((line["loss"] for line in reversed(TrainLog.read(path)) if "loss" in line), math.nan)
 
 
-def damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is damaged ({reason}); restore it or start in another folder")
+def is_snapshot(line: dict[str, Any]) -> bool:
+    return "watch" in line
 
 
-def is_snapshot(line: Any) -> bool:
-    return isinstance(line, dict) and "watch" in line
-
-
-def is_rollback(line: Any) -> bool:
-    return isinstance(line, dict) and "rollback" in line
+def is_rollback(line: dict[str, Any]) -> bool:
+    return "rollback" in line
 
 
 def read_snapshots(path: Path) -> list[dict[str, Any]]:

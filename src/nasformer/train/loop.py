@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batch, Batches, BatchSource
+from nasformer.errors import UserError, is_out_of_memory
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES
@@ -419,12 +420,21 @@ class Trainer:
             self.done, parts = self.checkpoints.load(start_over=not TrainLog.read(self.log_path))
             self.rollback = self.checkpoints.load_rollback()
             if parts:
-                self.set_state(parts)
-                self.restore_interval(self.checkpoints, parts)
+                self.set_saved_state(self.checkpoints, parts)
         self.world.barrier()  # nobody may write while another still reads
         self.saved_at = time.monotonic()
         if 0 < self.done < self.total and not self.quiet:
             say(f"{self.label}: resuming at step {self.done} of {self.total}")
+
+    def set_saved_state(self, checkpoints: Checkpoints, parts: Parts) -> None:
+        try:
+            self.set_state(parts)
+            self.restore_interval(checkpoints, parts)
+        except (LookupError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            reason, path = str(error).splitlines()[-1].strip(), checkpoints.path(self.done)
+            raise UserError(f"{path} does not fit the model ({reason}); restore it or use another folder") from None
 
     def restore_interval(self, checkpoints: Checkpoints, parts: Parts) -> None:
         """Losses so far, and the state to go back to: that of the checkpoint itself where an interval starts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,12 +18,14 @@ def choose_device(name: str = "auto") -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         name = f"cuda:{os.environ['LOCAL_RANK']}"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
+        raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda was asked for but torch sees no GPU; use --device cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from None
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise UserError(f"there is no device {name}; torch sees {torch.cuda.device_count()} GPUs, the first is cuda:0")
+    return device
 
 
 @contextmanager

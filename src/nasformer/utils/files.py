@@ -21,6 +21,7 @@ from nasformer.utils.progress import say
 if TYPE_CHECKING:
     from torch import Tensor
 
+RESTORE = "restore it or start in another folder"
 JSON_LIMIT = 512 * 2**20  # bytes; no file of ours comes near it, and parsing needs several times as much memory
 
 
@@ -87,25 +88,31 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def parse_json(text: str | bytes, where: object) -> Any:
+    """The value of a JSON text, or an error that names where it stands."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
+        reason = str(error)
+    raise UserError(f"{where} is damaged ({reason}); {RESTORE}")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, or an error that names the file."""
-    remedy = "restore it or start in another folder"
     try:
         size = path.stat().st_size
         if size > JSON_LIMIT:
             limit = f"more than the {JSON_LIMIT / 2**20:.0f} MB that are read"
             raise UserError(f"{path} has {size / 2**20:.0f} MB, {limit}; is it the right file?")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes(), path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} is missing; is {path.parent} a folder that nasformer wrote?") from None
     except IsADirectoryError:
-        raise UserError(f"{path} is a folder, expected a JSON file; {remedy}") from None
-    except RecursionError:
-        raise UserError(f"{path} is damaged (nested too deeply); {remedy}") from None
-    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
-        raise UserError(f"{path} is damaged ({error}); {remedy}") from None
+        raise UserError(f"{path} is a folder, expected a JSON file; {RESTORE}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged (holds no JSON object); {remedy}")
+        raise UserError(f"{path} is damaged (holds no JSON object); {RESTORE}")
     return content
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 LINE_SECONDS = 15.0  # least time between two plain lines
@@ -13,7 +13,8 @@ LINE_SECONDS = 15.0  # least time between two plain lines
 
 def say(line: str) -> None:
     """Print one line for the user on standard error, apart from what a command prints as its result."""
-    print(line, file=sys.stderr)
+    with suppress(OSError, ValueError):  # nobody listens any more, which is no reason to stop the work
+        print(line, file=sys.stderr)
 
 
 class Progress(Protocol):
@@ -71,6 +72,6 @@ def _lines(label: str, total: int) -> Progress:
             return
         last = now
         left = (now - start) / max(done, 1) * (total - done)
-        print(f"{label}: {done}/{total}, {now - start:.0f} s, about {left:.0f} s left  {note}", file=sys.stderr)
+        say(f"{label}: {done}/{total}, {now - start:.0f} s, about {left:.0f} s left  {note}")
 
     return report

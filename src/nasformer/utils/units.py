@@ -117,6 +117,11 @@ def check_range(owner: object, name: str, least: float | None = None, most: floa
     check_number(name, getattr(owner, name), least, most, **limits)
 
 
+def check_seed(owner: object) -> None:
+    """Raise UserError unless the seed is one that torch takes."""
+    check_range(owner, "seed", 0, below=2**63, whole=True)
+
+
 def check_number(
     name: str,
     value: Any,
@@ -143,7 +148,7 @@ def check_number(
     """
     if value is None and optional:
         return
-    known = isinstance(value, int | float) and math.isfinite(value) and (not whole or isinstance(value, int))
+    known = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value) and not whole)
     if not (
         known
         and (least is None or value >= least)
@@ -154,7 +159,7 @@ def check_number(
         expected = _range(least, most, above, below, "a whole number" if whole else "a number")
         finite = ", not infinity" if value == math.inf else ""
         unset = ", or leave it out" if optional else ""
-        raise UserError(f"{name} is {value!r}; give {expected}{finite}{unset}")
+        raise UserError(f"{name} is {short(value)}; give {expected}{finite}{unset}")
 
 
 def _range(least: float | None, most: float | None, above: float | None, below: float | None, number: str) -> str:

@@ -11,7 +11,7 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
-from nasformer.utils.units import format_quantity
+from nasformer.utils.units import check_range, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.result import RunResult
@@ -85,8 +85,7 @@ class PredictCommand:
     """auto, cpu, cuda or cuda:N"""
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise UserError(f"top is {self.top}; give 1 or more")
+        check_range(self, "top", 1)
 
 
 def retrain(options: RetrainCommand, as_json: bool) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from nasformer.cli.tables import print_json, print_table
-from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
+from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
     from nasformer.latency.profile import Profile
 
 ROWS = 12  # kinds of layers in the printed table
+MOST = 2**20  # images, threads, nets and rounds: more would never end
 
 
 @dataclass
@@ -45,8 +46,8 @@ class ProfileCommand(SpaceOptions):
 
     def __post_init__(self) -> None:
         for name, least in {"batch_size": 1, "threads": 1, "nets": 3, "holdout": 1, "rounds": 1}.items():
-            if getattr(self, name) < least:
-                raise UserError(f"{name} is {getattr(self, name)}; give {least} or more")
+            check_range(self, name, least, MOST)
+        check_seed(self)
 
 
 def profile(options: ProfileCommand, as_json: bool) -> None:

@@ -12,12 +12,14 @@ from nasformer.cli.tables import print_json
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.proxies.options import ProbeOptions
+from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
     from nasformer.proxies.scoring import Score
     from nasformer.ranking.table import Table
 
 CHUNK = 16  # nets scored between two signs of progress
+MAX_RESAMPLES = 100_000
 
 
 @dataclass
@@ -47,6 +49,10 @@ class ScoreCommand(ProbeOptions, SpaceOptions):
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seed(self)
+
 
 @dataclass
 class RankCommand(ProbeOptions):
@@ -71,6 +77,12 @@ class RankCommand(ProbeOptions):
     """seed of everything random"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "bands", 1)
+        check_range(self, "resamples", 1, MAX_RESAMPLES)
+        check_seed(self)
 
 
 def proxies(options: ProxiesCommand, as_json: bool) -> None:

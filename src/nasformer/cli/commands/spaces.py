@@ -9,7 +9,7 @@ from nasformer.cli.tables import print_json
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.search.options import BudgetOptions
-from nasformer.utils.units import format_quantity
+from nasformer.utils.units import check_range, check_seed, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.families.space import Space
@@ -51,8 +51,8 @@ class SampleCommand(BudgetOptions, SpaceOptions):
     """seed of everything random"""
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise UserError(f"n is {self.n}; give 1 or more")
+        check_range(self, "n", 1)
+        check_seed(self)
 
 
 def spaces(options: SpacesCommand, as_json: bool) -> None:
