@@ -1,16 +1,24 @@
-"""Our models as timm makes them: by name, with an arch, as feature extractors, from a folder with weights."""
+"""Our models as timm makes them, by name, with an arch, as feature extractors, from a folder with weights; and
+timm's models as spaces of what can be cut out of them.
+"""
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import timm
+import torch
 from timm.models import build_model_with_cfg
+from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, options_from_json
-from nasformer.families.registry import get_space, list_spaces
+from nasformer.families.base import SUPPORTED, Backbone, options_from_json
+from nasformer.families.registry import get_space, list_families, list_spaces
 from nasformer.families.space import Space, read_arch
 from nasformer.families.storage import pretrained_config
 from nasformer.families.timm_registry import timm_name
@@ -112,3 +120,32 @@ def any_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"this is no arch of {space.model.family} ({error}); see nasformer sample --space") from None
     return arch
+
+
+# Models of timm as spaces.
+
+
+@lru_cache
+def timm_space(name: str) -> Space:
+    """The space `timm:NAME` of what can be cut out of a model of timm, with all its classes and its image size.
+
+    >>> timm_space("deit_tiny_patch16_224").cost(timm_space("deit_tiny_patch16_224").root.largest()).params
+    5717416
+    """
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, timm.list_models(), 3, 0.5)
+        raise UserError(f"timm has no model {name!r}; {'near it: ' + ', '.join(close) if close else SUPPORTED}")
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that initial values have no effect on the meta device
+        model = timm.create_model(name)
+    return space_of(model, f"timm:{name}")
+
+
+def space_of(model: nn.Module, name: str) -> Space:
+    """The space of what can be cut out of a model of timm: the first family that knows it declares it."""
+    for family in list_families().values():
+        declared = family.space_of(model)
+        if declared is not None:
+            root, options = declared
+            return Space(name, family, root, options, {}, f"what can be cut out of timm's {name.removeprefix('timm:')}")
+    raise UserError(f"{name} is a {type(model).__name__}, from which we can cut nothing; {SUPPORTED}")
