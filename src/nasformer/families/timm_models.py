@@ -24,6 +24,8 @@ from nasformer.families.storage import pretrained_config
 from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
+from nasformer.space.dimensions import dimensions
+from nasformer.space.struct import Struct
 
 
 def create_model(
@@ -138,14 +140,28 @@ def timm_space(name: str) -> Space:
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that initial values have no effect on the meta device
         model = timm.create_model(name)
-    return space_of(model, f"timm:{name}")
+    family, root, options = declare_timm(model, name)
+    return Space(f"timm:{name}", family, root, options, {}, f"what can be cut out of timm's {name}")
 
 
-def space_of(model: nn.Module, name: str) -> Space:
-    """The space of what can be cut out of a model of timm: the first family that knows it declares it."""
+def declare_timm(model: nn.Module, name: str) -> tuple[type[Backbone], Struct, dict[str, Any]]:
+    """What can be cut out of a model of timm, by the first family that knows it."""
     for family in list_families().values():
         declared = family.space_of(model)
         if declared is not None:
-            root, options = declared
-            return Space(name, family, root, options, {}, f"what can be cut out of timm's {name.removeprefix('timm:')}")
-    raise UserError(f"{name} is a {type(model).__name__}, from which we can cut nothing; {SUPPORTED}")
+            return family, *declared
+    raise UserError(f"timm's {name} is a {type(model).__name__}, from which we can cut nothing; {SUPPORTED}")
+
+
+def space_of(model: nn.Module) -> Space:
+    """The space of what can be cut out of a model that timm made, perhaps with other sizes than its name says.
+
+    Its name rebuilds it: that of the model, with an expression for what differs.
+    """
+    config: Any = getattr(model, "pretrained_cfg", None) or {}
+    name = config.get("architecture") or type(model).__name__
+    family, root, options = declare_timm(model, name)
+    named = [timm_space(name)] if timm.is_model(name) else []
+    bases = [space for space in (*named, *list_spaces().values()) if space.model is family]
+    choices = {name: choice.values for name, choice in dimensions(root).items()}
+    return bases[0].with_choices(choices).with_options(**options)
