@@ -1,19 +1,25 @@
-# `make demo` and `make test` do everything on a machine that has Python 3.11 or newer.
+# `make demo`, `make test` and `make docs` do everything on a machine that has Python 3.11 or newer.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench slow clean
+.PHONY: demo test lint slow docs examples bench clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PIP) -e ".[dev]"
 	touch $(STAMP)
 
+$(DOCS_STAMP): $(STAMP)
+	$(PIP) -e ".[docs]"
+	touch $(DOCS_STAMP)
+
 demo: $(STAMP)
-	$(BIN)/nasformer run --config recipes/digits.yaml --out runs/demo
+	$(BIN)/nasformer run --config digits --out runs/demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -26,10 +32,16 @@ test: lint
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
+docs: $(DOCS_STAMP)
+	$(BIN)/mkdocs build --strict  # into build/site
+
+examples: $(STAMP)
+	$(BIN)/python examples/execute.py examples/digits_search.ipynb  # computes its outputs anew
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 8
 	$(BIN)/python benchmarks/cost_speed.py
 	$(BIN)/python benchmarks/dss_speed.py
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build

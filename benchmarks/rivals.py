@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nasformer.cli.main import parse
+from nasformer.cli.main import find_command, make_parser
 from nasformer.families.space import Space
 from nasformer.runs.run import open_run
 from nasformer.space.arch import Arch
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--timm", help="a model of timm to add")
     parser.add_argument("--timm-options", type=json.loads, default={})
     args, rest = parser.parse_known_args()
-    command, _ = parse("search", rest)
+    command = make_parser(find_command("search")).parse(rest).options
     winner = json.loads((Path(command.out) / "result.json").read_text())["winner"]["arch"]
     models: dict[str, Any] = {}
     with open_run(command) as run:

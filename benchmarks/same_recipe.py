@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from nasformer.cli.config import RetrainCommand
-from nasformer.runs.folder import load_batches
 from torch import nn
 
 import nasformer
-from nasformer.cli.main import parse
+from nasformer.cli.main import find_command, make_parser
 from nasformer.runs.baselines import build_timm
+from nasformer.runs.data import load_batches
+from nasformer.runs.options import RetrainCommand
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
@@ -109,7 +109,7 @@ def main() -> None:
     args, rest = parser.parse_known_args()  # the rest are options of `nasformer retrain`: --config, --data ...
     models = json.loads(Path(args.models).read_text())
     if args.only:
-        command, _ = parse("retrain", rest)
+        command = make_parser(find_command("retrain")).parse(rest).options
         print(json.dumps(train_one(command, models[args.only], args.seed)))
         return
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in models}

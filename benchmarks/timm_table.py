@@ -1,6 +1,6 @@
 """Counts parameters and MACs of well-known timm models, for the list of rivals that reports show.
 
-python benchmarks/timm_table.py src/nasformer/baselines/timm_table.json
+python benchmarks/timm_table.py src/nasformer/runs/timm_table.json
 
 Nothing is downloaded or computed: models are built on the meta device. MACs are half of what torch's counter of
 operations sees, at 224 px and 1000 classes; `per_class` is what one more class adds in parameters.

@@ -24,3 +24,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, for tests about something else: they take half the time of a small run."""
+    monkeypatch.setattr("nasformer.report.page.FIGURES", {})

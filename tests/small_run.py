@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nasformer.cli.main import main
+from nasformer.cli.main import find_command, main, make_parser
 
 SETTINGS: dict[str, Any] = {
     "space": "autoformer-micro",
@@ -25,6 +25,28 @@ def words(command: str, folder: Path, **changes: Any) -> list[str]:
     path = folder.parent / f"{command}.yaml"
     path.write_text(json.dumps(SETTINGS | changes))
     return [command, "--config", str(path), "--out", str(folder)]
+
+
+def parse(command: str, *words: str | Path) -> Any:
+    """The options that the words of a command line mean."""
+    return make_parser(find_command(command)).parse([str(word) for word in words]).options
+
+
+def output(capsys: Any, *argv: str | Path) -> str:
+    """What a command prints."""
+    capsys.readouterr()
+    assert main([str(word) for word in argv]) == 0
+    return capsys.readouterr().out
+
+
+def json_output(capsys: Any, *argv: str | Path) -> Any:
+    """What a command prints as JSON: one line, without NaN or infinities, and nothing beside it."""
+    (line,) = output(capsys, *argv, "--json").splitlines()
+    return json.loads(line, parse_constant=refuse_constant)
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 def command_for(recipe: Path) -> str:

@@ -1,74 +1,145 @@
-"""The README's code runs as it stands there, but for fewer epochs and candidates."""
+"""README, documentation and recipes: commands are understood, links lead somewhere, tutorials run."""
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import nasformer
+import pages
+from nasformer.runs.data import holds_out_others, training_images
+from pages import PAGES, RECIPES, ROOT
 from small_run import command_for
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+IDS = {"ids": lambda path: path.stem}
+PLACEHOLDERS = {"R.yaml": "recipes/digits.yaml", "RECIPE.yaml": "recipes/digits.yaml", "[NAME]": "NAME", "...": ""}
 
 
-def commands_on(page: Path) -> list[str]:
-    """The command lines of ours: typed after a dollar sign, or in the middle of a sentence."""
-    text = page.read_text(encoding="utf-8")
-    blocks = "\n".join(re.findall(r"```console\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
-    typed = re.findall(r"^\$ (nasformer [a-z]+.*)$", blocks, re.MULTILINE)
-    return typed + [line.replace("\n", " ") for line in re.findall(r"`(nasformer [a-z]+[^`]*)`", text)]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, **IDS)
 def test_every_command_in_the_docs_is_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nasformer.cli.main import parse
-
     monkeypatch.chdir(ROOT)
-    for line in commands_on(page):
-        _, command, *words = shlex.split(re.sub(r" \.\.\.|\s#.*", "", line).replace("[NAME]", "NAME"))
-        some = ["recipes/digits.yaml" if word in ("R.yaml", "RECIPE.yaml") else word for word in words]
-        parse(command, some)  # raises what the user would be told
+    for line in pages.commands_on(page):
+        words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line)]
+        pages.parse([word for word in words[1:] if word])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, **IDS)
 def test_every_link_in_the_docs_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         name, _, anchor = target.partition("#")
-        found = page.parent / name if name else page
-        assert target.startswith("http") or found.exists(), target
-        heads = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
-        assert not anchor or anchor in [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads], (
-            target
-        )
+        linked = page.parent / name if name else page
+        assert target.startswith("http") or linked.exists(), target
+        heads = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        anchors = [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
+        assert not anchor or anchor in anchors, target
+
+
+@pytest.mark.parametrize("page", PAGES, **IDS)
+def test_python_in_the_docs_uses_what_there_is(page: Path) -> None:
+    for language, block in pages.blocks(page):
+        for node in ast.walk(ast.parse(block)) if language == "python" else ():
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nasformer"):
+                module = __import__(node.module or "", fromlist=["_"])
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "nasformer":
+                assert hasattr(nasformer, node.attr), ast.unparse(node)
+
+
+def test_every_file_that_is_named_exists() -> None:
+    texts = [*PAGES, *RECIPES, ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.py"))]
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(r"\b(?:recipes|benchmarks|examples|docs|src/nasformer)/[\w/.-]+\.(?:yaml|py|md|ipynb)", text)
+        named += [f"recipes/{name}.yaml" for name in re.findall(r"--config ([a-z][\w-]*)(?= )", text)]
+        missing = [name for name in named if not (ROOT / name).exists() and not (path.parent / name).exists()]
+        assert missing == [], path.name
+
+
+def test_every_option_of_a_benchmark_in_the_docs_exists() -> None:
+    for page in PAGES:
+        lines = [line for language, block in pages.blocks(page) if language == "console" for line in pages.typed(block)]
+        for line in (line for line in lines if line.startswith("python benchmarks/")):
+            _, script, *words = shlex.split(line)
+            source = (ROOT / script).read_text(encoding="utf-8")
+            passed_on = {"--config", "--data", "--out", "--train.batch_size", "--train.lr"} & set(words)
+            known = all(f'"{word}"' in source or word in passed_on for word in words if word.startswith("--"))
+            assert known or "parse_known_args" in source, line
 
 
 def test_the_first_screen_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert code
-    small = code[1].replace("epochs=60", "epochs=1")
-    few = "options={'population': 4, 'generations': 2}"
-    small = small.replace("supernet, data, budget=", f"supernet, data, {few}, budget=")
-    assert few in small
-    assert len(code[1].splitlines()) <= 18
-    exec(compile(small, "README.md", "exec"), {})
+    [(language, code)] = pages.shortened(ROOT / "README.md")[:1]
+    assert language == "python"
+    assert len(code.splitlines()) <= 18
+    exec(compile(code, "README.md", "exec"), {})
     assert nasformer.load_model(tmp_path / "my-model").num_classes == 10
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_recipe_is_read(recipe: Path) -> None:
-    from nasformer.cli.main import parse
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder of photos as the tutorial has it: light cats and dark dogs."""
+    for name, shade in (("cat", 200), ("dog", 60)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(1, 13):
+            colour = (shade, shade - number, number)
+            Image.new("RGB", (20, 20 + number), colour).save(tmp_path / "photos" / name / f"{number}.jpg")
+    return tmp_path
 
-    options, _ = parse(command_for(recipe), ["--config", str(recipe)])
+
+def test_tutorial_of_a_first_search_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages.run_page(ROOT / "docs" / "tutorials" / "first-search.md")
+    assert (tmp_path / "runs" / "compared" / "compare.html").exists()
+
+
+def test_tutorial_of_photos_runs(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    pages.run_page(ROOT / "docs" / "tutorials" / "photos.md")
+    sys.modules.pop("model")  # the exported one
+    assert (photos / "runs" / "evaluation" / "confusion.png").exists()
+
+
+def test_tutorial_of_plugins_runs(tmp_path: Path) -> None:
+    """In a process of its own, since what it registers would stay."""
+    command = [sys.executable, str(ROOT / "tests" / "pages.py"), str(ROOT / "docs" / "tutorials" / "extend.md")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert "mine-micro: narrow networks for the digits" in done.stdout
+
+
+@pytest.mark.parametrize("recipe", RECIPES, **IDS)
+def test_every_recipe_is_read(recipe: Path) -> None:
+    _, options = pages.parse([command_for(recipe), "--config", str(recipe)])
     assert options.space is None or nasformer.get_space(options.space).root.cardinality > 1
     assert getattr(options, "proxy", None) or options.train.total_steps(steps_per_epoch=1) > 0
     if command_for(recipe) == "run":  # then it serves each step of the run as well
-        train, _ = parse("train", ["--config", str(recipe), "--data", "images", "--out", "runs/one"])
+        _, train = pages.parse(["train", "--config", str(recipe), "--data", "images", "--out", "runs/one"])
         assert (train.space, train.train, train.data) == (options.space, options.train, "images")
-        search, _ = parse("search", [f"--config={recipe}", "--max-params", "9M"])
+        _, search = pages.parse(["search", f"--config={recipe}", "--max-params", "9M"])
         assert (search.space, search.search, search.max_macs) == (options.space, options.search, options.max_macs)
         assert search.max_params == "9M"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, **IDS)
+def test_commands_in_the_comments_of_a_recipe_fit_together(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search is refused whose hold-out is not that of the supernet's training; so must none be written here."""
+    monkeypatch.chdir(ROOT)
+    trained = {}
+    for line in pages.recipe_commands(recipe):
+        command, options = pages.parse(shlex.split(line)[1:])
+        if command in ("run", "train"):
+            trained[options.out] = training_images(options)
+        elif command == "search" and not options.proxy:
+            folder = str(Path(options.supernet).parent) if options.supernet else options.out
+            assert not holds_out_others(options, trained[folder]), line
+        elif command == "finetune" and options.holdout:
+            assert not holds_out_others(options, trained.get(options.run, {})), line

@@ -19,7 +19,8 @@ from nasformer.train.recipe import Recipe
 
 torch.set_num_threads(1)  # for tensors this small, threads that wait for each other cost more than they save
 
-SPACE = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10, drop_path_rate=0.0)
+MICRO = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10, drop_path_rate=0.0)
+SPACE = MICRO.with_choices({"embed_dim": [16, 24, 32], "blocks.num_heads": [1, 2], "blocks.depth": [1, 2]})
 DATA = load_data("digits", holdout=0.2)
 PLAIN = AugmentOptions(crop="none", hflip=0.0, smoothing=0.0)
 SMALLEST, LARGEST = SPACE.root.smallest(), SPACE.root.largest()

@@ -9,58 +9,47 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-import yaml
 
 import kill
 import nasformer
 import tiny
 from nasformer.cli.main import COMMANDS, main
+from nasformer.cli.parser import recipe_folder
 from nasformer.families.storage import load_model
 from nasformer.utils.files import read_json
-from small_run import command_for, contents, words
+from small_run import command_for, contents, json_output, output, parse, words
 
 TINY = nasformer.get_space("autoformer-tiny")
 SMALL = {"embed_dim": 192, "blocks": [{"num_heads": 3, "mlp_ratio": 3.5}] * 12}
 COLUMNS = {"embed_dim": 192, "depth": 12, "num_heads": [3] * 12, "mlp_ratio": [3.5] * 12}
 
 
-def said(capsys: Any, *argv: str | Path) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in argv]) == 0
-    return capsys.readouterr().out
-
-
-def told(capsys: Any, *argv: str | Path) -> Any:
-    """What a command prints as JSON: one line, and nothing beside it."""
-    (line,) = said(capsys, *argv, "--json").splitlines()
-    return json.loads(line)
-
-
 def test_the_spaces_are_a_list_of_names(capsys: Any) -> None:
-    names = told(capsys, "spaces")
+    names = json_output(capsys, "spaces")
     assert {"autoformer-tiny", "autoformer-small", "autoformer-base", "autoformer-micro"} <= set(names)
-    assert [line.split()[0] for line in said(capsys, "spaces").splitlines()] == names
+    assert [line.split()[0] for line in output(capsys, "spaces").splitlines()] == names
 
 
 def test_a_space_is_described(capsys: Any) -> None:
-    found = told(capsys, "spaces", "autoformer-tiny")
+    found = json_output(capsys, "spaces", "autoformer-tiny")
     assert found["cardinality"] == "1056964608"
     for end in ("smallest", "largest"):
         arch = TINY.arch(found[end]["arch"])
         assert arch == getattr(TINY.root, end)()
         assert (found[end]["params"], found[end]["macs"]) == (TINY.cost(arch).params, TINY.cost(arch).macs)
-    assert "1,056,964,608" in said(capsys, "spaces", "autoformer-tiny")
+    assert "1,056,964,608" in output(capsys, "spaces", "autoformer-tiny")
 
 
 def test_the_cost_of_an_arch_however_it_is_given(capsys: Any, tmp_path: Path) -> None:
     expected = TINY.costs(TINY.arch(SMALL))
     (tmp_path / "arch.json").write_text(json.dumps(SMALL))
     for source in (json.dumps(SMALL), json.dumps(COLUMNS), tmp_path / "arch.json"):
-        assert told(capsys, "cost", "--space", "autoformer-tiny", "--arch", source) == expected
-    preset = told(capsys, "cost", "--space", "autoformer-tiny", "--arch", "autoformer-t")
+        assert json_output(capsys, "cost", "--space", "autoformer-tiny", "--arch", source) == expected
+    preset = json_output(capsys, "cost", "--space", "autoformer-tiny", "--arch", "autoformer-t")
     assert preset == TINY.costs(TINY.presets["autoformer-t"])
-    assert f"{expected['params']:,} parameters" in said(
+    assert f"{expected['params']:,} parameters" in output(
         capsys, "cost", "--space", "autoformer-tiny", "--arch", tmp_path / "arch.json"
     )
 
@@ -68,67 +57,72 @@ def test_the_cost_of_an_arch_however_it_is_given(capsys: Any, tmp_path: Path) ->
 def test_options_of_the_model_change_the_cost(capsys: Any) -> None:
     space = nasformer.get_space("autoformer-tiny", img_size=32, patch_size=4, num_classes=7, qkv_bias=False)
     options = ["--img-size", "32", "--patch_size", "4", "--num-classes=7", "--model.qkv_bias", "false"]
-    found = told(capsys, "cost", "--space", "autoformer-tiny", "--arch", json.dumps(SMALL), *options)
+    found = json_output(capsys, "cost", "--space", "autoformer-tiny", "--arch", json.dumps(SMALL), *options)
     assert found == space.costs(space.arch(SMALL))
 
 
 def test_samples_are_one_json_a_line_within_the_budget(capsys: Any) -> None:
     argv = ["sample", "--space", "autoformer-tiny", "--seed", "0", "-n", "5", "--max-params", "6M"]
-    text = said(capsys, *argv)
+    text = output(capsys, *argv)
     archs = [TINY.arch(line) for line in text.splitlines()]
     assert len(set(archs)) == 5
     assert all(TINY.cost(arch).params <= 6_000_000 for arch in archs)
-    assert said(capsys, *argv) == text
-    assert said(capsys, *argv[:3], "--seed=0", "--n=5", "--max_params=6_000_000") == text
-    assert said(capsys, *argv[:4], "1", *argv[5:]) != text
+    assert output(capsys, *argv) == text
+    assert output(capsys, *argv[:3], "--seed=0", "--n=5", "--max_params=6_000_000") == text
+    assert output(capsys, *argv[:4], "1", *argv[5:]) != text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_commands_one_after_the_other(capsys: Any, tmp_path: Path) -> None:
     """Train, search, extract, evaluate, with options that override those of the file."""
     run, model = tmp_path / "run", tmp_path / "model"
     train = words("train", run, train={"epochs": 9, "batch_size": 128})
-    trained = told(capsys, *train, "--train.epochs", "1", "--train.log-epochs", "0.5", "--train.augment.hflip=0.25")
+    trained = json_output(
+        capsys, *train, "--train.epochs", "1", "--train.log-epochs", "0.5", "--train.augment.hflip=0.25"
+    )
     assert trained["supernet"] == str(run / "supernet")
     assert trained["loss"] == json.loads((run / "train" / "log.jsonl").read_text().splitlines()[-1])["loss"]
     recipe = read_json(run / "config.json")["train"]
     assert (recipe["epochs"], recipe["batch_size"], recipe["log_epochs"]) == (1, 128, 0.5)
     assert recipe["augment"]["hflip"] == 0.25
 
-    result = told(capsys, *words("search", run), "--search.population", "3", "--max_params", "100K")
+    result = json_output(capsys, *words("search", run), "--search.population", "3", "--max_params", "100K")
     assert result == read_json(run / "result.json")
     assert result["budget"] == "params <= 100K"
     assert len((run / "search" / "journal.jsonl").read_text().splitlines()) == 1 + 3 * 2
 
-    extracted = told(capsys, "extract", run, "--to", model)
+    extracted = json_output(capsys, "extract", run, "--to", model)
     assert extracted["arch"] == result["winner"]["arch"]
     assert extracted["params"] == sum(p.numel() for p in load_model(model).parameters())
     tiny.assert_same(load_model(model), load_model(run / "model"))
 
     for folder in (model, run):
-        scores = told(capsys, "evaluate", folder, "--holdout", "0.2")
+        scores = json_output(capsys, "evaluate", folder, "--holdout", "0.2")
         assert scores["accuracy"] == result["winner"]["test_accuracy"] <= scores["top5"]
-    held_out = told(capsys, "evaluate", model, "--split", "holdout", "--holdout", "0.2")
+    held_out = json_output(capsys, "evaluate", model, "--split", "holdout", "--holdout", "0.2")
     assert held_out["accuracy"] == result["winner"]["holdout_accuracy"]
 
 
 def test_an_arch_of_ones_own_is_extracted_and_evaluated(capsys: Any, finished: Path, tmp_path: Path) -> None:
     arch = json.dumps({"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]})
-    told(capsys, "extract", finished / "supernet", "--to", tmp_path, "--arch", arch)
+    json_output(capsys, "extract", finished / "supernet", "--to", tmp_path, "--arch", arch)
     supernet, model = nasformer.load_supernet(finished / "supernet"), load_model(tmp_path)
     tiny.assert_same(model, supernet.extract(supernet.space.arch(arch)))
-    expected = told(capsys, "evaluate", tmp_path)
-    assert told(capsys, "evaluate", finished, "--arch", arch) == expected
+    expected = json_output(capsys, "evaluate", tmp_path)
+    assert set(expected) == {"accuracy", "top5", "images", "worst"}
+    assert json_output(capsys, "evaluate", finished, "--arch", arch) == expected
     file = ["--space", "autoformer-micro", "--patch-size", "4", "--img-size", "8", "--in-chans", "1"]
     weights = finished / "supernet" / "supernet.safetensors"
-    told(capsys, "extract", weights, "--to", tmp_path / "again", "--arch", arch, *file)
+    json_output(capsys, "extract", weights, "--to", tmp_path / "again", "--arch", arch, *file)
     tiny.assert_same(load_model(tmp_path / "again"), model)
 
 
 def test_a_run_prints_its_result(capsys: Any, finished: Path) -> None:
-    text = said(capsys, *words("run", finished))
+    text = output(capsys, *words("run", finished))
     assert [name for name in ("winner", "random", "smallest", "largest", "report.html") if name not in text] == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_progress_never_mixes_with_the_result(capsys: Any, run: Path) -> None:
     shutil.rmtree(run / "search")
     capsys.readouterr()
@@ -138,18 +132,20 @@ def test_progress_never_mixes_with_the_result(capsys: Any, run: Path) -> None:
     assert err.startswith("search: 8/8")
 
 
-def test_the_recipes_are_what_the_commands_take(capsys: Any) -> None:
-    recipes = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
+def test_the_recipes_are_what_the_commands_take() -> None:
+    recipes = sorted(recipe_folder().glob("*.yaml"))
     assert recipes
     for path in recipes:
-        settings = yaml.safe_load(said(capsys, command_for(path), "--config", path, "--print_config"))
-        assert settings["space"] is None or settings["space"].startswith(("autoformer-", "esformer-", "trionet", "s3"))
+        options = parse(command_for(path), "--config", path)
+        assert options.space is None or options.space.startswith(("autoformer-", "esformer-", "trionet", "s3"))
+        assert parse(command_for(path), "--config", path.stem) == options  # by its name, from anywhere
 
 
 HELP = """
 import sys
 from nasformer.cli.main import COMMANDS, main
-for argv in ([], ["--help"], ["--version"], ["nonsense"], *([name, "--help"] for name in COMMANDS)):
+helps = [[name, option] for name in COMMANDS for option in ("--help", "--help-all")]
+for argv in ([], ["--help"], ["--version"], ["nonsense"], ["completion"], ["recipes"], *helps):
     main(argv)
 print(sorted({"torch", "timm", "sklearn", "matplotlib"} & sys.modules.keys()), file=sys.stderr)
 """
@@ -167,11 +163,11 @@ def test_help_does_not_wait_for_torch() -> None:
     assert nasformer.__version__ in done.stdout.splitlines()
 
 
-def test_the_program_itself(finished: Path) -> None:
-    command = kill.nasformer("evaluate", finished / "model", "--json")
+def test_the_program_itself() -> None:
+    command = kill.nasformer("cost", "--space", "autoformer-tiny", "--arch", json.dumps(SMALL), "--json")
     done = subprocess.run(command, env=kill.ENVIRONMENT, capture_output=True, text=True, timeout=kill.PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
-    assert set(json.loads(done.stdout)) == {"accuracy", "top5", "images", "worst"}
+    assert json.loads(done.stdout) == TINY.costs(TINY.arch(SMALL))
 
 
 def test_a_reader_that_has_gone_is_no_error(finished: Path, monkeypatch: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def _fast(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nasformer.latency.measure.VISIT_SECONDS", 0.001)
         patch.setattr("nasformer.latency.finalists.ROUNDS", 1)
-        patch.setattr("nasformer.report.write_report", lambda folder: None)
+        patch.setattr("nasformer.runs.search.write_report", lambda folder: None)
         yield
 
 
@@ -196,7 +195,7 @@ def test_an_inaccurate_profile_is_saved_with_a_warning(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = fake_profile(holdout=HoldOut(nets=2, median_error=0.234))
-    monkeypatch.setattr(sys.modules["nasformer.cli.commands.profile"], "make_profile", lambda space, **_: wrong)
+    monkeypatch.setattr("nasformer.latency.profiler.make_profile", lambda space, **_: wrong)
     assert main(["profile", *OPTIONS, "--device", "cpu", "--json"]) == 0
     assert "warning: on other nets the median error is 23%, more than 10%" in capsys.readouterr().err
     message = refused(capsys, ["sample", *OPTIONS, "--max-latency", "10s"])

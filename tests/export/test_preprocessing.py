@@ -20,10 +20,11 @@ from torch import Tensor
 import tiny
 from export.test_source import imported
 from nasformer.data.files import ImageFiles
-from nasformer.data.loaders import Batches, BatchSource, StreamingFolder
-from nasformer.data.options import AugmentConfig
+from nasformer.data.loaders import Batches, BatchSource
+from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import CROP_PCT, Preprocessing
 from nasformer.data.sources import open_data
+from nasformer.data.streaming import StreamingFolder
 from nasformer.errors import UserError
 from nasformer.export.bundle import export_model
 from nasformer.export.standalone import standalone_source
@@ -36,7 +37,7 @@ from nasformer.utils.schema import from_json, to_json
 SIZE = 28  # of which timm makes 32, as of 224 256
 CLASSES = ("bird", "cat", "dog")
 SIDES = [(40, 61), (95, 50), (64, 64), (33, 90), (SIZE, SIZE), (120, 81)]
-PLAIN = AugmentConfig(crop="none", hflip=0.0, smoothing=0.0)
+PLAIN = AugmentOptions(crop="none", hflip=0.0, smoothing=0.0)
 
 
 def photo(label: int, size: tuple[int, int], seed: int) -> Image.Image:
@@ -194,9 +195,9 @@ def test_models_of_earlier_versions_say_nothing_of_a_crop(tmp_path: Path) -> Non
 
 def test_damaged_facts_are_named(tmp_path: Path) -> None:
     save_model(tiny.supernet().extract(tiny.SMALLEST), tmp_path)
-    for damage, message in (({"crop_pct": "most"}, 'crop_pct is "most", expected a number'), ([], "is a list of 0")):
+    for damage, message in (({"crop_pct": "most"}, ': crop_pct is "most", expected a number'), ([], " is a list of 0")):
         write_json(tmp_path / "config.json", {**read_json(tmp_path / "config.json"), "preprocessing": damage})
-        with pytest.raises(UserError, match=f"config.json: {message}"):
+        with pytest.raises(UserError, match=f"config.json{message}"):
             preprocessing_of({"img_size": 8, "in_chans": 1}, facts_in(tmp_path))
 
 

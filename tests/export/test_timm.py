@@ -41,18 +41,31 @@ def test_every_family_is_registered() -> None:
     assert {f"nasformer_{family}" for family in FAMILIES} <= set(timm.list_models("nasformer_*"))
 
 
-def test_timm_imported_after_us_knows_us() -> None:
-    code = "import nasformer.families, timm\nassert timm.is_model('nasformer_pit'), timm.list_models('nasf*')"
+@pytest.mark.filterwarnings("ignore:Overwriting nasformer_")
+def test_families_are_registered_with_a_timm_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(timm.models._registry._model_entrypoints, "nasformer_pit")
+    monkeypatch.delitem(timm_registry._entry_points, "pit")
+    assert not timm.is_model("nasformer_pit")
+    timm_registry.register_with_timm("pit")
+    assert timm.is_model("nasformer_pit")
+
+
+def test_families_are_registered_with_a_timm_imported_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timm.models, "_registry", None)
+    monkeypatch.delitem(sys.modules, timm_registry.TIMM_REGISTRY)
+    monkeypatch.setattr(timm_registry, "_entry_points", {})
+    finders = list(sys.meta_path)
+    timm_registry.register_with_timm(*FAMILIES)
+    registry = importlib.import_module(timm_registry.TIMM_REGISTRY)
+    assert set(registry.list_models()) == {f"nasformer_{family}" for family in FAMILIES}
+    assert sys.meta_path == finders  # the hook has removed itself
+
+
+@pytest.mark.slow
+def test_a_process_may_import_timm_after_us() -> None:
+    code = "import nasformer, timm\nassert timm.is_model('nasformer_pit'), timm.list_models('nasf*')"
     done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.filterwarnings("ignore:Overwriting nasformer_")
-def test_timm_imported_before_us_knows_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(timm.models._registry._model_entrypoints, "nasformer_pit")
-    assert not timm.is_model("nasformer_pit")
-    importlib.reload(timm_registry).install()
-    assert timm.is_model("nasformer_pit")
 
 
 def test_importing_us_imports_neither_torch_nor_timm() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nasformer.families.base import Backbone, Segment, model_options
+from nasformer.families.base import Backbone, Segment
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.measure import describe_machine
@@ -34,7 +34,7 @@ def fake_profile(space: Space = MICRO, **changes: Any) -> Profile:
     table = {key_of(s): Entry(milliseconds(s), 0, 1, 5, 1000 + s.cost().params) for s in segments}
     facts: dict[str, Any] = {
         "space": space.name,
-        "options": model_options(space.model) | dict(space.options),
+        "options": space.full_options,
         "setup": SETUP,
         "machine": HERE,
         "table": table,

@@ -46,7 +46,7 @@ def test_the_best_wins_if_it_keeps_the_budget(monkeypatch: pytest.MonkeyPatch) -
     decision = decide(PROFILE, MICRO, RANKING, BUDGET)
     assert (decision.arch, decision.note) == (RANKING[0], "")
     assert machine.asked == [0, 1, 2, 3, 4]
-    assert decision.measured() == {"measured_latency_ms": 4.9}
+    assert decision.measured == {"measured_latency_ms": 4.9}
 
 
 def test_else_the_next_one_that_does_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 )
 def test_on_another_machine_predictions_must_do(changes: Any, said: str) -> None:
     decision = decide(fake_profile(**changes), MICRO, RANKING, BUDGET)
-    assert (decision.arch, decision.finalists, decision.measured()) == (RANKING[0], [], {})
+    assert (decision.arch, decision.finalists, decision.measured) == (RANKING[0], [], {})
     assert re.match(f"latency is predicted, not measured: {said}", decision.note)
 
 

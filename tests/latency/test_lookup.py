@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.cli.config import SampleCommand
 
 from latency.fake import ELSEWHERE, HERE, MICRO, SETUP, fake_profile, in_profiles
 from nasformer.errors import UserError
@@ -22,7 +21,8 @@ from nasformer.latency.lookup import (
     with_profile,
 )
 from nasformer.latency.profile import HoldOut, Profile
-from nasformer.search.budget import parse_milliseconds
+from nasformer.search.options import BudgetOptions
+from nasformer.utils.units import parse_milliseconds
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_word_on_latency_nothing_changes() -> None:
-    assert with_profile(MICRO, SampleCommand(max_params="100K"), ["accuracy"]) == (MICRO, None)
+    assert with_profile(MICRO, BudgetOptions(max_params="100K"), ["accuracy"]) == (MICRO, None)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_without_a_word_on_latency_nothing_changes() -> None:
 def test_the_only_profile_that_fits_is_taken(asked: dict[str, str], tmp_path: Path) -> None:
     in_profiles(tmp_path, fake_profile())
     in_profiles(tmp_path, fake_profile(MICRO.with_options(img_size=16)), "other-size")
-    space, profile = with_profile(MICRO, SampleCommand(**asked))  # type: ignore[arg-type]
+    space, profile = with_profile(MICRO, BudgetOptions(**asked))  # type: ignore[arg-type]
     assert profile is not None
     arch = MICRO.sample(1)
     assert space.costs(arch) == MICRO.costs(arch) | profile.costs(MICRO.plan(arch))
@@ -48,7 +48,7 @@ def test_the_only_profile_that_fits_is_taken(asked: dict[str, str], tmp_path: Pa
 
 def test_an_objective_asks_for_a_profile_too(tmp_path: Path) -> None:
     in_profiles(tmp_path, fake_profile())
-    _, profile = with_profile(MICRO, SampleCommand(), ["accuracy", "-latency_ms"])
+    _, profile = with_profile(MICRO, BudgetOptions(), ["accuracy", "-latency_ms"])
     assert profile is not None
 
 
@@ -94,8 +94,8 @@ def test_memory_needs_a_backend_that_tells(tmp_path: Path) -> None:
     table = {key: entry.__class__(1.0, 1.0, 1.0, 1, None) for key, entry in fake_profile().table.items()}
     in_profiles(tmp_path, fake_profile(table=table))
     with pytest.raises(UserError, match="memory was not measured with backend eager"):
-        with_profile(MICRO, SampleCommand(max_memory="1GB"))
-    assert with_profile(MICRO, SampleCommand(max_latency="1s"))[1]
+        with_profile(MICRO, BudgetOptions(max_memory="1GB"))
+    assert with_profile(MICRO, BudgetOptions(max_latency="1s"))[1]
 
 
 def test_the_default_file_names_the_settings() -> None:
@@ -132,8 +132,8 @@ def test_the_profile_of_the_device_is_taken(tmp_path: Path) -> None:
 def test_an_inaccurate_profile_must_be_named(tmp_path: Path) -> None:
     path = in_profiles(tmp_path, fake_profile(holdout=HoldOut(nets=30, median_error=0.23)))
     with pytest.raises(UserError, match=r"fake\.json predicts nets with a median error of 23%, more than 10%; measure"):
-        with_profile(MICRO, SampleCommand(max_latency="1s"))
-    assert with_profile(MICRO, SampleCommand(max_latency="1s", latency_profile=str(path)))[1]
+        with_profile(MICRO, BudgetOptions(max_latency="1s"))
+    assert with_profile(MICRO, BudgetOptions(max_latency="1s", latency_profile=str(path)))[1]
     in_profiles(tmp_path, settings("threads", 4), "other")
     assert find_profile(MICRO, None).setup.threads == 4
 

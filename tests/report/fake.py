@@ -65,6 +65,7 @@ def write_run(run: Path, **options: Any) -> list[Candidate]:
     }
     result = {
         "space": SPACE.name,
+        "data": "digits",
         "budget": str(budget),
         "winner": model("winner", found.best.arch),
         "references": [model(name, candidate.arch) for name, candidate in rivals.items()],

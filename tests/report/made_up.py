@@ -47,7 +47,8 @@ def write_search(folder: Path, arch: Arch, **changes: Any) -> Path:
     """What a search leaves behind, as far as patterns are concerned."""
     settings = {"budget": {"max_params": LIMIT}, "model_options": dict(SPACE.options), **changes}
     space = settings.pop("space", SPACE.name)
-    write_json(folder / "result.json", {"space": space, "winner": {"name": "winner", "arch": arch.to_dict()}})
+    winner = {"name": "winner", "arch": arch.to_dict()}
+    write_json(folder / "result.json", {"space": space, "data": None, "winner": winner})
     with Journal(folder / "search" / "journal.jsonl", settings):
         pass
     return folder

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from nasformer.report import hover, write_report
+from nasformer.report.html import DIGEST
+from nasformer.report.page import write_report
 from nasformer.utils.files import write_json
 
 from .fake import edit, write_run
@@ -43,29 +44,29 @@ def browse(page: Path, *options: str, fragment: str = "") -> tuple[str, str]:
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
-def told(dom: str) -> str:
-    (found,) = re.findall(r'<div class="told"[^>]*>(.*?)</div>', dom, re.DOTALL)
+def tooltip(dom: str) -> str:
+    (found,) = re.findall(r'<div class="tooltip"[^>]*>(.*?)</div>', dom, re.DOTALL)
     return html.unescape(found)
 
 
 def test_a_link_to_a_candidate_opens_with_its_architecture(page: Path) -> None:
     dom, console = browse(page, "--dump-dom", fragment="#candidate-3")
     assert console == ""
-    assert told(dom).startswith("#3 · generation 0 · random\n")
-    assert '"num_heads":' in told(dom)
+    assert tooltip(dom).startswith("#3 · generation 0 · random\n")
+    assert '"num_heads":' in tooltip(dom)
     assert "<title>nasformer: autoformer-micro on &lt;/title&gt;&lt;/script&gt;" in dom  # nobody took over
 
 
 def test_a_pointer_on_a_dot_shows_its_architecture(page: Path) -> None:
     """The page with a script of ours beside its own, which stands for the hand that moves the pointer."""
     hand = 'document.querySelector("#model-0 use").dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));'
-    text = page.read_text().replace(hover.DIGEST, "unsafe-inline").replace("</body>", f"<script>{hand}</script></body>")
+    text = page.read_text().replace(DIGEST, "unsafe-inline").replace("</body>", f"<script>{hand}</script></body>")
     moved = page.with_name("moved.html")
     moved.write_text(text)
     dom, _ = browse(moved, "--dump-dom")
-    assert told(dom).startswith("winner\n")
-    assert "embed_dim: " in told(dom)
-    assert re.search(r'<a class="dot lit" id="model-0"', dom)
+    assert tooltip(dom).startswith("winner\n")
+    assert "embed_dim: " in tooltip(dom)
+    assert re.search(r'<a class="dot active" id="model-0"', dom)
 
 
 def test_the_page_can_be_seen(page: Path) -> None:
@@ -83,5 +84,5 @@ def test_the_report_of_an_evolution(tmp_path: Path) -> None:
     write_json(tmp_path / "evolution.json", content)
     dom, console = browse(write_report(tmp_path), "--dump-dom", fragment="#value-0-0-2")
     assert console == ""
-    assert told(dom).startswith("space A · embed_dim = 64\nE-T error ")
+    assert tooltip(dom).startswith("space A · embed_dim = 64\nE-T error ")
     assert "<title>nasformer: evolution of autoformer-micro on digits</title>" in dom

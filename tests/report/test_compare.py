@@ -12,7 +12,19 @@ import pytest
 
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.report.compare import FIGURES, compare_runs, dots, front_of, fronts, progress, write_comparison
+from nasformer.report.compare import (
+    COST,
+    FIGURES,
+    compare_runs,
+    front_tooltips,
+    fronts,
+    judged,
+    progress,
+    write_comparison,
+)
+from nasformer.report.plots import front
+from nasformer.results.contents import RunContents
+from nasformer.search.problem import Candidate
 
 from .fake import edit, log_lines, write_log, write_run, write_untrained_run
 from .test_report import HOSTILE, PNG, Page
@@ -60,16 +72,20 @@ def test_the_folder_holds_page_table_and_pictures(pair: tuple[Path, Path], tmp_p
         assert words in page.text
 
 
+def front_of(run: RunContents) -> list[Candidate]:
+    return front(judged(run), COST, run.score)
+
+
 def test_the_fronts_are_those_of_the_searches(pair: tuple[Path, Path]) -> None:
     comparison = compare_runs(pair)
     for run in comparison.runs.values():
-        front = front_of(run)
+        best = front_of(run)
         for one in run.candidates:
-            rivals = [other for other in front if other.scores["params"] <= one.scores["params"]]
+            rivals = [other for other in best if other.scores["params"] <= one.scores["params"]]
             assert max(other.scores["accuracy"] for other in rivals) >= one.scores["accuracy"]
-    told = dots(comparison)
-    assert set(told) >= {"winner-0", "winner-1", f"run-1-{front_of(comparison.runs['two'])[0].id}"}
-    assert told["winner-1"].startswith("two\nwinner\n")
+    tooltips = front_tooltips(comparison)
+    assert set(tooltips) >= {"winner-0", "winner-1", f"run-1-{front_of(comparison.runs['two'])[0].id}"}
+    assert tooltips["winner-1"].startswith("two\nwinner\n")
     assert fronts(comparison) is not None
 
 
@@ -94,7 +110,7 @@ def test_runs_without_a_search_or_by_another_score(pair: tuple[Path, Path], tmp_
     comparison = compare_runs([pair[0], retrained, untrained, begun])
     page = Page(write_comparison(comparison, tmp_path / "out"))
     assert page.tags.count("img") + page.tags.count("svg") == 3
-    assert [name for name in dots(comparison) if name.startswith("winner")] == ["winner-0"]
+    assert [name for name in front_tooltips(comparison) if name.startswith("winner")] == ["winner-0"]
     assert comparison.to_dict()["runs"][3]["winner"] == {"arch": {}}
     assert Page(write_comparison(compare_runs([begun, retrained]), tmp_path / "less")).tags.count("img") == 1
 

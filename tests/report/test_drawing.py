@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -10,11 +11,11 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from nasformer.report.contents import read_run
 
 from nasformer.families.registry import get_space
-from nasformer.report.anatomy import Anatomy, Block, dissect, ranges
-from nasformer.report.drawing import SHORTEST, Card, architectures, draw
+from nasformer.report.anatomy import Anatomy, Block, dissect, value_ranges
+from nasformer.report.drawing import SHORTEST, Card, Sheet, architectures
+from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 from nasformer.utils.figures import BLUE, FAINT, GREEN, ORANGE
@@ -36,6 +37,10 @@ def bars(figure: Figure) -> list[tuple[str, float]]:
     found = [patch for patch in figure.axes[0].patches if type(patch) is Rectangle]
     coloured = [(to_hex(patch.get_facecolor()), float(patch.get_width())) for patch in found]
     return [(colour, width) for colour, width in coloured if colour != FAINT]
+
+
+def draw(cards: list[Card], known: Sequence[Anatomy] = ()) -> Figure:
+    return Sheet(cards, known).figure
 
 
 def card(arch: dict[str, Any], title: str = "winner") -> Card:
@@ -86,7 +91,7 @@ def test_a_pick_inside_a_block_gives_its_kind() -> None:
 
 def test_ranges_are_of_numbers_alone() -> None:
     arch = {"blocks": [{"heads": 2, "act": "gelu", "bias": True}, {"heads": 6, "act": "relu", "bias": False}]}
-    assert ranges([dissect(arch)]) == {"heads": (2, 6)}
+    assert value_ranges([dissect(arch)]) == {"heads": (2, 6)}
 
 
 def test_the_width_of_a_bar_is_the_place_in_the_range() -> None:
@@ -166,7 +171,7 @@ def test_odd_archs_do_not_hurt(arch: dict[str, Any]) -> None:
 def write_result(folder: Path, space: str, *references: dict[str, Any]) -> None:
     write_json(folder / "config.json", {"space": space})
     winner = model("winner", SPACE.root.sample(Random(1)))
-    write_json(folder / "result.json", {"winner": winner, "references": list(references)})
+    write_json(folder / "result.json", {"space": space, "data": None, "winner": winner, "references": list(references)})
 
 
 def test_the_winner_stands_between_the_ends_of_its_space(tmp_path: Path) -> None:

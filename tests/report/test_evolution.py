@@ -14,18 +14,28 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from nasformer.cli.config import EvolveCommand
 from PIL import Image
 
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space
-from nasformer.report import evolution_plots as curves
-from nasformer.report.evolution import CAPTIONS, Evolution, letter, read_evolution, state
-from nasformer.report.evolution_plots import choices, colours_of, rows_of, tendencies
+from nasformer.report.evolution import CAPTIONS, state
+from nasformer.report.evolution_plots import (
+    choices,
+    dimension_grid,
+    error_distribution,
+    error_range,
+    letter,
+    mark_kind,
+    space_colours,
+    space_errors,
+    tendencies,
+    tendency_tooltips,
+)
 from nasformer.report.page import write_report
-from nasformer.runs import evolve as space_evolution
-from nasformer.runs.run import open_run
+from nasformer.results.contents import Evolution, read_evolution
+from nasformer.runs.evolve import SpaceEvaluator, evolve_run
+from nasformer.runs.options import EvolveCommand
 from nasformer.search.problem import Candidate
 from nasformer.utils.files import read_json, write_json
 from small_run import contents
@@ -53,7 +63,7 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(folder: Path, *arguments: Any) -> Evolution:
     write_evolution(folder, *arguments)
-    return read_evolution(folder)
+    return read_evolution(folder / "evolution.json")
 
 
 def test_all_files_are_there_and_equal_each_time(evolved: Path) -> None:
@@ -108,16 +118,16 @@ def test_the_tables(evolved: Path) -> None:
 
 def test_errors_of_the_spaces(tmp_path: Path) -> None:
     evolution = made(tmp_path)
-    (axes,) = curves.space_errors(evolution).axes
+    (axes,) = space_errors(evolution).axes
     drawn = [list(line.get_ydata()) for line in axes.lines]
-    judged = [step.quality for step in evolution.steps]
+    judged = [step.error for step in evolution.steps]
     assert drawn == [[getattr(one, name) for one in judged] for name in ("expected", "et", "top")]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["A", "B", "C"]
 
 
 def test_the_share_of_subnets_below_an_error(tmp_path: Path) -> None:
     evolution = made(tmp_path)
-    figure = curves.error_distribution(evolution)
+    figure = error_distribution(evolution)
     assert figure is not None
     (axes,) = figure.axes
     for line, step in zip(axes.lines, evolution.steps, strict=True):
@@ -138,10 +148,10 @@ def test_the_line_is_the_one_that_was_fitted(tmp_path: Path) -> None:
         slope, step_length, intercept = (getattr(one, name) for name in ("slope", "step", "intercept"))
         ends = np.array([one.values[0], one.values[-1]], dtype=float)
         assert line.get_xdata() == pytest.approx(ends)
-        assert line.get_ydata() + step.quality.et == pytest.approx(slope * ends / step_length + intercept)
+        assert line.get_ydata() + step.error.et == pytest.approx(slope * ends / step_length + intercept)
         (dots,) = [each for each in axes.collections if len(each.get_offsets()) == len(one.values)]
-        low, high = curves.ends_of(evolution)
-        shown = np.clip(np.array(one.et, dtype=float) - step.quality.et, low, high)
+        low, high = error_range(evolution)
+        shown = np.clip(np.array(one.et, dtype=float) - step.error.et, low, high)
         assert np.asarray(dots.get_offsets())[:, 1] == pytest.approx(shown)
         assert np.argsort(dots.get_sizes()).tolist() == np.argsort(one.counts).tolist()
 
@@ -152,29 +162,29 @@ def test_values_that_move_are_marked(tmp_path: Path) -> None:
         shown = {**step["dimensions"]["blocks.num_heads"], "values": values, "next": following}
         step["dimensions"] = {"heads": {**shown, "counts": [9, 9], "et": [30.0, 29.0]}}
     write_json(tmp_path / "evolution.json", content)
-    one, other = (step.dimensions["heads"] for step in read_evolution(tmp_path).steps)
-    kinds = {value: curves.kind_of(value, one.values, one) for value in one.values}
-    assert kinds == {1: "left behind by the next", 2: "value"}
-    kinds = {value: curves.kind_of(value, one.values, other) for value in other.values}
+    one, other = (step.dimensions["heads"] for step in read_evolution(tmp_path / "evolution.json").steps)
+    kinds = {value: mark_kind(value, one.values, one) for value in one.values}
+    assert kinds == {1: "dropped by the next", 2: "value"}
+    kinds = {value: mark_kind(value, one.values, other) for value in other.values}
     assert kinds == {2: "value", 3: "new in this space"}
-    figure = choices(read_evolution(tmp_path))
+    figure = choices(read_evolution(tmp_path / "evolution.json"))
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "value",
         "new in this space",
-        "left behind by the next",
+        "dropped by the next",
     ]
 
 
 def test_stages_stand_side_by_side() -> None:
     names = [f"stage{n}.{what}" for n in (2, 10, 1) for what in ("embed_dim", "blocks.depth")]
-    assert rows_of(names) == [
+    assert dimension_grid(names) == [
         ["stage1.embed_dim", "stage2.embed_dim", "stage10.embed_dim"],
         ["stage1.blocks.depth", "stage2.blocks.depth", "stage10.blocks.depth"],
     ]
-    assert rows_of(list("abcdef")) == [["a", "b", "c", "d"], ["e", "f", None, None]]
+    assert dimension_grid(list("abcdef")) == [["a", "b", "c", "d"], ["e", "f", None, None]]
     every = [f"{name}.x" for name in "abcdef"] + names
-    assert sorted(name for row in rows_of(every) for name in row if name) == sorted(every)
+    assert sorted(name for row in dimension_grid(every) for name in row if name) == sorted(every)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +194,10 @@ def test_stages_stand_side_by_side() -> None:
 def test_any_family_and_any_number_of_steps(name: str, count: int, asked: int, tmp_path: Path) -> None:
     evolution = made(tmp_path, name, count, asked)
     text = Wide(write_report(tmp_path)).text
-    assert ("Not finished" in text) == (count <= asked) == evolution.goes_on
+    assert ("Not finished" in text) == (count <= asked) == evolution.unfinished
     assert f"E-T error of space {letter(count - 1)}" in text
-    assert len(set(colours_of(count))) == count
-    told = curves.dots(evolution)
+    assert len(set(space_colours(count))) == count
+    told = tendency_tooltips(evolution)
     assert all(f'id="{dot}"' in (tmp_path / "report.html").read_text() for dot in told)
 
 
@@ -196,7 +206,7 @@ def test_a_run_that_came_to_rest_is_finished(tmp_path: Path) -> None:
     for one in content["steps"][-1]["dimensions"].values():
         one |= {"shift": 0, "next": one["values"]}
     write_json(tmp_path / "evolution.json", content)
-    told = state(read_evolution(tmp_path))
+    told = state(read_evolution(tmp_path / "evolution.json"))
     assert told == "Nothing shifted after space B, so the evolution ended 3 short."
 
 
@@ -253,7 +263,7 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
 def test_a_damaged_file_is_one_line(harm: dict[str, Any], tmp_path: Path) -> None:
     content = write_evolution(tmp_path, "autoformer-micro", 1)
     write_json(tmp_path / "evolution.json", content | harm)
-    with pytest.raises(UserError, match=r"evolution\.json is damaged \(.*\); restore it"):
+    with pytest.raises(UserError, match=r"evolution\.json:? .*; restore the file"):
         write_report(tmp_path)
 
 
@@ -288,24 +298,23 @@ def test_evolve_writes_it_after_each_space(tmp_path: Path, monkeypatch: Any) -> 
         return [Candidate(i, 0, "random", (), *one) for i, one in enumerate(zip(archs, scores, strict=True))]
 
     table, refused = tmp_path / "run" / "spaces.csv", 2
-    monkeypatch.setattr(space_evolution.StepRuns, "judge", judge)
-    monkeypatch.setattr("nasformer.report.evolution.write_pictures", lambda evolution: {})
+    monkeypatch.setattr(SpaceEvaluator, "judge", judge)
+    monkeypatch.setattr("nasformer.report.evolution.save_pictures", lambda *_: {})
     command = EvolveCommand(space="autoformer-micro", patch_size=4, out=str(tmp_path / "run"))
     command.evolve.samples, command.evolve.top = 30, 2
     with pytest.raises(UserError, match="no"):
-        evolve(command)
+        evolve_run(command, ignore)
     assert judged == [0, 1, 2]
     assert "Not finished: space C follows" in (tmp_path / "run" / "report.html").read_text()
     refused, before = 1, contents(tmp_path / "run")
     with pytest.raises(UserError, match="no"):
-        evolve(copy.deepcopy(command))
+        evolve_run(copy.deepcopy(command), ignore)
     assert contents(tmp_path / "run") == before
     refused = 9
-    evolve(command)
+    evolve_run(command, ignore)
     assert len(json.loads((tmp_path / "run" / "evolution.json").read_text())["steps"]) == 3
     assert len(list(csv.DictReader(table.open()))) == 3
 
 
-def evolve(command: EvolveCommand) -> None:
-    with open_run(command) as run:
-        assert len(list(space_evolution.evolve_run(run, command)))
+def ignore(number: int, record: dict[str, Any]) -> None:
+    """What `evolve_run` calls after each space."""

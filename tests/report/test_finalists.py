@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from nasformer.report.contents import read_run
 
-from latency.fake import ELSEWHERE, fake_profile
 from nasformer.errors import UserError
-from nasformer.latency.finalists import Decision, Finalist
-from nasformer.latency.profile import HoldOut
-from nasformer.report.page import finalists_of, page, write_report
-from nasformer.report.plots import finalists
+from nasformer.latency.finalists import Finalist, LatencyResult
+from nasformer.report.page import page, write_report
+from nasformer.report.plots import finalist_rows, finalists
+from nasformer.results.contents import read_run
 from nasformer.utils.files import read_json, write_text
+from nasformer.utils.schema import to_json
 
 from .fake import edit, write_run
 from .test_report import HOSTILE, Page, plots
 
 PREDICTED, MEASURED = [4.8, 4.9, 4.7, 4.6], [5.3, 5.1, 4.75, 4.5]
-MEMORY = {"memory_bytes": 2_000_000, "measured_memory_bytes": 2_100_000}
+SETUP = {"backend": "eager", "batch_size": 1, "threads": 1, "processor": "an abacus", "gpu": None}
+HOLDOUT: dict[str, float | None] = {"nets": 30, "median_error": 0.02, "p90_error": 0.05}
+MEMORY: dict[str, int] = {"memory_bytes": 2_000_000, "measured_memory_bytes": 2_100_000}
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,12 @@ def words_of(run: Path) -> Page:
     return Page(run / "words.html")
 
 
-def write_latency(run: Path, rows: list[Finalist], winner: int = 0, note: str = "", **changes: Any) -> None:
+def write_latency(
+    run: Path, rows: list[Finalist], winner: int = 0, note: str = "", holdout: dict[str, float | None] = HOLDOUT
+) -> None:
     """Writes what a search by a profile would have written."""
-    arch = next(one.arch for one in read_run(run).candidates if one.arch.to_dict() == rows[winner].arch)
-    told = Decision(arch, rows, note).to_dict(fake_profile(**changes))
-    result = read_json(run / "result.json")
-    edit(run / "result.json", latency=told, winner={**result["winner"], "arch": rows[winner].arch})
+    latency, result = LatencyResult(SETUP, holdout, rows, note), read_json(run / "result.json")
+    edit(run / "result.json", latency=to_json(latency), winner={**result["winner"], "arch": rows[winner].arch})
     edit(run / "config.json", budget={"max_latency_ms": 5.0})
 
 
@@ -89,7 +90,7 @@ def test_what_the_winner_takes_is_among_the_first_numbers(run: Path) -> None:
 
 
 def test_the_rows_are_by_score_and_the_winner_is_named(run: Path) -> None:
-    rows = finalists_of(read_run(run))
+    rows = finalist_rows(read_run(run))
     assert [one.name for one in rows] == ["number 1", "number 2", "winner", "number 4"]
     scores = [one.scores["accuracy"] for one in rows]
     assert scores == sorted(scores, reverse=True)
@@ -121,7 +122,7 @@ def test_a_limit_that_is_far_away_does_not_squeeze_the_dots(run: Path) -> None:
 
 
 def test_memory_has_a_panel_where_it_has_a_limit(run: Path) -> None:
-    archs = [one.arch for one in finalists_of(read_run(run))]
+    archs = [one.arch for one in finalist_rows(read_run(run))]
     write_latency(run, [Finalist(dict(arch), 4.0, 4.1, **MEMORY) for arch in archs])
     assert len(drawn(run).axes) == 1
     assert "2,100,000" not in words_of(run).text
@@ -135,8 +136,7 @@ def test_memory_has_a_panel_where_it_has_a_limit(run: Path) -> None:
 def test_where_nothing_could_be_measured_it_is_said(run: Path) -> None:
     write_report(run)
     why = "latency is predicted, not measured: the profile is of another machine (processor an abacus, cores 2)"
-    told = Decision(read_run(run).candidates[0].arch, [], why).to_dict(fake_profile(machine=ELSEWHERE))
-    edit(run / "result.json", latency=told)
+    edit(run / "result.json", latency=to_json(LatencyResult(SETUP, HOLDOUT, [], why)))
     text = Page(write_report(run)).text
     assert why in text
     assert "No candidate could be measured" in text
@@ -145,8 +145,8 @@ def test_where_nothing_could_be_measured_it_is_said(run: Path) -> None:
 
 
 def test_a_profile_that_was_not_tested_has_no_error_to_tell(run: Path) -> None:
-    rows = [Finalist(dict(one.arch), 4.0, 4.1) for one in finalists_of(read_run(run))]
-    write_latency(run, rows, holdout=HoldOut())
+    rows = [Finalist(dict(one.arch), 4.0, 4.1) for one in finalist_rows(read_run(run))]
+    write_latency(run, rows, holdout={"nets": 0, "median_error": None, "p90_error": None})
     text = words_of(run).text
     assert "threads 1." in text
     assert "hold-out error" not in text
@@ -167,6 +167,6 @@ def test_hostile_notes_stay_text(run: Path) -> None:
 @pytest.mark.parametrize("damage", [[1], "fast", {"finalists": []}, {"finalists": 3}, {"finalists": [4]}])
 def test_damage_is_told_in_one_line(run: Path, damage: Any) -> None:
     edit(run / "result.json", latency=damage)
-    with pytest.raises(UserError, match=r"result\.json is damaged") as caught:
+    with pytest.raises(UserError, match=r"result\.json: latency") as caught:
         read_run(run)
     assert "\n" not in str(caught.value)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from nasformer.report.contents import Run, members, random_members, read_run
 
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.report.anatomy import dissect, placed
-from nasformer.report.operators import curves, operator_curves, operator_panels, operator_shares
+from nasformer.report.anatomy import dissect, operators_by_stage
+from nasformer.report.operators import operator_curves, operator_panels, operator_shares, read_curves
 from nasformer.report.page import captions, write_report
+from nasformer.results.contents import RunContents, read_run
 from nasformer.search.budget import Budget
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
@@ -57,13 +57,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_json(run / "config.json", {"space": SPACE.name, "budget": {"max_macs": LIMIT}})
     winner = {"name": "winner", "arch": found.best.arch.to_dict(), **found.best.scores}
-    write_json(run / "result.json", {"winner": winner})
+    write_json(run / "result.json", {"space": SPACE.name, "data": None, "winner": winner})
     write_log(run / "train" / "log.jsonl", LOOKS)
     return run
 
 
 @pytest.fixture
-def run(folder: Path) -> Run:
+def run(folder: Path) -> RunContents:
     return read_run(folder)
 
 
@@ -99,8 +99,8 @@ def lines(figure: Figure) -> list[Any]:
     return [line for line in every if len(line.get_xdata())]
 
 
-def test_the_shares_are_those_of_the_candidates(run: Run) -> None:
-    figure, drawn_by_chance = drawn(operator_shares(run)), random_members(run)
+def test_the_shares_are_those_of_the_candidates(run: RunContents) -> None:
+    figure, drawn_by_chance = drawn(operator_shares(run)), run.random_members()
     assert [axes.get_title() for axes in figure.axes] == ["stage 1", "stage 2", "stage 3", "stage 4"]
     assert labels(figure) == ["conv", "local", "axial"]
     for panel, stage in enumerate(("stage1", "stage2", "stage3", "stage4")):
@@ -117,31 +117,31 @@ def test_the_shares_are_those_of_the_candidates(run: Run) -> None:
         assert winner == pytest.approx({COLOURS[kind]: share for kind, share in best.items()})
 
 
-def test_a_search_without_generations_is_shown_in_batches(run: Run) -> None:
+def test_a_search_without_generations_is_shown_in_batches(run: RunContents) -> None:
     single = replace(run, candidates=[replace(c, generation=0) for c in run.candidates])
     figure = drawn(operator_shares(single))
     assert {axes.get_xlabel() for axes in figure.axes} == {"candidates judged"}
     assert len(shares(figure, 0)) == 2 + len(run.candidates) // 3  # at most 20 batches, so of three
 
 
-def test_random_archs_keep_to_the_budget_as_far_as_it_can_be_counted(run: Run) -> None:
-    found = random_members(run)
+def test_random_archs_keep_to_the_budget_as_far_as_it_can_be_counted(run: RunContents) -> None:
+    found = run.random_members()
     assert len(found) > 20
     assert all(SPACE.costs(arch)["macs"] <= LIMIT for arch in found)
-    assert found == random_members(replace(run, limits={**run.limits, "latency": (None, 1.0)}))
-    assert len(random_members(replace(run, limits={}))) == 200
-    assert random_members(replace(run, limits={"macs": (None, 1.0)})) == []
+    assert found == replace(run, limits={**run.limits, "latency": (None, 1.0)}).random_members()
+    assert len(replace(run, limits={}).random_members()) == 200
+    assert replace(run, limits={"macs": (None, 1.0)}).random_members() == []
 
 
-def test_an_unknown_space_leaves_out_what_random_archs_have(run: Run) -> None:
+def test_an_unknown_space_leaves_out_what_random_archs_have(run: RunContents) -> None:
     evolved = replace(run, config={"space": "evolved"})
-    assert members(evolved) == random_members(evolved) == []
+    assert evolved.extremes() == evolved.random_members() == []
     ticks = [text.get_text() for text in drawn(operator_shares(evolved)).axes[0].get_xticklabels()]
     assert "random" not in ticks
     assert "winner" in ticks
 
 
-def test_without_operators_there_are_no_shares(run: Run) -> None:
+def test_without_operators_there_are_no_shares(run: RunContents) -> None:
     plain = Arch.from_dict({"blocks": [{"num_heads": 3}]})
     candidates = [replace(candidate, arch=plain) for candidate in run.candidates]
     assert operator_shares(replace(run, config={"space": "autoformer-micro"}, candidates=candidates)) is None
@@ -150,7 +150,7 @@ def test_without_operators_there_are_no_shares(run: Run) -> None:
 
 def test_operators_of_one_stack_are_sorted_by_depth() -> None:
     blocks = [{"conv": {"kernel": 3}}] * 2 + [{"local": {"window": 7}}] * 4
-    assert placed(dissect({"dim": 8, "blocks": blocks})) == {
+    assert operators_by_stage(dissect({"dim": 8, "blocks": blocks})) == {
         "first third": ["conv"] * 2,
         "middle third": ["local"] * 2,
         "last third": ["local"] * 2,
@@ -166,8 +166,8 @@ def test_the_report_has_all_three_pictures(folder: Path) -> None:
     assert "in the colour of its operator" in text
 
 
-def test_a_curve_an_operator(run: Run) -> None:
-    figure = drawn(operator_curves({"": run.folder / "train" / "log.jsonl"}))
+def test_a_curve_an_operator(run: RunContents) -> None:
+    figure = drawn(operator_curves(run))
     found = {to_hex(line.get_color()): line for line in lines(figure)}
     assert {colour: list(line.get_ydata()) for colour, line in found.items()} == {
         BLUE: [20, 40],
@@ -181,7 +181,7 @@ def test_a_curve_an_operator(run: Run) -> None:
 def test_seeds_are_thin_and_their_mean_is_thick(tmp_path: Path) -> None:
     full = [write_log(tmp_path / f"{k}.jsonl", [{"conv": k / 10}, {"conv": 0.5}][: 2 - k]) for k in (0, 1)]
     single = write_log(tmp_path / "single.jsonl", [{"conv": 0.75}] * 2)
-    figure = drawn(operator_curves({"full": full, "without": single}))
+    figure = drawn(operator_panels({"": {"full": full, "without": single}}))
     found = lines(figure)
     assert [list(line.get_ydata()) for line in found] == [[0, 50], [10], [5], [75, 75]]
     assert [line.get_linewidth() for line in found] == [0.8, 0.8, 2, 2]
@@ -198,13 +198,13 @@ def test_comparisons_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_without_a_look_there_are_no_curves(tmp_path: Path) -> None:
-    assert operator_curves({"": tmp_path / "none.jsonl"}) is None
-    assert operator_curves({}) is None
+    assert operator_panels({"": {"": tmp_path / "none.jsonl"}}) is None
+    assert operator_panels({"": {}}) is None
     assert operator_panels({}) is None
 
 
 @pytest.mark.parametrize("look", [3, {"conv": "good"}, None])
 def test_a_damaged_look_is_named(tmp_path: Path, look: Any) -> None:
     path = write_log(tmp_path / "log.jsonl", [look])
-    with pytest.raises(UserError, match="is damaged"):
-        curves(path)
+    with pytest.raises(UserError, match=r"log\.jsonl: watch.* expected"):
+        read_curves(path)

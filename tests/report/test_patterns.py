@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.report import patterns as verdicts
-from nasformer.report.anatomy import THIRDS, WHOLE, pool, read
+from nasformer.report.anatomy import THIRDS, WHOLE, choices_by_stage, pool
 from nasformer.report.patterns import PATTERNS, Patterns, draw, find_patterns, judge, patterns_figure, rows
 from nasformer.search.budget import Budget
 from nasformer.space.nodes import Choice, OneOf, Repeat
@@ -38,25 +38,25 @@ def by_name(patterns: Patterns) -> dict[str, str]:
 
 
 def test_an_esformer_by_stage() -> None:
-    reading = read(SPACE.root, net(early="convnext", qkv_dim=(96, 64)))
-    assert list(pool([reading])) == ["stage1", "stage2", "stage3", "stage4"]
-    assert reading["stage1"] == {
+    choices = choices_by_stage(SPACE.root, net(early="convnext", qkv_dim=(96, 64)))
+    assert list(pool([choices])) == ["stage1", "stage2", "stage3", "stage4"]
+    assert choices["stage1"] == {
         "blocks": ["convnext"] * 2,
         "kernel": [3, 3],
         "embed_dim": [16],
         "depth": [2],
         "expansion": [2, 2],
     }
-    assert reading["stage3"]["blocks"] == ["convnext"] * 2 + ["encoder"] * 3
-    assert reading["stage3"]["ffn"] == ["ibn"] * 3
-    assert reading["stage3"]["kernel"] == [7] * 5  # those of feed-forward halves as well
-    assert reading["stage3"][RATIO] == [96 / 88] * 3
-    assert reading["stage4"][RATIO] == [64 / 168]
+    assert choices["stage3"]["blocks"] == ["convnext"] * 2 + ["encoder"] * 3
+    assert choices["stage3"]["ffn"] == ["ibn"] * 3
+    assert choices["stage3"]["kernel"] == [7] * 5  # those of feed-forward halves as well
+    assert choices["stage3"][RATIO] == [96 / 88] * 3
+    assert choices["stage4"][RATIO] == [64 / 168]
 
 
 def test_stages_that_are_fields_of_something_else() -> None:
     space = get_space("pit-tiny")
-    assert pool([read(space.root, space.presets["pit-ti"])]) == {
+    assert pool([choices_by_stage(space.root, space.presets["pit-ti"])]) == {
         "stage1": {"depth": [2], "num_heads": [2]},
         "stage2": {"depth": [6], "num_heads": [4]},
         "stage3": {"depth": [4], "num_heads": [8]},
@@ -67,19 +67,20 @@ def test_stages_that_are_fields_of_something_else() -> None:
 def test_without_stages_by_thirds_of_the_depth() -> None:
     space = get_space("autoformer-tiny")
     heads = [3] * 4 + [4] * 4 + [3, 3, 4, 4]
-    reading = pool([read(space.root, space.arch({"embed_dim": 192, "num_heads": heads, "mlp_ratio": [4.0] * 12}))])
-    assert list(reading) == [*THIRDS, WHOLE]
-    assert [reading[third]["num_heads"] for third in THIRDS] == [[3] * 4, [4] * 4, [3, 3, 4, 4]]
-    assert reading[WHOLE] == {"embed_dim": [192], "depth": [12]}
+    arch = space.arch({"embed_dim": 192, "num_heads": heads, "mlp_ratio": [4.0] * 12})
+    choices = pool([choices_by_stage(space.root, arch)])
+    assert list(choices) == [*THIRDS, WHOLE]
+    assert [choices[third]["num_heads"] for third in THIRDS] == [[3] * 4, [4] * 4, [3, 3, 4, 4]]
+    assert choices[WHOLE] == {"embed_dim": [192], "depth": [12]}
 
 
 def test_a_stage_that_is_the_stack_itself() -> None:
     blocks = Repeat(OneOf(conv=Struct(kernel=Choice(3, 5)), pool=Struct()), depth=Choice(1, 2))
     root = Struct(stage2=blocks, stage10=blocks)
     arch = root.validate({"stage2": [{"pool": {}}], "stage10": [{"conv": {"kernel": 5}}, {"pool": {}}]})
-    reading = pool([read(root, arch)])
-    assert list(reading) == ["stage2", "stage10"]
-    assert reading["stage10"] == {"blocks": ["conv", "pool"], "kernel": [5], "depth": [2]}
+    choices = pool([choices_by_stage(root, arch)])
+    assert list(choices) == ["stage2", "stage10"]
+    assert choices["stage10"] == {"blocks": ["conv", "pool"], "kernel": [5], "depth": [2]}
 
 
 def test_what_the_supplement_reports_is_recognised(typical: Patterns) -> None:
@@ -125,8 +126,8 @@ def test_where_there_are_no_encoders() -> None:
 def test_random_archs_seldom_show_patterns_and_hardly_ever_as_if_found(monkeypatch: Any) -> None:
     monkeypatch.setattr(verdicts, "GROUPS", 200)
     drawn, _ = draw(SPACE, BUDGET, 300, seed=1)
-    readings, rng = [read(SPACE.root, arch) for arch in drawn], Random(2)
-    judged = [one for _ in range(20) for one in judge("esformer", rng.sample(readings, 4), readings)]
+    every, rng = [choices_by_stage(SPACE.root, arch) for arch in drawn], Random(2)
+    judged = [one for _ in range(20) for one in judge("esformer", rng.sample(every, 4), every)]
     assert sum(one.verdict == "appears" for one in judged) < 0.5 * len(judged)
     assert sum(one.emerged for one in judged) < 0.12 * len(judged)
 
@@ -185,7 +186,7 @@ def test_the_figure_shows_winners_beside_random_archs(typical: Patterns) -> None
 
 
 def test_what_no_random_arch_has_is_shown_all_the_same(typical: Patterns) -> None:
-    plain = replace(typical, random=pool([read(SPACE.root, net(encoders=False))]))
+    plain = replace(typical, random=pool([choices_by_stage(SPACE.root, net(encoders=False))]))
     assert dict(rows(plain))["ffn: ibn"] == ["", "", "100 % (–)", "0 % (–)"]
     labels = [axes.get_ylabel() for axes in patterns_figure(plain).axes]
     assert "feed-forward halves" in labels

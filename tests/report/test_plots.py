@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -8,24 +9,25 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from nasformer.report.contents import Run, read_run
 
 from nasformer.report.page import captions
 from nasformer.report.plots import FIGURES
+from nasformer.results.contents import RunContents, read_run
+from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 
 from .fake import PLOTS, SPACE, edit, model, write_run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunContents:
     folder = tmp_path_factory.mktemp("plain")
     write_run(folder)
     return read_run(folder)
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> RunContents:
     """Two limits, many references, some of them far from all candidates, and long names."""
     folder = tmp_path_factory.mktemp("crowded")
     write_run(folder)
@@ -37,7 +39,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return read_run(folder)
 
 
-def drawn(name: str, run: Run) -> Figure:
+def drawn(name: str, run: RunContents) -> Figure:
     figure = FIGURES[name](run)
     assert figure is not None
     figure.canvas.draw()
@@ -52,7 +54,7 @@ def lines(axes: Any) -> dict[str, Any]:
     return {line.get_label(): line for line in axes.get_lines()}
 
 
-def test_every_plot_has_its_words_on_the_page(run: Run) -> None:
+def test_every_plot_has_its_words_on_the_page(run: RunContents) -> None:
     assert set(FIGURES) == set(captions(run))
     assert {name for name, draw in FIGURES.items() if draw(run)} == PLOTS
 
@@ -76,7 +78,7 @@ def test_no_text_of_the_drawing_hides_another(kind: str, request: pytest.Fixture
 
 
 @pytest.mark.parametrize("name", ["score_vs_cost", "search_progress"])
-def test_the_legend_names_all_that_is_drawn(name: str, run: Run) -> None:
+def test_the_legend_names_all_that_is_drawn(name: str, run: RunContents) -> None:
     known = labels(drawn(name, run))
     expected = {
         "score_vs_cost": ["winner", "candidate", "Pareto front", "random", "budget: parameters ≤ 150K"],
@@ -86,7 +88,7 @@ def test_the_legend_names_all_that_is_drawn(name: str, run: Run) -> None:
     assert len(known) == len(set(known))
 
 
-def test_the_front_is_what_no_candidate_beats(run: Run) -> None:
+def test_the_front_is_what_no_candidate_beats(run: RunContents) -> None:
     line = lines(drawn("score_vs_cost", run).axes[0])["Pareto front"]
     front = list(zip(line.get_xdata(), line.get_ydata(), strict=True))
     points = [(c.scores["params"], 100 * c.scores["accuracy"]) for c in run.candidates]
@@ -94,7 +96,7 @@ def test_the_front_is_what_no_candidate_beats(run: Run) -> None:
     assert front == sorted(set(best))
 
 
-def test_a_far_reference_does_not_squeeze_the_candidates(crowded: Run) -> None:
+def test_a_far_reference_does_not_squeeze_the_candidates(crowded: RunContents) -> None:
     figure = drawn("score_vs_cost", crowded)
     sizes = [c.scores["params"] for c in crowded.candidates]
     left, right = figure.axes[0].get_xlim()
@@ -104,38 +106,39 @@ def test_a_far_reference_does_not_squeeze_the_candidates(crowded: Run) -> None:
     assert "random 2" not in labels(figure)
 
 
-def test_references_of_one_name_are_all_marked(run: Run) -> None:
-    twins = [type(m)("random", m.arch, {**m.scores, "params": 90_000 + k}) for k, m in enumerate(run.models)]
-    figure = drawn("score_vs_cost", Run(**{**vars(run), "models": [run.models[0], *twins]}))
+def test_references_of_one_name_are_all_marked(run: RunContents) -> None:
+    twins = [ModelResult("random", m.arch, {**m.scores, "params": 90_000 + k}) for k, m in enumerate(run.models)]
+    assert run.result is not None
+    figure = drawn("score_vs_cost", replace(run, result=replace(run.result, references=twins)))
     dots = [one for one in figure.axes[0].collections if one.get_label() == "random"]
     assert len(dots) == len(twins)
 
 
-def test_each_limited_cost_has_its_panel(crowded: Run) -> None:
+def test_each_limited_cost_has_its_panel(crowded: RunContents) -> None:
     names = [axes.get_xlabel() for axes in drawn("score_vs_cost", crowded).axes]
     assert names[:2] == ["parameters", "MACs (multiply-accumulates an image)"]
 
 
-def test_progress_never_falls_and_ends_with_the_best(run: Run) -> None:
+def test_progress_never_falls_and_ends_with_the_best(run: RunContents) -> None:
     curve = lines(drawn("search_progress", run).axes[0])["best so far"].get_ydata()
     assert list(curve) == sorted(curve)
     assert curve[-1] == pytest.approx(100 * max(c.scores["accuracy"] for c in run.candidates))
 
 
-def test_the_random_line_is_the_mean_of_the_references(crowded: Run) -> None:
+def test_the_random_line_is_the_mean_of_the_references(crowded: RunContents) -> None:
     line = lines(drawn("search_progress", crowded).axes[0])["mean of 4 random references"]
     known = [m.scores["holdout_accuracy"] for m in crowded.models if m.name.startswith("random")]
     assert line.get_ydata()[0] == pytest.approx(100 * sum(known) / 4)
 
 
-def test_a_search_without_generations_goes_by_candidates(run: Run) -> None:
-    flat = [type(c)(c.id, 0, c.origin, c.parents, c.arch, c.scores) for c in run.candidates]
-    axes = drawn("search_progress", Run(**{**vars(run), "candidates": flat})).axes[0]
+def test_a_search_without_generations_goes_by_candidates(run: RunContents) -> None:
+    flat = [replace(candidate, generation=0) for candidate in run.candidates]
+    axes = drawn("search_progress", replace(run, candidates=flat)).axes[0]
     assert axes.get_xlabel() == "candidates judged"
     assert lines(axes)["median"].get_xdata()[-1] == len(flat)
 
 
-def test_bars_start_at_zero_and_end_at_the_accuracy(run: Run) -> None:
+def test_bars_start_at_zero_and_end_at_the_accuracy(run: RunContents) -> None:
     axes = drawn("bars", run).axes[0]
     assert axes.get_xlim()[0] == 0
     lengths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
@@ -143,17 +146,17 @@ def test_bars_start_at_zero_and_end_at_the_accuracy(run: Run) -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == ["winner", "random", "smallest", "largest"]
 
 
-def test_training_shows_every_step_and_a_smooth_line_through_them(run: Run) -> None:
+def test_training_shows_every_step_and_a_smooth_line_through_them(run: RunContents) -> None:
     upper, lower = drawn("training_curve", run).axes
-    assert list(lines(upper)["loss"].get_ydata()) == [line["loss"] for line in run.log]
+    assert list(lines(upper)["loss"].get_ydata()) == [line.loss for line in run.log]
     assert lower.get_xlabel() == "epoch"
     raw, smooth = (lines(upper)[name].get_ydata() for name in ("loss", "running median"))
     assert sum(abs(smooth[1:] - smooth[:-1])) < 0.5 * sum(abs(raw[1:] - raw[:-1]))
 
 
-def test_a_model_found_in_the_journal_has_its_score(run: Run) -> None:
+def test_a_model_found_in_the_journal_has_its_score(run: RunContents) -> None:
     winner = run.models[0]
-    without = type(winner)("winner", winner.arch, {"params": 1})
+    without = ModelResult("winner", winner.arch, {"params": 1})
     best = [c for c in run.candidates if c.arch == Arch.from_dict(winner.arch)]
     assert run.score_of(without) == best[0].scores["accuracy"]
-    assert math.isnan(run.score_of(type(winner)("other", {"a": 1}, {})))
+    assert math.isnan(run.score_of(ModelResult("other", {"a": 1}, {})))

@@ -16,11 +16,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from nasformer.report.contents import read_run
 from PIL import Image
 
 from nasformer.errors import UserError
-from nasformer.report import hover, write_report
+from nasformer.report import page as report_page
+from nasformer.report.html import SCRIPT
+from nasformer.report.labels import describe_arch
+from nasformer.report.page import candidate_tooltips, write_report
+from nasformer.results.contents import read_run
 
 from .fake import PLOTS, edit, log_lines, write_log, write_run
 
@@ -118,9 +121,9 @@ def test_the_policy_lets_our_script_run_and_no_other(run: Path) -> None:
     page = Page(write_report(run))
     assert page.tags.count("script") == 1
     (policy,) = (value for name, value in page.attributes if value.startswith("default-src"))
-    digest = base64.b64encode(hashlib.sha256(hover.SCRIPT.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" == policy
-    assert f"<script>{hover.SCRIPT}</script>" in (run / "report.html").read_text()
+    assert f"<script>{SCRIPT}</script>" in (run / "report.html").read_text()
 
 
 def test_every_dot_tells_its_architecture(run: Path, made: Path) -> None:
@@ -129,24 +132,24 @@ def test_every_dot_tells_its_architecture(run: Path, made: Path) -> None:
         write_report(run).read_text(),
         re.compile(r'<a class="dot" id="([\w-]+)" [^>]*><title>(.*?)</title>', re.S),
     )
-    told = {name: html.unescape(words) for name, words in links.findall(text)}
-    assert len(told) == len(candidates) + 4  # the winner and three references
+    tooltips = {name: html.unescape(words) for name, words in links.findall(text)}
+    assert len(tooltips) == len(candidates) + 4  # the winner and three references
     for one in candidates:
-        assert hover.arch_in_lines(one.arch.to_dict()) in told[f"candidate-{one.id}"]
-        assert f"{one.scores['params']:,}" in told[f"candidate-{one.id}"]
-        assert all(f"#{parent}" in told[f"candidate-{one.id}"] for parent in one.parents)
-    assert told["model-0"].startswith("winner\n")
+        assert describe_arch(one.arch.to_dict()) in tooltips[f"candidate-{one.id}"]
+        assert f"{one.scores['params']:,}" in tooltips[f"candidate-{one.id}"]
+        assert all(f"#{parent}" in tooltips[f"candidate-{one.id}"] for parent in one.parents)
+    assert tooltips["model-0"].startswith("winner\n")
 
 
 def test_where_archs_have_no_room_the_best_go_first(run: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(hover, "ROOM", 1000)
+    monkeypatch.setattr(report_page, "TOOLTIP_ARCHS", 1000)
     found = read_run(run)
-    told = hover.dots(found)
+    tooltips = candidate_tooltips(found)
     best = max(found.candidates, key=lambda one: one.scores["accuracy"])
     worst = min(found.candidates, key=lambda one: one.scores["accuracy"])
-    assert "blocks: [" in told[f"candidate-{best.id}"]
-    assert told[f"candidate-{worst.id}"].endswith("its arch: candidates.csv")
-    assert len(told) == len(found.candidates) + 4
+    assert "blocks: [" in tooltips[f"candidate-{best.id}"]
+    assert tooltips[f"candidate-{worst.id}"].endswith("its arch: candidates.csv")
+    assert len(tooltips) == len(found.candidates) + 4
 
 
 def test_the_candidates_are_a_table(run: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from nasformer.report.contents import Run, read_run
 
-from nasformer.report.labels import LOOKS, figure_of, look_of
+from nasformer.report.labels import MARKERS, format_score, marker_of
 from nasformer.report.page import captions, write_report
 from nasformer.report.plots import FIGURES
+from nasformer.results.contents import RunContents, read_run
 from nasformer.search.run import SearchResult
 
 from .fake import edit, model, write_run, write_untrained_run
@@ -33,7 +33,7 @@ def found(tmp_path: Path, proxies: tuple[str, ...]) -> SearchResult:
     return write_untrained_run(tmp_path, *proxies)
 
 
-def drawn(name: str, run: Run) -> Figure:
+def drawn(name: str, run: RunContents) -> Figure:
     figure = FIGURES[name](run)
     assert figure is not None
     figure.canvas.draw()
@@ -55,9 +55,9 @@ def test_the_page_names_the_scores(tmp_path: Path, found: SearchResult, proxies:
     result = json.loads((tmp_path / "result.json").read_text())
     for row in [result["winner"], *result["references"]]:
         at = page.words.index(row["name"])
-        assert page.words[at + 3 : at + 3 + len(proxies)] == [figure_of(name, row[name]) for name in proxies]
+        assert page.words[at + 1 : at + 1 + len(proxies)] == [format_score(name, row[name]) for name in proxies]
     for name in proxies:  # the tiles
-        assert page.words[page.words.index(name) - 1] == figure_of(name, found.best.scores[name])
+        assert page.words[page.words.index(name) - 1] == format_score(name, found.best.scores[name])
 
 
 def test_that_ranks_decided_together_is_told(tmp_path: Path, found: SearchResult, proxies: tuple[str, ...]) -> None:
@@ -111,7 +111,7 @@ def test_what_was_retrained_looks_like_a_winner(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "result.json").read_text())
     edit(tmp_path / "result.json", winner=rows["winner"] | {"name": "retrained"})
     page = Page(write_report(tmp_path))
-    assert look_of("retrained") == look_of("winner") == LOOKS["winner"]
+    assert marker_of("retrained") == marker_of("winner") == MARKERS["winner"]
     assert [value for name, value in page.attributes if name == "class"].count("winner") == 1
     figure = drawn("architecture", read_run(tmp_path))
     edit(tmp_path / "result.json", winner=rows["winner"])

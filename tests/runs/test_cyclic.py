@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.cli.options import SearchOptions
-from nasformer.runs.search_training_free import search_training_free
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.families import registry
 from nasformer.families.registry import get_space
 from nasformer.proxies.scoring import Scorer
+from nasformer.runs.search import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
+from nasformer.search.options import SearchOptions
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
@@ -27,6 +28,7 @@ from nasformer.space.struct import Struct
 from nasformer.utils.files import read_json
 from small_run import refused
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
 BLOCK = Struct(num_heads=Choice(2, 3, 4, role="topology"), mlp_ratio=Choice(2.0, 3.0, 4.0))
 ROOT = Struct(embed_dim=Choice(32, 48, 64), blocks=Repeat(BLOCK, depth=Choice(3, 4, 5, 6)))
 SPACE = replace(get_space("autoformer-micro"), name="micro-roles", root=ROOT)
@@ -36,19 +38,28 @@ CYCLIC += ["--search.steps", "2", "--search.cycles", "2"]
 LIMITS = ["--max-params", "150K", "--max-macs", "2M"]
 
 
-@pytest.fixture(autouse=True)
-def with_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def with_roles() -> Iterator[None]:
     registry.list_spaces()  # or the families would register themselves into the copy
-    monkeypatch.setitem(registry._spaces, SPACE.name, SPACE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry._spaces, SPACE.name, SPACE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def searched(with_roles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a cyclic search; tests read it only."""
+    run = tmp_path_factory.mktemp("cyclic") / "run"
+    assert main(argv(run)) == 0
+    return run
 
 
 def argv(out: Path, *more: str) -> list[str]:
     return ["search", "--space", SPACE.name, *SMALL, *CYCLIC, *LIMITS, "--out", str(out), *more]
 
 
-def test_a_search_by_two_proxies_in_their_order(tmp_path: Path, capsys: Any) -> None:
-    run = tmp_path / "run"
-    assert main(argv(run)) == 0
+def test_a_search_by_two_proxies_in_their_order(searched: Path) -> None:
+    run = searched
     settings, records = read_journal(run / "search" / "journal.jsonl")
     assert settings["objectives"] == ["zen", "logsynflow"]
     assert "order" not in settings
@@ -64,8 +75,8 @@ def test_a_search_by_two_proxies_in_their_order(tmp_path: Path, capsys: Any) -> 
     assert (run / "report.html").exists()
 
 
-def test_cut_short_it_ends_the_same(tmp_path: Path) -> None:
-    assert main(argv(tmp_path / "run")) == 0
+def test_cut_short_it_ends_the_same(searched: Path, tmp_path: Path) -> None:
+    shutil.copytree(searched, tmp_path / "run")
     journal = tmp_path / "run" / "search" / "journal.jsonl"
     whole = journal.read_bytes()
     result = read_json(tmp_path / "run" / "result.json")
@@ -93,12 +104,9 @@ def test_the_size_phase_leaves_the_topology_alone() -> None:
 
 
 def test_each_strategy_has_its_own_population_by_default() -> None:
-    assert complete_options(Cyclic, SearchOptions("cyclic").options())["population"] == 25
-    assert complete_options(Evolution, SearchOptions("evolution").options())["population"] == 50
-    assert SearchOptions("cyclic", population=7).options()["population"] == 7
-    assert json.loads(json.dumps(SearchOptions("cyclic").options())) == {
-        name: value for name, value in complete_options(Cyclic, {}).items() if name not in ("population", "seeds")
-    }
+    assert complete_options(Cyclic, SearchOptions("cyclic").for_strategy())["population"] == 25
+    assert complete_options(Evolution, SearchOptions("evolution").for_strategy())["population"] == 50
+    assert SearchOptions("cyclic", options={"population": 7}).for_strategy() == {"population": 7}
 
 
 @pytest.mark.parametrize(

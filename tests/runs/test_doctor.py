@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.report.contents import read_run
 
 import kill
 import tiny
 from nasformer.cli.main import main
-from nasformer.runs.doctor import Patient
+from nasformer.results.contents import read_run
+from nasformer.results.folder import RunFolder
+from nasformer.runs.doctor import SupernetRun
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
@@ -64,6 +65,7 @@ def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> 
     assert all(f"Alarm: {alarm['finding']}" in page for alarm in found["alarms"])
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(("sign", "code"), [(1, 0), (-1, 1)])
 def test_healthy_and_not_by_its_exit_code(run: Path, capsys: Any, sign: int, code: int) -> None:
     looks(run, [graded(run, sign)] * 3)
@@ -79,6 +81,7 @@ def test_healthy_and_not_by_its_exit_code(run: Path, capsys: Any, sign: int, cod
     assert "Kendall's tau): +1.00 +1.00" in said
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_what_the_log_says(run: Path, capsys: Any) -> None:
     lines = TrainLog.read(run / "train" / "log.jsonl")
     back = {"back_to": 1, "failed": 2, "what": "loss", "shift": 8}
@@ -93,11 +96,13 @@ def test_what_the_log_says(run: Path, capsys: Any) -> None:
     assert told == "the loss was not finite at step 2; training went back to step 1, at half the rate"
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_nothing_was_learned(run: Path, capsys: Any) -> None:
     looks(run, [dict.fromkeys(graded(run, 1), 0.1)] * 3)
     assert alarms(doctor(capsys, run)[1]) == {"chance"}
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_training_that_stopped_is_judged_by_its_checkpoint(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     run, real = tmp_path / "run", tiny.Batches.train
     often = {"epochs": 2, "batch_size": 128, "log_epochs": 0.5, "checkpoint_seconds": 0, "augment": {"crop": "none"}}
@@ -117,11 +122,11 @@ def test_a_training_that_stopped_is_judged_by_its_checkpoint(tmp_path: Path, cap
     assert found["step"] == 8
     assert len(found["subnets"]) == 13
     with kill.holding(run / ".lock"):  # it still goes on
-        assert not Patient(run).finished()
-        assert Patient(run).running()
+        assert not SupernetRun(RunFolder(run)).finished()
+        assert SupernetRun(RunFolder(run)).running()
     assert main(words("train", run, train=often)) == 0
     assert read_run(run).alarms == []  # what was found before is outdated
-    assert read_run(run).looks == []
+    assert read_run(run).snapshots == []
     shutil.rmtree(run / "supernet")
     assert "unfinished" not in alarms(doctor(capsys, run)[1])
 

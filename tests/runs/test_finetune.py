@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from nasformer.runs.folder import winner
 
 import tiny
-from nasformer.cli.main import main, parse
+from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
 from nasformer.export.card import provenance
 from nasformer.families.registry import get_space
 from nasformer.families.storage import load_model, save_model
-from nasformer.runs import single as finetuning
-from nasformer.runs.single import fresh_model, heir, rechannelled
+from nasformer.results.folder import RunFolder
+from nasformer.runs import single
+from nasformer.runs.single import adapt_channels, build_from, fresh_model
 from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, save_tensors, write_json
-from small_run import contents, refused
+from small_run import contents, parse, refused
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+pytestmark = pytest.mark.usefixtures("without_pictures")
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
 STILL = {"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0, "iterations": 1}
 """A training that changes no weight: what it ends with is what it started from."""
@@ -74,7 +74,10 @@ def test_the_winner_of_a_search_is_trained_further(finished: Path, tuned: Path) 
 
 def test_it_starts_from_the_weights_of_the_supernet(finished: Path, tmp_path: Path) -> None:
     supernet = load_supernet(finished / "supernet")
-    for name, more, arch in (("a", [], winner(finished)), ("b", ["--arch", ARCH], supernet.space.arch(ARCH))):
+    for name, more, arch in (
+        ("a", [], RunFolder(finished).winner()),
+        ("b", ["--arch", ARCH], supernet.space.arch(ARCH)),
+    ):
         assert main(words(tmp_path / name, finished, *more, "--holdout", "0.2", **STILL)) == 0
         tiny.assert_same(load_model(tmp_path / name / "model"), supernet.extract(arch))
         assert "holdout_accuracy" in read_json(tmp_path / name / "result.json")["winner"]
@@ -96,12 +99,12 @@ def test_onto_other_images_and_classes(finished: Path, colours: Path, tmp_path: 
     assert found.options == before.options | changed
     ours, theirs = found.state_dict(), before.state_dict()
     assert torch.equal(ours["patch_embed.pos_embed"], theirs["patch_embed.pos_embed"])  # resampled: more than before
-    fresh = fresh_model(tiny.SPACE.with_options(**changed), before.arch, seed=0).state_dict()
+    fresh = fresh_model(tiny.MICRO.with_options(**changed), before.arch, seed=0).state_dict()
     for name in ours:
         if name.startswith("head.fc"):
             assert torch.equal(ours[name], fresh[name])
         elif name == "patch_embed.proj.weight":
-            assert torch.equal(ours[name], rechannelled(theirs[name], 3))
+            assert torch.equal(ours[name], adapt_channels(theirs[name], 3))
         else:
             assert torch.equal(ours[name], theirs[name]), name
     old, new = (read_json(folder / "model" / "config.json") for folder in (finished, tmp_path / "run"))
@@ -122,8 +125,8 @@ def test_a_classifier_of_other_classes_is_fresh(finished: Path, tmp_path: Path) 
 def test_grey_images_see_a_convolution_as_before() -> None:
     weight, grey = torch.randn(4, 3, 2, 2), torch.randn(2, 1, 2, 2)
     expected = torch.nn.functional.conv2d(grey.expand(-1, 3, -1, -1), weight)
-    torch.testing.assert_close(torch.nn.functional.conv2d(grey, rechannelled(weight, 1)), expected)
-    back = rechannelled(rechannelled(weight, 1), 3)
+    torch.testing.assert_close(torch.nn.functional.conv2d(grey, adapt_channels(weight, 1)), expected)
+    back = adapt_channels(adapt_channels(weight, 1), 3)
     torch.testing.assert_close(torch.nn.functional.conv2d(grey.expand(-1, 3, -1, -1), back), expected)
 
 
@@ -147,11 +150,10 @@ def normed(tmp_path: Path) -> Supernet:
 def test_statistics_are_estimated_anew(normed: Supernet, tmp_path: Path, monkeypatch: Any) -> None:
     seen: list[Any] = []
 
-    def watched(run: Any, model: Any, *_: Any) -> Any:
+    def watched(run: Any, model: Any, *_: Any, **__: Any) -> None:
         seen.append(model)
-        return {}
 
-    monkeypatch.setattr(finetuning, "train_single", watched)
+    monkeypatch.setattr(single, "train_single", watched)
     arch = normed.space.sample(seed=1)
     more = ["--arch", arch.to_json(), "--calibration-images", "256", "--json"]
     assert main(words(tmp_path / "out", tmp_path / "supernet", *more)) == 0
@@ -219,8 +221,7 @@ def test_what_cannot_be_trained_further(finished: Path, tuned: Path, tmp_path: P
         assert not (out / "train").exists()
     for folder in (finished, tuned):
         before = contents(folder)
-        message = refused(capsys, words(folder, folder, "--holdout", "0"))
-        assert "is the folder of a search or of the weights to start from" in message
+        assert "is the folder to start from" in refused(capsys, words(folder, folder, "--holdout", "0"))
         assert contents(folder) == before
 
 
@@ -238,7 +239,7 @@ def test_a_file_of_supernet_weights(tmp_path: Path, capsys: Any) -> None:
     named = ["--space", "autoformer-micro", "--arch", ARCH]
     assert main(words(tmp_path / "run", path, *named, **STILL)) == 0
     found = load_model(tmp_path / "run" / "model")
-    expected = supernet.extract(tiny.SPACE.arch(ARCH)).state_dict()
+    expected = supernet.extract(tiny.MICRO.arch(ARCH)).state_dict()
     assert torch.equal(found.state_dict()["blocks.0.attn.qkv.weight"], expected["blocks.0.attn.qkv.weight"])
     assert "does not say which space it belongs to" in refused(capsys, words(tmp_path / "other", path))
 
@@ -257,13 +258,13 @@ def test_every_family_goes_on_at_another_size(name: str) -> None:
     space = get_space(name, **small)
     source = fresh_model(space, space.root.smallest(), seed=0).eval()
     target = space.with_options(**large, in_chans=1)
-    model = heir(source, target, seed=1, keep_classifier=False).eval()
+    model = build_from(source, target, seed=1, keep_classifier=False).eval()
     assert model(torch.zeros(1, 1, 96, 96)).shape == (1, 7)
     assert model.options == source.options | large | {"in_chans": 1}
 
 
 def recipe_of(name: str, command: str = "finetune") -> Any:
-    return parse(command, ["--config", str(RECIPES / f"{name}.yaml")])[0]
+    return parse(command, "--config", name)
 
 
 def test_the_recipes_of_autoformer() -> None:
@@ -290,10 +291,10 @@ def test_the_recipes_of_trionet() -> None:
         assert (recipe.optimizer, recipe.lr, recipe.batch_size, recipe.warmup_epochs) == ("sgd", 0.1, 256, 10)
         assert (recipe.weight_decay, recipe.decay, recipe.sandwich) == (decay, "largest", 2)
         assert (recipe.sampler, recipe.augment.smoothing) == ("hierarchical", 0.1)
-        assert (found.search.population, found.search.parents) == (100, 25)
+        assert {**found.search.options, "population": 100, "parents": 25} == found.search.options
     assert (big.train.epochs, big.holdout, big.budget().max_macs) == (540, 10, 4.7e9 / 2)
     assert (big.model, small.model) == ({}, {"drop_rate": 0.1, "attn_drop_rate": 0.1})
-    assert (small.train.iterations, round(small.holdout * 8144)) == (60_000, 500)
+    assert (small.train.iterations, small.holdout) == (60_000, "500 images")
     assert (tune.train.iterations, tune.train.lr, tune.train.batch_size) == (1000, 1e-3, 128)
     assert (retrain.train.epochs, retrain.train.weight_decay, retrain.holdout) == (130, 8e-5, 0)
     same = {"epochs", "decay", "sandwich", "watch_epochs"}

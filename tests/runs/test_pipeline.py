@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from nasformer.cli.config import RunCommand
 
 import tiny
 from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.families.storage import load_model
-from nasformer.runs import folder as folders
-from nasformer.runs import run as pipeline
+from nasformer.results.folder import RunFolder
+from nasformer.runs import run as runs
+from nasformer.runs.data import normalize_as
+from nasformer.runs.options import RunCommand
+from nasformer.runs.search import ArchSearch
 from nasformer.search.budget import Budget, references
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
-from small_run import contents, words
+from small_run import SETTINGS, contents, words
 
 ASKED = {"config.json", "report.html"}  # these say what was asked, which differs between one command and two
 
@@ -52,7 +55,8 @@ def test_the_config_says_what_was_asked(finished: Path) -> None:
     assert config["budget"] == {"max_params": "120K"}
     assert config["train"]["lr"] == 3e-3
     assert config["train"]["augment"]["crop"] == "none"
-    assert config["versions"]["torch"] == torch.__version__
+    assert config["search"] == {"strategy": "evolution", "baseline": "none", "objectives": [], **SETTINGS["search"]}
+    assert config["versions"]["torch"] == version("torch")
 
 
 def test_the_model_gives_the_logits_of_the_supernet(finished: Path) -> None:
@@ -87,14 +91,14 @@ def test_winner_and_references_are_within_the_budget(finished: Path) -> None:
 
 @pytest.mark.parametrize("budget", [Budget(), Budget(max_params=200_000), Budget(min_macs=400_000, max_params=150_000)])
 def test_no_single_step_beats_the_extremes(budget: Budget) -> None:
-    found, space = references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=0), tiny.SPACE
+    found, space = references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=0), tiny.MICRO
     assert all(budget.fits(space.costs(arch)) for arch in found.values())
     for name, sign in (("smallest", 1), ("largest", -1)):
         steps = [arch for arch in space.root.neighbours(found[name]) if budget.fits(space.costs(arch))]
         price = space.cost(found[name]).params
         assert all(sign * space.cost(arch).params >= sign * price for arch in steps)
-    assert found == references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=0)
-    assert found["random"] != references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=1)["random"]
+    assert found == references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=0)
+    assert found["random"] != references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=1)["random"]
 
 
 def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finished: Path, monkeypatch: Any) -> None:
@@ -119,6 +123,7 @@ def test_train_and_search_apart_give_the_same(finished: Path, tmp_path: Path) ->
     assert trained.items() <= read_json(run / "config.json").items()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_search_takes_the_space_from_the_supernet(run: Path, tmp_path: Path) -> None:
     """Nothing is asked for but where, and what must be as in training."""
     shutil.rmtree(run / "search")
@@ -141,7 +146,7 @@ def test_training_again_keeps_what_the_search_noted(run: Path) -> None:
 
 def test_held_out_images_are_never_trained_on(tmp_path: Path) -> None:
     command = RunCommand(space="autoformer-micro", patch_size=4, holdout=0.2, out=str(tmp_path / "run"))
-    with pipeline.open_run(command) as run:
+    with runs.open_run(command, "supernet") as run:
         assert isinstance(run.batches, Batches)
         data = run.batches.data
     parts = [{image.tobytes() for image in part.images.numpy()} for part in (data.train, data.holdout, data.test)]
@@ -150,10 +155,11 @@ def test_held_out_images_are_never_trained_on(tmp_path: Path) -> None:
     assert not (parts[0] | parts[1]) & parts[2]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_test_images_wait_until_the_search_is_over(tmp_path: Path, monkeypatch: Any) -> None:
     """Each split is opened in its stage only: none while training, the held-out images while searching."""
     stage, seen = "", set()
-    evaluation, train, search = Batches.evaluation, pipeline.train_supernet, pipeline.search_supernet
+    evaluation, train, search = Batches.evaluation, runs.train_supernet, ArchSearch.run
 
     def watched(self: Batches, split: Any, batch_size: int) -> Iterator[Any]:
         seen.add((stage, split))
@@ -170,14 +176,15 @@ def test_the_test_images_wait_until_the_search_is_over(tmp_path: Path, monkeypat
         return call
 
     monkeypatch.setattr(Batches, "evaluation", watched)
-    monkeypatch.setattr(pipeline, "train_supernet", staged("train", train))
-    monkeypatch.setattr(pipeline, "search_supernet", staged("search", search))
+    monkeypatch.setattr(runs, "train_supernet", staged("train", train))
+    monkeypatch.setattr(ArchSearch, "run", staged("search", search))
     assert main(words("run", tmp_path / "run", train={"epochs": 1})) == 0
     assert {split for name, split in seen if name == "train"} == set()
     assert {split for name, split in seen if name == "search"} == {"holdout"}
     assert ("over", "test") in seen
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_images_that_are_streamed(tmp_path: Path, capsys: Any) -> None:
     from PIL import Image
 
@@ -203,6 +210,6 @@ def test_the_normalisation_travels_with_the_weights(finished: Path) -> None:
     batches.mean, batches.std = (0.9,), (0.1,)  # as other images might have it
     strange = next(batches.evaluation("test", 8))[0]
     for folder in (finished, finished / "supernet", finished / "model"):
-        folders.normalise_as(batches, folder)
+        normalize_as(batches, RunFolder(folder))
         assert list(batches.mean) == trained["mean"]
         assert not torch.equal(next(batches.evaluation("test", 8))[0], strange)

@@ -11,9 +11,10 @@ import timm
 
 import tiny
 from nasformer.cli.main import main
-from nasformer.runs import plan as preflight
+from nasformer.runs.plan import disk_needed, survey_space, warnings_of
 from nasformer.search.budget import Budget
 from nasformer.supernet.storage import save_supernet
+from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
 from small_run import SETTINGS, refused, words
 
@@ -38,8 +39,8 @@ def test_the_plan_of_a_small_run(capsys: Any, tmp_path: Path) -> None:
     assert share["draws"] == 300
     assert 0.3 < share["low"] < share["fitting"] / 300 < share["high"] < 0.9
     params, within = found["space"]["space"]["params"], found["space"]["within"]["params"]
-    assert params["smallest"] == tiny.SPACE.cost(tiny.SMALLEST).params == within["smallest"]
-    assert params["largest"] == tiny.SPACE.cost(tiny.LARGEST).params > 120_000 >= within["largest"]
+    assert params["smallest"] == tiny.MICRO.cost(tiny.MICRO.root.smallest()).params == within["smallest"]
+    assert params["largest"] == tiny.MICRO.cost(tiny.MICRO.root.largest()).params > 120_000 >= within["largest"]
     assert params["smallest"] < within["median"] < params["median"] < params["largest"]
     time = found["time"]
     assert time["train"]["steps"] == time["retrain"]["steps"] == 2 * 8
@@ -77,7 +78,7 @@ def test_baselines_take_time_and_disk_too(capsys: Any, tmp_path: Path) -> None:
     assert trained["seconds_per_step"] > 0
     without = planned(capsys, tmp_path / "run")["disk"]
     params = sum(p.numel() for p in timm.create_model(SMALL, num_classes=10, in_chans=1).parameters())
-    assert found["disk"]["baselines"] == 2 * 3 * 4 * params  # weights and two moments, of two checkpoints
+    assert found["disk"]["baselines"] == 3 * 3 * 4 * params  # weights and two moments, of three checkpoints
     assert found["disk"]["journal"] == 2 * without["journal"]
     assert found["disk"]["total"] == without["total"] + without["journal"] + found["disk"]["baselines"]
 
@@ -109,23 +110,22 @@ def test_what_the_run_would_refuse_is_refused_now(capsys: Any, tmp_path: Path) -
 
 
 def test_a_narrow_budget_is_warned_of() -> None:
-    smallest = tiny.SPACE.cost(tiny.SMALLEST).params
-    found = preflight.survey_space(tiny.SPACE, Budget(max_params=smallest), draws=100, seed=0)
-    assert found["share"]["fitting"] == 0
-    assert found["example"] == tiny.SMALLEST.to_dict()
-    plan = {"space": found, "disk": {"total": 2, "free": 1}}
-    assert [warning.split(":")[0] for warning in preflight.warnings_of(plan)] == [
+    smallest = tiny.MICRO.cost(tiny.MICRO.root.smallest()).params
+    found = survey_space(tiny.MICRO, Budget(max_params=smallest), draws=100, seed=0)
+    assert found.share.fitting == 0
+    assert found.example == tiny.MICRO.root.smallest().to_dict()
+    assert [warning.split(":")[0] for warning in warnings_of(found, {"total": 2, "free": 1})] == [
         "the disk has too little room",
         "none of 100 random architectures fits",
     ]
 
 
 def test_the_supernet_takes_the_disk_that_was_said(tmp_path: Path) -> None:
-    needed = preflight.disk_needed(tiny.SPACE, Recipe(), 100, tmp_path / "not" / "there", tiny.SMALLEST)
-    save_supernet(tiny.supernet(), tmp_path / "supernet")
+    needed = disk_needed(tiny.MICRO, Recipe(), 100, tmp_path / "not" / "there", tiny.MICRO.root.smallest())
+    save_supernet(Supernet(tiny.MICRO), tmp_path / "supernet")
     size = sum(path.stat().st_size for path in (tmp_path / "supernet").iterdir())
     assert needed["supernet"] == pytest.approx(size, rel=0.1)
-    assert needed["checkpoints"] == 6 * needed["supernet"]
+    assert needed["checkpoints"] == 9 * needed["supernet"]  # three of weights and two moments
     assert needed["free"] > 0
-    sgd = preflight.disk_needed(tiny.SPACE, Recipe(optimizer="sgd", ema=0.9), 100, tmp_path, tiny.SMALLEST)
-    assert sgd["checkpoints"] == 6 * needed["supernet"]
+    sgd = disk_needed(tiny.MICRO, Recipe(optimizer="sgd", ema=0.9), 100, tmp_path, tiny.MICRO.root.smallest())
+    assert sgd["checkpoints"] == 9 * needed["supernet"]

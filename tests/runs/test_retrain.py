@@ -14,14 +14,13 @@ import pytest
 
 import kill
 import tiny
-from nasformer.cli.main import main, parse
+from nasformer.cli.main import main
 from nasformer.families.storage import load_model
 from nasformer.report.page import write_report
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
-from small_run import contents, refused
+from small_run import contents, parse, refused
 
-RECIPES = Path(__file__).parents[1] / "recipes"
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
 TRAIN = {"epochs": 1, "batch_size": 128, "lr": 3e-3, "augment": {"crop": "none", "hflip": 0.0}}
 SPACE = ["--space", "autoformer-micro", "--patch-size", "4"]
@@ -38,7 +37,7 @@ def words(folder: Path, *more: str | Path, **changes: Any) -> list[str]:
 def retrained(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The winner of a search, retrained on all images; tests read it only."""
     folder = tmp_path_factory.mktemp("retrained") / "run"
-    assert main(words(folder, finished, "--holdout", "0", epochs=20, ema=0.9)) == 0
+    assert main(words(folder, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
     return folder
 
 
@@ -61,7 +60,7 @@ def test_the_folder_holds_everything(retrained: Path) -> None:
     assert [name for name in names if not found.get(name)] == []
     assert not [name for name in found if name.startswith(("supernet/", "search/")) or name.endswith(".tmp")]
     config = read_json(retrained / "config.json")
-    assert (config["holdout"], config["patch_size"], config["train"]["epochs"]) == (0, 4, 20)
+    assert (config["holdout"], config["patch_size"], config["train"]["epochs"]) == (0, 4, 8)
     assert "torch" in config["versions"]
     before = found["report.html"]
     assert write_report(retrained).read_bytes() == before
@@ -91,10 +90,11 @@ def test_a_finished_one_is_left_as_it_is(finished: Path, retrained: Path, monkey
         raise AssertionError("done before")
 
     monkeypatch.setattr(Trainer, "step", forbidden)
-    assert main(words(retrained, finished, "--holdout", "0", epochs=20, ema=0.9)) == 0
+    assert main(words(retrained, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
     assert contents(retrained) == before
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     """With no search before it, and with a hold-out: both accuracies are told."""
     out = tmp_path / "run"
@@ -103,7 +103,7 @@ def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     (line,) = capsys.readouterr().out.splitlines()
     summary = json.loads(line)
     assert summary == read_json(out / "result.json")
-    assert summary["winner"]["arch"] == tiny.SPACE.arch(ARCH).to_dict()
+    assert summary["winner"]["arch"] == tiny.MICRO.arch(ARCH).to_dict()
     assert 0 < summary["winner"]["holdout_accuracy"] < 1
     assert main(words(out, *SPACE, "--arch", ARCH)) == 0
     text = capsys.readouterr().out
@@ -111,27 +111,30 @@ def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     assert "held-out" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_another_arch_and_other_options_than_those_of_the_search(finished: Path, tmp_path: Path) -> None:
     more = ["--arch", ARCH, "--model.drop_path_rate", "0.3", "--patch-size", "2"]
     assert main(words(tmp_path / "run", finished, *more)) == 0
     model = load_model(tmp_path / "run" / "model")
-    assert model.arch == tiny.SPACE.arch(ARCH)
+    assert model.arch == tiny.MICRO.arch(ARCH)
     assert (model.options["drop_path_rate"], model.options["patch_size"]) == (0.3, 2)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_search_that_saw_no_data(finished: Path, tmp_path: Path) -> None:
     """A search by a proxy leaves its config and its result; what kind of images there are is known only now."""
     searched = tmp_path / "proxy"
     asked = {"space": "autoformer-micro", "patch_size": 4, "img_size": None, "num_classes": 1000, "in_chans": 3}
     write_json(searched / "config.json", asked | {"model": {"qkv_bias": False}})
-    winner = {"arch": tiny.SPACE.arch(ARCH).to_dict(), "dss": 1.0}
-    write_json(searched / "result.json", {"space": "autoformer-micro", "winner": winner})
+    winner = {"arch": tiny.MICRO.arch(ARCH).to_dict(), "dss": 1.0}
+    write_json(searched / "result.json", {"space": "autoformer-micro", "data": None, "winner": winner})
     assert main(words(tmp_path / "run", searched)) == 0
     options = load_model(tmp_path / "run" / "model").options
     found = {name: options[name] for name in ("patch_size", "img_size", "num_classes", "in_chans", "qkv_bias")}
     assert found == {"patch_size": 4, "img_size": 8, "num_classes": 10, "in_chans": 1, "qkv_bias": False}
 
 
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("kind", ["npz", "folder", "stream"])
 def test_nothing_is_held_out_of_any_data(tmp_path: Path, kind: str) -> None:
     images = np.stack([np.full((8, 8, 3), 9 * number, np.uint8) for number in range(24)])
@@ -178,15 +181,19 @@ def test_what_cannot_be_retrained(finished: Path, tmp_path: Path, capsys: Any) -
 
 def test_a_search_is_never_overwritten(finished: Path, capsys: Any) -> None:
     before = contents(finished)
-    for more in ([str(finished)], [*SPACE, "--arch", ARCH]):
-        message = refused(capsys, words(finished, *more))
-        assert "is the folder of a search or of the weights to start from; train in another --out folder" in message
+    for more, message in (
+        ([str(finished)], "is the folder to start from; train in another --out folder"),
+        ([*SPACE, "--arch", ARCH], "holds the run of a supernet; give another --out folder"),
+    ):
+        assert message in refused(capsys, words(finished, *more))
     assert contents(finished) == before
 
 
 def test_a_run_that_is_not_finished(run: Path, tmp_path: Path, capsys: Any) -> None:
-    write_json(run / "result.json", {"space": "autoformer-micro"})
-    assert "is damaged (no winner); search again" in refused(capsys, words(tmp_path / "out", run))
+    write_json(run / "result.json", {"space": "autoformer-micro", "data": None})
+    assert "result.json: winner is missing, expected an object; restore the file" in refused(
+        capsys, words(tmp_path / "out", run)
+    )
     (run / "result.json").unlink()
     message = refused(capsys, words(tmp_path / "out", run))
     assert "has no search result yet; search it first, or name an architecture with --arch" in message
@@ -197,7 +204,7 @@ def test_a_run_that_is_not_finished(run: Path, tmp_path: Path, capsys: Any) -> N
 def test_another_arch_in_its_folder_is_refused(retrained: Path, finished: Path, tmp_path: Path, capsys: Any) -> None:
     folder = shutil.copytree(retrained, tmp_path / "run")
     before = contents(folder)
-    argv = words(folder, finished, "--holdout", "0", "--arch", ARCH, epochs=20, ema=0.9)
+    argv = words(folder, finished, "--holdout", "0", "--arch", ARCH, epochs=8, ema=0.9)
     assert "was trained with arch = {" in refused(capsys, argv)
     assert contents(folder) == before
 
@@ -247,7 +254,7 @@ def test_killed_ten_times_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
 
 def test_the_recipes_of_tf_tas() -> None:
     """The published settings, as the paper's code has them."""
-    big, _ = parse("retrain", ["--config", str(RECIPES / "tf-tas-imagenet.yaml")])
+    big, small = (parse("retrain", "--config", name) for name in ("tf-tas-imagenet", "tf-tas-digits"))
     recipe, augment = big.train, big.train.augment
     assert (big.holdout, big.model) == (0, {"drop_path_rate": 0.1})
     assert recipe.peak_lr() == pytest.approx(2e-3)
@@ -255,5 +262,4 @@ def test_the_recipes_of_tf_tas() -> None:
     assert (recipe.weight_decay, recipe.repeats, recipe.ema, recipe.clip_grad) == (0.05, 3, 0, None)
     assert (augment.mixup, augment.cutmix, augment.erasing, augment.smoothing) == (0.8, 1.0, 0.25, 0.1)
     assert augment.randaugment == "rand-m9-mstd0.5-inc1"
-    small, _ = parse("retrain", ["--config", str(RECIPES / "tf-tas-digits.yaml")])
     assert (small.holdout, small.data, small.model) == (0, "digits", big.model)

@@ -24,7 +24,7 @@ from nasformer.search.journal import read_journal
 from nasformer.search.pareto import pareto_front
 from nasformer.search.problem import aggregate_ranks
 from nasformer.utils.files import read_json
-from small_run import contents, refused
+from small_run import contents, json_output, output, refused
 
 MICRO = ["--space", "autoformer-micro", "--img-size", "16", "--patch-size", "8", "--num-classes", "10"]
 MICRO += ["--device", "cpu", "--probe-size", "8"]
@@ -33,38 +33,27 @@ SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 RANDOM = ["--search.strategy", "random", "--search.evaluations", "12", "--max-params", "120K"]
 
 
-def said(capsys: Any, *argv: str | Path) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in argv]) == 0
-    return capsys.readouterr().out
-
-
-def told(capsys: Any, *argv: str | Path) -> Any:
-    """The answer as JSON, in which NaN and infinities are not allowed."""
-    return json.loads(said(capsys, *argv, "--json"), parse_constant=pytest.fail)
-
-
 # proxies
 
 
 def test_the_list_of_proxies(capsys: Any) -> None:
-    lines = said(capsys, "proxies").splitlines()
+    lines = output(capsys, "proxies").splitlines()
     assert [line.split()[0] for line in lines] == list(list_proxies())
     assert all(proxy.formula in line for line, proxy in zip(lines, list_proxies().values(), strict=True))
 
 
 def test_one_proxy_in_full(capsys: Any) -> None:
-    text, proxy = said(capsys, "proxies", "dss"), list_proxies()["dss"]
+    text, proxy = output(capsys, "proxies", "dss"), list_proxies()["dss"]
     for fact in (proxy.formula, proxy.sees, proxy.loss, proxy.init, proxy.higher, proxy.paper):
         assert fact in text
     assert "snip" not in text
 
 
 def test_proxies_as_json(capsys: Any) -> None:
-    found = told(capsys, "proxies")
+    found = json_output(capsys, "proxies")
     assert list(found) == list(list_proxies())
     assert all(set(facts) == {"formula", "sees", "loss", "init", "higher", "paper"} for facts in found.values())
-    assert list(told(capsys, "proxies", "snip")) == ["snip"]
+    assert list(json_output(capsys, "proxies", "snip")) == ["snip"]
 
 
 # score
@@ -72,17 +61,17 @@ def test_proxies_as_json(capsys: Any) -> None:
 
 def test_a_score_in_words(capsys: Any) -> None:
     expected = Scorer(SPACE, "dss,naswot", batch_size=8, repeats=2).score(SPACE.arch(ARCH))
-    lines = said(capsys, "score", *MICRO, "--arch", ARCH, "--proxy", "dss,naswot", "--repeats", "2").splitlines()
+    lines = output(capsys, "score", *MICRO, "--arch", ARCH, "--proxy", "dss,naswot", "--repeats", "2").splitlines()
     assert [line.split()[0] for line in lines] == ["dss", "naswot"]
     for line, score in zip(lines, expected.values(), strict=True):
         assert f"{score.mean:.6g} ± {score.std:.3g} over 2 repeats" in line
-    assert "±" not in said(capsys, "score", *MICRO, "--arch", ARCH, "--proxy", "dss")
+    assert "±" not in output(capsys, "score", *MICRO, "--arch", ARCH, "--proxy", "dss")
 
 
 def test_scores_as_json(capsys: Any) -> None:
     expected = Scorer(SPACE, "dss,params", batch_size=8, repeats=3, seed=4).score(SPACE.arch(ARCH))
     more = ["--proxy", "dss, params", "--repeats", "3", "--seed", "4"]
-    found = told(capsys, "score", *MICRO, "--arch", ARCH, *more)
+    found = json_output(capsys, "score", *MICRO, "--arch", ARCH, *more)
     assert found["space"] == "autoformer-micro"
     assert found["arch"] == SPACE.arch(ARCH).to_dict()
     assert (found["params"], found["macs"]) == (SPACE.cost(SPACE.arch(ARCH)).params, SPACE.cost(SPACE.arch(ARCH)).macs)
@@ -95,23 +84,23 @@ def test_scores_as_json(capsys: Any) -> None:
 
 def test_a_score_on_data(capsys: Any) -> None:
     argv = ["score", "--space", "autoformer-micro", "--patch-size", "4", "--arch", ARCH, "--proxy", "snip,params"]
-    shown = told(capsys, *argv, "--device", "cpu", "--data", "digits")
+    shown = json_output(capsys, *argv, "--device", "cpu", "--data", "digits")
     fitted = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
     assert shown["params"] == shown["proxies"]["params"]["mean"] == fitted.cost(fitted.arch(ARCH)).params
-    again = told(capsys, *argv, "--device", "cpu", "--data", "digits")
+    again = json_output(capsys, *argv, "--device", "cpu", "--data", "digits")
     assert again["proxies"]["snip"]["mean"] == shown["proxies"]["snip"]["mean"]
-    larger = told(capsys, *argv, "--device", "cpu", "--data", "digits", "--img-size", "16")
+    larger = json_output(capsys, *argv, "--device", "cpu", "--data", "digits", "--img-size", "16")
     assert larger["params"] == fitted.with_options(img_size=16).cost(fitted.arch(ARCH)).params
 
 
 def test_a_proxy_that_does_not_apply_is_no_error(capsys: Any) -> None:
     argv = ["score", *MICRO, "--probe-size", "1", "--arch", ARCH, "--proxy", "ntk,dss"]
-    first, second = said(capsys, *argv).splitlines()
+    first, second = output(capsys, *argv).splitlines()
     assert first.startswith("ntk")
     assert "not applicable: " in first
     assert "at least 2" in first
     assert "not applicable" not in second
-    found = told(capsys, *argv)["proxies"]
+    found = json_output(capsys, *argv)["proxies"]
     assert found["ntk"]["mean"] is None
     assert "at least 2" in found["ntk"]["not_applicable"]
     assert found["dss"]["mean"] > 0
@@ -119,7 +108,7 @@ def test_a_proxy_that_does_not_apply_is_no_error(capsys: Any) -> None:
 
 def test_a_preset_larger_than_the_space_is_scored(capsys: Any) -> None:
     preset = SPACE.presets["autoformer-t"]
-    found = told(capsys, "score", *MICRO, "--arch", "autoformer-t", "--proxy", "dss,params")
+    found = json_output(capsys, "score", *MICRO, "--arch", "autoformer-t", "--proxy", "dss,params")
     assert found["arch"] == preset.to_dict()
     assert found["params"] == found["proxies"]["params"]["mean"] == SPACE.cost(preset).params
     largest = SPACE.root.largest()
@@ -178,7 +167,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_search_needs_no_folder(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = told(capsys, "search", *MICRO, *RANDOM, "--proxy", "dss")
+    found = json_output(capsys, "search", *MICRO, *RANDOM, "--proxy", "dss")
     assert not list(tmp_path.iterdir())
     assert (found["space"], found["data"], found["budget"]) == ("autoformer-micro", None, "params <= 120K")
     assert (found["proxies"], found["candidates"], found["note"]) == (["dss"], 12, "")
@@ -191,7 +180,7 @@ def test_a_search_needs_no_folder(capsys: Any, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_search_in_words(capsys: Any) -> None:
-    text = said(capsys, "search", *MICRO, *RANDOM, "--proxy", "dss,naswot")
+    text = output(capsys, "search", *MICRO, *RANDOM, "--proxy", "dss,naswot")
     for word in ("12 candidates", "winner", "random", "smallest", "largest", "dss", "naswot", 'winner: {"embed_dim":'):
         assert word in text
     assert "report" not in text
@@ -222,7 +211,7 @@ def test_the_report_shows_the_scores(searched: Path) -> None:
     page, result = (searched / "report.html").read_text(), read_json(searched / "result.json")
     for row in [result["winner"], *result["references"]]:
         for name in ("dss", "naswot"):
-            assert f"<td>{row[name]:.5g}</td>" in page
+            assert f'<td data-label="{name}">{row[name]:.5g}</td>' in page
     assert "<th>dss</th><th>naswot</th>" in page
 
 
@@ -255,7 +244,7 @@ def test_another_search_in_its_folder_is_refused(
 def test_a_run_with_a_supernet_is_left_alone(finished: Path, capsys: Any) -> None:
     before = contents(finished)
     message = refused(capsys, ["search", *MICRO, *RANDOM, "--proxy", "dss", "--out", str(finished)])
-    assert "give the proxy search another --out folder" in message
+    assert "holds the run of a supernet; give another --out folder" in message
     assert contents(finished) == before
 
 
@@ -267,7 +256,7 @@ def test_a_folder_in_use(searched: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_objectives_give_a_front(capsys: Any) -> None:
-    found = told(capsys, "search", *MICRO, *RANDOM, "--proxy", "dss", "--search.objectives", "[dss,-params]")
+    found = json_output(capsys, "search", *MICRO, *RANDOM, "--proxy", "dss", "--search.objectives", "[dss,-params]")
     points = [(one["dss"], -one["params"]) for one in found["front"]]
     assert len(points) > 1
     assert pareto_front(points) == list(range(len(points)))
@@ -275,10 +264,11 @@ def test_objectives_give_a_front(capsys: Any) -> None:
     assert found["winner"]["dss"] == points[-1][0]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_repeats_and_evolution(capsys: Any, tmp_path: Path) -> None:
     evolution = ["--search.population", "4", "--search.generations", "3", "--max-params", "120K"]
     argv = ["search", *MICRO, *evolution, "--proxy", "dss", "--repeats", "2", "--out", str(tmp_path / "run")]
-    found = told(capsys, *argv)
+    found = json_output(capsys, *argv)
     _, records = read_journal(tmp_path / "run" / "search" / "journal.jsonl")
     assert found["candidates"] == len(records) == 12
     assert {record["generation"] for record in records} == {0, 1, 2}
@@ -288,7 +278,7 @@ def test_repeats_and_evolution(capsys: Any, tmp_path: Path) -> None:
 
 def test_a_search_on_data(capsys: Any) -> None:
     argv = ["search", "--space", "autoformer-micro", "--patch-size", "4", "--device", "cpu", "--probe-size", "8"]
-    found = told(capsys, *argv, "--data", "digits", "--proxy", "snip", *RANDOM)
+    found = json_output(capsys, *argv, "--data", "digits", "--proxy", "snip", *RANDOM)
     assert found["data"] == "digits"
     assert found["winner"]["snip"] == max(one["snip"] for one in found["front"])
 
@@ -329,6 +319,7 @@ def test_killed_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_winner_is_retrained(searched: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "retrain.yaml"
     settings = {"train": {"epochs": 1, "batch_size": 256, "augment": {"crop": "none"}}, "export": False}
@@ -345,8 +336,8 @@ def test_the_winner_is_retrained(searched: Path, tmp_path: Path) -> None:
 # rank
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve nets; the first column follows the parameters exactly, the second lacks a value."""
     archs = [SPACE.sample(seed) for seed in range(12)]
     sizes = [SPACE.cost(arch).params for arch in archs]
@@ -355,96 +346,99 @@ def table(tmp_path: Path) -> Path:
         for arch, size in zip(archs, sizes, strict=True)
     ]
     rows[3]["accuracy"]["gaps"] = None
-    path = tmp_path / "table.json"
+    path = tmp_path_factory.mktemp("table") / "table.json"
     model = {"img_size": 16, "patch_size": 8, "num_classes": 10}
     path.write_text(json.dumps({"space": "autoformer-micro", "model": model, "rows": rows}))
     return path
 
 
-def rank(table: Path, target: str = "size", proxy: str = "params,dss") -> list[str | Path]:
-    more = ["--target", target, "--proxy", proxy, "--resamples", "50", "--bands", "2"]
-    return ["rank", "--table", table, *more, "--probe-size", "4", "--device", "cpu"]
+def rank(table: Path, *more: str | Path, target: str = "size", proxy: str = "params,dss") -> list[str]:
+    options = ["--target", target, "--proxy", proxy, "--resamples", "50", "--bands", "2"]
+    return [str(word) for word in ("rank", "--table", table, *options, "--probe-size", 4, "--device", "cpu", *more)]
 
 
-def test_a_ranking_as_json(table: Path, capsys: Any) -> None:
-    found = told(capsys, *rank(table))
+@pytest.fixture(scope="module")
+def ranked(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a ranking; tests read it only."""
+    folder = tmp_path_factory.mktemp("ranked") / "ranking"
+    assert main(rank(table, "--out", folder)) == 0
+    return folder
+
+
+@pytest.fixture
+def ranking(ranked: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return shutil.copytree(ranked, tmp_path / "ranking")
+
+
+def test_a_ranking_in_a_folder(ranked: Path) -> None:
+    found = read_json(ranked / "ranking.json")
     assert set(found) == {"n", "target", "space", "bands", "proxies", "counts"}
     assert (found["n"], found["target"], list(found["proxies"])) == (12, "size", ["params", "dss"])
     for name in ("params", "dss"):
         assert found["proxies"][name]["seconds_per_net"] > 0
         assert all(-1 <= found["proxies"][name][kind] <= 1 for kind in ("kendall", "spearman"))
     assert found["proxies"]["params"]["kendall"] == found["proxies"]["params"]["spearman"] == 1
-    assert told(capsys, *rank(table, "back"))["proxies"]["params"]["kendall"] == -1
-    assert told(capsys, *rank(table, "gaps"))["n"] == 11
+    assert (ranked / "ranking.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_ranking_by_hand(table: Path, capsys: Any) -> None:
+def test_correlations_are_those_of_scipy(ranked: Path) -> None:
     from scipy.stats import kendalltau, spearmanr
 
     archs = [SPACE.sample(seed) for seed in range(12)]
     scores = [row["dss"].mean for row in Scorer(SPACE, "dss", batch_size=4).score_many(archs)]
     sizes = [SPACE.cost(arch).params for arch in archs]
-    found = told(capsys, *rank(table, proxy="dss"))["proxies"]["dss"]
+    found = read_json(ranked / "ranking.json")["proxies"]["dss"]
     assert found["kendall"] == pytest.approx(kendalltau(scores, sizes).statistic)
     assert found["spearman"] == pytest.approx(spearmanr(scores, sizes).statistic)
 
 
 def test_a_ranking_in_words(table: Path, capsys: Any) -> None:
-    text = said(capsys, *rank(table))
+    text = output(capsys, *rank(table))
     assert "dss" in text
     assert "params" in text
     assert "size" in text
 
 
-def test_a_ranking_in_a_folder(table: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "ranking"
-    found = told(capsys, *rank(table), "--out", out)
-    assert read_json(out / "ranking.json") == found
-    assert (out / "ranking.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_scores_in_a_folder_are_not_computed_again(
-    table: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    table: Path, ranking: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "ranking"
-    first = told(capsys, *rank(table), "--out", out)
+    first = read_json(ranking / "ranking.json")
 
     def never(*_: Any) -> None:
         raise AssertionError("scored again")
 
     monkeypatch.setattr(Scorer, "score_many", never)
-    assert told(capsys, *rank(table), "--out", out) == first
-    assert told(capsys, *rank(table, "back"), "--out", out)["proxies"]["params"]["kendall"] == -1
-    assert told(capsys, *rank(table, "gaps"), "--out", out)["n"] == 11
+    assert json_output(capsys, *rank(table, "--out", ranking)) == first
+    backwards = json_output(capsys, *rank(table, "--out", ranking, target="back"))
+    assert backwards["proxies"]["params"]["kendall"] == -1
+    assert json_output(capsys, *rank(table, "--out", ranking, target="gaps"))["n"] == 11
 
 
-def test_a_ranking_that_was_killed_goes_on(table: Path, tmp_path: Path, capsys: Any) -> None:
-    out = tmp_path / "ranking"
-    first = told(capsys, *rank(table), "--out", out)
-    path = out / "scores" / "dss.jsonl"
+def test_a_ranking_that_was_killed_goes_on(table: Path, ranking: Path, capsys: Any) -> None:
+    first = read_json(ranking / "ranking.json")
+    path = ranking / "scores" / "dss.jsonl"
     _, scores = read_journal(path)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:6]) + b'{"mea')
-    again = told(capsys, *rank(table), "--out", out)
+    again = json_output(capsys, *rank(table, "--out", ranking))
     assert [score["values"] for score in read_journal(path)[1]] == [score["values"] for score in scores]
     assert again["proxies"]["dss"]["kendall"] == first["proxies"]["dss"]["kendall"]
 
 
-def test_scores_of_another_kind_are_refused(table: Path, tmp_path: Path, capsys: Any) -> None:
-    argv = [str(word) for word in [*rank(table, proxy="dss"), "--out", tmp_path / "ranking"]]
-    assert main(argv) == 0
-    assert "repeats was 1, now 2" in refused(capsys, [*argv, "--repeats", "2"])
-    assert "seed was 0, now 1" in refused(capsys, [*argv, "--seed", "1"])
+def test_scores_with_other_settings_are_refused(table: Path, ranking: Path, capsys: Any) -> None:
+    assert "repeats was 1, now 2" in refused(capsys, rank(table, "--out", ranking, "--repeats", "2"))
+    assert "seed was 0, now 1" in refused(capsys, rank(table, "--out", ranking, "--seed", "1"))
 
 
 def test_a_ranking_without_proxies_is_that_of_the_counts(table: Path, capsys: Any) -> None:
-    found = told(capsys, *rank(table, proxy=""))
+    found = json_output(capsys, *rank(table, proxy=""))
     assert found["proxies"] == {}
     assert found["counts"]["params"]["kendall"] == 1
 
 
-def test_proxies_that_do_not_apply_are_said(table: Path, capsys: Any) -> None:
+def test_proxies_that_do_not_apply_are_named(table: Path, capsys: Any) -> None:
     capsys.readouterr()
-    assert main([str(word) for word in [*rank(table, proxy="ntk,dss"), "--probe-size", "1", "--json"]]) == 0
+    assert main([*rank(table, proxy="ntk,dss"), "--probe-size", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "ntk does not apply to 12 of 12 nets" in err
     found = json.loads(out, parse_constant=pytest.fail)["proxies"]
@@ -454,5 +448,5 @@ def test_proxies_that_do_not_apply_are_said(table: Path, capsys: Any) -> None:
 
 
 def test_an_unknown_column(table: Path, capsys: Any) -> None:
-    message = refused(capsys, [str(word) for word in rank(table, "accuracy")])
+    message = refused(capsys, rank(table, target="accuracy"))
     assert "has no column 'accuracy'; it has: size, back, gaps" in message

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from nasformer.cli.options import EvolveOptions
 
 from nasformer.errors import UserError
 from nasformer.families.space import Space
@@ -17,7 +16,8 @@ from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Rule, Struct
 from nasformer.space_search.evolve import Step, choices_of, evolve, next_space
-from nasformer.space_search.quality import quality
+from nasformer.space_search.options import EvolveOptions
+from nasformer.space_search.quality import measure_quality
 from space_search import synthetic
 from space_search.synthetic import bowl, samples
 
@@ -51,7 +51,7 @@ def test_a_space_walks_to_its_best_member_and_stays(changes: dict[str, Sequence[
         assert abs(middle - BEST[name]) < unit / 2
     assert [one.shift for one in steps[-1].dimensions.values()] == [0] * 7
     assert steps[-1].dimensions["blocks.ratio"].next == steps[-1].dimensions["blocks.ratio"].values
-    assert [step.quality.et for step in steps] == sorted((step.quality.et for step in steps), reverse=True)
+    assert [step.error.et for step in steps] == sorted((step.error.et for step in steps), reverse=True)
 
 
 def test_at_the_best_nothing_moves() -> None:
@@ -86,7 +86,7 @@ def test_a_step_tells_all_that_was_found() -> None:
     assert (record["space"], record["cardinality"], record["samples"]) == ("synthetic", space.root.cardinality, 200)
     errors = [100 * (1 - one.scores["accuracy"]) for one in found]
     assert record["errors"] == pytest.approx(sorted(errors))
-    whole = quality(errors, 0.05)
+    whole = measure_quality(errors, 0.05)
     assert record["error"] == pytest.approx({"expected": whole.expected, "top": whole.top, "et": whole.et})
     width = record["dimensions"]["width"]
     keys = ["values", "counts", "et", "slope", "stderr", "intercept", "shift", "step", "next", "notice"]
@@ -96,7 +96,9 @@ def test_a_step_tells_all_that_was_found() -> None:
     assert sum(record["dimensions"]["blocks.heads"]["counts"]) == pytest.approx(200)
     assert choices_of(following)["width"] == (24, 32, 40)
     for value, et in zip(width["values"], width["et"], strict=True):
-        assert et == pytest.approx(quality([error(one.arch) for one in found if one.arch.width == value], 0.05).et)
+        assert et == pytest.approx(
+            measure_quality([error(one.arch) for one in found if one.arch.width == value], 0.05).et
+        )
 
 
 def test_only_numbers_with_neighbours_move() -> None:

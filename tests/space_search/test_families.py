@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 import pytest
-from nasformer.cli.options import EvolveOptions
 
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.space.arch import Arch
 from nasformer.space_search.evolve import choices_of, next_space
+from nasformer.space_search.options import EvolveOptions
 from space_search.synthetic import samples
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -27,23 +27,22 @@ def test_every_family_has_its_turn() -> None:
     assert {get_space(name).model.family for name in SMALL} == families
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", SMALL)
-def test_what_follows_can_be_built(name: str, seed: int) -> None:
+def test_what_follows_can_be_built(name: str) -> None:
     space = get_space(name, **SMALL[name])
-    rng = random.Random(seed)
+    rng = random.Random(0)
     luck: dict[Arch, float] = {}
 
     def error(arch: Arch) -> float:
         return luck.setdefault(arch, rng.uniform(10, 90))
 
     options = EvolveOptions(samples=60, top=3, min_samples=1, sigma=0.0, tau=1e-9)
-    step, following = next_space(space, samples(space, error, 60, seed), options)
+    step, following = next_space(space, samples(space, error, 60), options)
     moved = [one for one in step.dimensions.values() if one.shift]
     assert moved
     assert {one: dimension.next for one, dimension in step.dimensions.items()} == choices_of(following)
     assert get_space(following.name, **SMALL[name]).root.cardinality == following.root.cardinality
-    for arch in (following.root.smallest(), following.root.largest(), following.sample(seed)):
+    for arch in (following.root.smallest(), following.root.largest(), following.sample(0)):
         assert following.build(arch).arch == arch
-    for number in range(300):
+    for number in range(100):
         assert following.costs(following.sample(1000 + number))["params"] > 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nasformer.space_search.quality import Quality, group_errors, quality
+from nasformer.space_search.quality import Quality, group_errors, measure_quality
 
 
 def test_the_mean_of_all_and_of_the_best() -> None:
-    found = quality([30, 10, 20, 60], share=0.5)
+    found = measure_quality([30, 10, 20, 60], share=0.5)
     assert found == Quality(expected=30, top=15)
     assert found.et == 22.5
 
@@ -17,19 +17,19 @@ def test_the_mean_of_all_and_of_the_best() -> None:
 def test_the_settings_of_s3() -> None:
     """50 of 1000: errors of 1 to 1000 in any order."""
     errors = np.random.default_rng(0).permutation(np.arange(1.0, 1001.0)).tolist()
-    assert quality(errors, share=50 / 1000) == Quality(expected=500.5, top=25.5)
+    assert measure_quality(errors, share=50 / 1000) == Quality(expected=500.5, top=25.5)
 
 
 def test_the_top_is_at_least_one() -> None:
-    assert quality([5, 7, 9], share=0.01) == Quality(expected=7, top=5)
-    assert quality([5, 7, 9], share=1.0) == Quality(expected=7, top=7)
-    assert quality([4.0], share=0.05) == Quality(4, 4)
+    assert measure_quality([5, 7, 9], share=0.01) == Quality(expected=7, top=5)
+    assert measure_quality([5, 7, 9], share=1.0) == Quality(expected=7, top=7)
+    assert measure_quality([4.0], share=0.05) == Quality(4, 4)
 
 
 def test_a_share_may_take_a_part_of_a_sample() -> None:
     """0.6 of 5 samples are 3; 0.5 of them are two and a half."""
-    assert quality([1, 2, 3, 4, 5], share=0.6).top == pytest.approx(2)
-    assert quality([1, 2, 3, 4, 5], share=0.5).top == pytest.approx((1 + 2 + 3 / 2) / 2.5)
+    assert measure_quality([1, 2, 3, 4, 5], share=0.6).top == pytest.approx(2)
+    assert measure_quality([1, 2, 3, 4, 5], share=0.5).top == pytest.approx((1 + 2 + 3 / 2) / 2.5)
 
 
 def test_groups_by_weight() -> None:

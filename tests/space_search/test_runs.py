@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nasformer.cli.config import EvolveCommand
 
 import tiny
-from nasformer.cli.main import main, parse
+from nasformer.cli.main import find_command, main, make_parser
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.runs import evolve as evolving
-from nasformer.runs import run as pipeline
+from nasformer.runs import evolve as evolve_runs
+from nasformer.runs import run as runs
+from nasformer.runs.options import EvolveCommand
 from nasformer.search.journal import Journal, read_journal
-from nasformer.space_search.quality import quality
+from nasformer.space_search.quality import measure_quality
 from nasformer.supernet.storage import load_supernet
 from nasformer.train import checkpoint
 from nasformer.utils.files import read_json
@@ -29,6 +29,7 @@ TRAIN = {"epochs": 1, "batch_size": 256, "warmup_epochs": 0.5, "log_epochs": 0.2
 TRAIN |= {"lr": 3e-3, "augment": {"crop": "none", "hflip": 0.0}}
 EVOLVE: dict[str, Any] = {"samples": 10, "top": 2, "min_samples": 2, "sigma": 0.0, "tau": 1e-6}
 SPACE = "autoformer-micro[embed_dim=16,24,32;blocks.depth=2,3;blocks.num_heads=1,2,3]"  # smaller still
+SHARED_BY = ("evolve", "run", "train", "search")
 BUDGET = {"space": SPACE, "min_params": "8K", "max_params": "40K"}
 
 
@@ -61,7 +62,7 @@ def test_each_space_is_an_ordinary_run(evolved: Path) -> None:
         assert all(8_000 <= record["params"] <= 40_000 for record in records)
         errors = sorted(100 * (1 - record["accuracy"]) for record in records)
         assert step["errors"] == pytest.approx(errors, abs=1e-5)
-        assert step["error"]["et"] == pytest.approx(quality(errors, 2 / 10).et, abs=1e-5)
+        assert step["error"]["et"] == pytest.approx(measure_quality(errors, 2 / 10).et, abs=1e-5)
     assert read_json(evolved / "config.json")["space"] == SPACE
 
 
@@ -105,13 +106,13 @@ def test_done_again_it_changes_nothing(evolved: Path, capsys: Any) -> None:
 
 def test_its_config_serves_other_commands_too(tmp_path: Path) -> None:
     _, _, path, *_ = evolve_words(tmp_path / "run")
-    assert parse("evolve", ["--config", path])[0].evolve.samples == 10
-    for command in ("run", "train", "search"):
-        assert parse(command, ["--config", path])[0].space == SPACE
+    options = {name: make_parser(find_command(name)).parse(["--config", path]).options for name in SHARED_BY}
+    assert options["evolve"].evolve.samples == 10
+    assert {one.space for one in options.values()} == {SPACE}
 
 
-class Bomb:
-    """A function that goes off at one of its calls, before or after its work."""
+class InterruptedCall:
+    """A function that is interrupted at one of its calls, before or after its work."""
 
     def __init__(self, function: Any, calls: int, after: bool = False) -> None:
         self.function, self.left, self.after = function, calls, after
@@ -134,11 +135,10 @@ class Bomb:
     [
         (Batches, "train", 4, False),  # in the training of the first space
         (checkpoint.Checkpoints, "save", 6, True),  # in that of the second, just after a checkpoint
-        (pipeline, "save_supernet", 2, False),  # behind it
+        (runs, "save_supernet", 2, False),  # behind it
         (Journal, "append", 2 * 11 + 5, True),  # while the third space is judged
-        (evolving, "write_evolution", 1, False),  # between two spaces, the first not yet written down
-        (evolving, "write_evolution", 2, True),  # and the second just written down
-        (evolving, "carry_over", 2, False),
+        (evolve_runs, "write_evolution", 1, False),  # between two spaces, the first not yet written down
+        (evolve_runs, "write_evolution", 2, True),  # and the second just written down
     ],
 )
 def test_interrupted_it_ends_as_if_undisturbed(
@@ -146,7 +146,7 @@ def test_interrupted_it_ends_as_if_undisturbed(
 ) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(place, name, Bomb(getattr(place, name), calls, after))
+        patch.setattr(place, name, InterruptedCall(getattr(place, name), calls, after))
         with pytest.raises(tiny.Interrupted):
             main(evolve_words(run))
     assert ended(run) != ended(evolved)
@@ -163,7 +163,7 @@ def test_catching_up_takes_nothing_away(evolved: Path, tmp_path: Path, monkeypat
     command = evolve_words(evolved)
     before = (evolved / "evolution.json").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(evolving, "write_evolution", Bomb(evolving.write_evolution, 1, after=True))
+        patch.setattr(evolve_runs, "write_evolution", InterruptedCall(evolve_runs.write_evolution, 1, after=True))
         with pytest.raises(tiny.Interrupted):
             main(command)
     assert (evolved / "evolution.json").read_bytes() == before
@@ -189,12 +189,12 @@ def test_other_options_than_before_are_refused(
 def test_a_budget_that_no_longer_fits(tmp_path: Path) -> None:
     """It is said before the training of a space that has no such archs."""
     command = EvolveCommand(space="autoformer-micro", patch_size=4, max_params="200K", out=str(tmp_path / "run"))
-    with pipeline.open_run(command) as run:
+    with runs.open_run(command, "evolution") as run:
         wide = run.space.with_choices({"embed_dim": [320, 384]})
         with pytest.raises(UserError, match=r"step 1 of the evolution led to autoformer-micro.*no architecture fits"):
-            evolving.StepRuns(run, command).judge(wide, 1)
+            evolve_runs.SpaceEvaluator(run, command).judge(wide, 1)
         with pytest.raises(UserError, match=r"^no architecture fits params <= 200K"):
-            evolving.StepRuns(run, command).judge(wide, 0)
+            evolve_runs.SpaceEvaluator(run, command).judge(wide, 0)
     assert [path.name for path in (tmp_path / "run" / "steps" / "1").iterdir()] == ["config.json"]
 
 
@@ -246,7 +246,7 @@ def test_windows_and_widths_of_s3(tmp_path: Path) -> None:
         space=f"s3-micro[{stages};{depths}]",
         patch_size=1,
         max_params=None,
-        train=TRAIN | {"sandwich": 1},
+        train=TRAIN | {"sandwich": 1, "iterations": 2},
         evolve=EVOLVE | options,
     )
     assert main(argv) == 0

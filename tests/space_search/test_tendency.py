@@ -11,7 +11,7 @@ from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
-from nasformer.space_search.quality import Tendency, fit_line, tendency, use_shares
+from nasformer.space_search.quality import Tendency, fit_line, fit_tendency, use_shares
 from space_search import synthetic
 
 
@@ -64,13 +64,13 @@ def test_the_line_is_that_of_least_squares() -> None:
 def test_the_slope_is_error_by_step() -> None:
     """Errors 30, 28, 26 at widths of 192, 216, 240: two less for each step of 24."""
     places, errors = [2, 2, 1, 1, 0, 0], np.array([26.0, 26.0, 28.0, 28.0, 30.0, 30.0])
-    found = tendency((192, 216, 240), one_each(places, 3), errors, top=0.5, step=24, min_samples=2)
+    found = fit_tendency((192, 216, 240), one_each(places, 3), errors, top=0.5, step=24, min_samples=2)
     assert found.counts == (2, 2, 2)
     assert found.et == (30, 28, 26)
     assert found.line is not None
     assert found.line.slope == pytest.approx(-2)
     assert found.line.intercept == pytest.approx(30 + 2 * 192 / 24)
-    twice = tendency((192, 216, 240), one_each(places, 3), errors, top=0.5, step=48, min_samples=2)
+    twice = fit_tendency((192, 216, 240), one_each(places, 3), errors, top=0.5, step=48, min_samples=2)
     assert twice.line is not None
     assert twice.line.slope == pytest.approx(-4)
 
@@ -78,7 +78,7 @@ def test_the_slope_is_error_by_step() -> None:
 def test_groups_have_their_own_top() -> None:
     """Value a has errors 10, 20, 30, 40 and b has 12, 14: half of each group is its top."""
     errors, places = np.array([10.0, 12.0, 14.0, 20.0, 30.0, 40.0]), [0, 1, 1, 0, 0, 0]
-    found = tendency((1, 2), one_each(places, 2), errors, top=0.5, step=1, min_samples=1)
+    found = fit_tendency((1, 2), one_each(places, 2), errors, top=0.5, step=1, min_samples=1)
     assert found.et == ((25 + 15) / 2, (13 + 12) / 2)
     assert found.line is not None
     assert found.line.slope == pytest.approx(12.5 - 20)
@@ -86,13 +86,13 @@ def test_groups_have_their_own_top() -> None:
 
 def test_values_with_few_samples_have_no_part_in_the_line() -> None:
     errors, places = np.array([1.0, 10.0, 10.0, 20.0, 20.0]), [2, 0, 0, 1, 1]
-    found = tendency((1, 2, 3), one_each(places, 3), errors, top=0.1, step=1, min_samples=2)
+    found = fit_tendency((1, 2, 3), one_each(places, 3), errors, top=0.1, step=1, min_samples=2)
     assert found.et == (10, 20, 1)
     assert found.line is not None
     assert found.line.slope == pytest.approx(10)
-    fewer = tendency((1, 2, 3), one_each(places, 3), errors, top=0.1, step=1, min_samples=3)
+    fewer = fit_tendency((1, 2, 3), one_each(places, 3), errors, top=0.1, step=1, min_samples=3)
     assert fewer == Tendency((2, 2, 1), (10, 20, 1), None)
-    nobody = tendency((1, 2), one_each([0] * 5, 2), errors, top=0.1, step=1, min_samples=0)
+    nobody = fit_tendency((1, 2), one_each([0] * 5, 2), errors, top=0.1, step=1, min_samples=0)
     assert nobody.et[1] is None
     assert nobody.line is None
 
@@ -104,7 +104,7 @@ def test_the_standard_error_is_that_of_other_draws() -> None:
         places = rng.integers(0, 3, 300)
         errors = 20 + 0.3 * places + rng.normal(0, 2, 300)
         order = np.argsort(errors)
-        line = tendency((1, 2, 3), one_each(places[order], 3), errors[order], top=0.05, step=1, min_samples=10).line
+        line = fit_tendency((1, 2, 3), one_each(places[order], 3), errors[order], top=0.05, step=1, min_samples=10).line
         assert line is not None
         slopes.append(line.slope)
         said.append(line.stderr)
@@ -114,7 +114,7 @@ def test_the_standard_error_is_that_of_other_draws() -> None:
 
 def test_the_same_samples_say_the_same() -> None:
     shares, errors = one_each([0, 1] * 20, 2), np.arange(40.0)
-    lines = [tendency((1, 2), shares, errors, top=0.1, step=1, min_samples=1).line for _ in range(2)]
+    lines = [fit_tendency((1, 2), shares, errors, top=0.1, step=1, min_samples=1).line for _ in range(2)]
     assert lines[0] == lines[1]
     assert lines[0] is not None
     assert not math.isnan(lines[0].stderr)

@@ -31,27 +31,27 @@ def size(arch: Arch) -> int:
 
 def test_supernet_whose_larger_subnets_are_better_is_healthy() -> None:
     found = check_up(SPACE, lambda arch: size(arch) / 1e6, count=10)
-    assert found["healthy"]
-    assert found["rank_correlation"] == pytest.approx(1)
-    assert found["smallest"] < found["random_mean"] < found["largest"]
-    assert [row["name"] for row in found["subnets"]] == ["smallest", "largest", *(f"random {k}" for k in range(10))]
+    assert found.healthy
+    assert found.rank_correlation == pytest.approx(1)
+    assert found.smallest < found.random_mean < found.largest
+    assert [subnet.name for subnet in found.subnets] == ["smallest", "largest", *(f"random {k}" for k in range(10))]
 
 
 def test_supernet_whose_larger_subnets_are_worse_is_not_healthy() -> None:
     found = check_up(SPACE, lambda arch: 1 - size(arch) / 1e6, count=10)
-    assert not found["healthy"]
-    assert found["rank_correlation"] == pytest.approx(-1)
+    assert not found.healthy
+    assert found.rank_correlation == pytest.approx(-1)
 
 
 def test_subnets_that_are_all_alike_have_no_correlation() -> None:
     found = check_up(SPACE, lambda arch: 0.1, count=5)
-    assert found["healthy"]
-    assert found["rank_correlation"] is None
+    assert found.healthy
+    assert found.rank_correlation is None
 
 
 def test_check_up_depends_on_the_seed() -> None:
     def archs(seed: int) -> list[dict[str, object]]:
-        return [row["arch"] for row in check_up(SPACE, size, seed, count=5)["subnets"]]
+        return [subnet.arch for subnet in check_up(SPACE, size, seed, count=5).subnets]
 
     assert archs(0) == archs(0) != archs(1)
 

@@ -35,14 +35,6 @@ def test_the_interface_in_fifteen_lines(tmp_path: Path) -> None:
     assert torch.equal(loaded(x), supernet.eval()(x, result.best.arch))
 
 
-def test_every_promised_name_is_there() -> None:
-    import nasformer
-
-    assert all(callable(getattr(nasformer, name)) for name in nasformer.__all__)
-    with pytest.raises(AttributeError, match="nasformer has no attribute 'nothing'"):
-        _ = nasformer.nothing
-
-
 def test_a_search_never_touches_the_test_images(monkeypatch: Any) -> None:
     seen = []
     real = Batches.evaluation

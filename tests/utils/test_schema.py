@@ -108,7 +108,7 @@ def test_what_is_written_comes_back(run: Run) -> None:
 def test_any_json_is_read_or_refused_on_one_line(content: Any, key: str | None) -> None:
     data = content if key is None else {**VALID, key: content}
     message = refusal(data)
-    assert message.startswith("run.json: " if message else "")
+    assert message.startswith(("run.json: ", "run.json is ") if message else "")
     assert "\n" not in message
 
 
@@ -165,7 +165,7 @@ def test_the_error_names_file_field_expectation_and_value(change: dict[str, Any]
 
 
 def test_other_than_an_object_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^run\.json: is null, expected an object; write it anew$"):
+    with pytest.raises(UserError, match=r"^run\.json is null, expected an object; write it anew$"):
         from_json(Run, None, "run.json", remedy="write it anew")
 
 

@@ -155,8 +155,8 @@ def config_imports(words: Sequence[str]) -> list[str]:
 def find_command(name: str) -> Command:
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise UserError(f"unknown command {name!r}; {hint}There are: {', '.join(COMMANDS)}")
+        hint = f"did you mean {close[0]}? There are" if close else "there are"
+        raise UserError(f"unknown command {name!r}; {hint}: {', '.join(COMMANDS)}")
     function = getattr(import_module(f"nasformer.cli.commands.{COMMANDS[name]}"), name)
     return Command(name, function, get_type_hints(function)["options"])
 

@@ -52,7 +52,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return ("--" if len(self.name) > 1 else "-") + self.name.replace("_", "-")
 
     @property
     def is_mapping(self) -> bool:
@@ -208,7 +208,7 @@ class CommandParser(Generic[Options]):
         for key in content:
             first = key.partition(".")[0]
             if first not in own | self.shared:
-                close = difflib.get_close_matches(first, own, n=1)
+                close = difflib.get_close_matches(first, own | self.shared, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"see nasformer {self.name} --help"
                 raise UserError(f"{path} has the option {first}, which no command has; {hint}")
         return self.normalize({key: value for key, value in content.items() if key.partition(".")[0] in own}, path)

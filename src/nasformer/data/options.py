@@ -52,7 +52,7 @@ class DataOptions:
         amount = HoldoutAmount.parse(self.holdout)
         if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
             in_all = amount.unit == "in all" and amount.value
-            self.holdout = f"{amount.value} images" if in_all else float(amount.value)
+            self.holdout = f"{amount.value} images" if in_all else amount.value or 0
 
 
 @dataclass(frozen=True)

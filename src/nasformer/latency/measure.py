@@ -85,14 +85,14 @@ class EagerRunner:
     def model(self, arch: Arch) -> Backbone:
         occurrences: Counter[Hashable] = Counter()
 
-        def layer_of(segment: Segment) -> nn.Module:
+        def build_layer(segment: Segment) -> nn.Module:
             occurrences[segment.kind] += 1
             key = segment.kind, occurrences[segment.kind]
             if key not in self.built:
                 self.built[key] = self.build(segment)
             return self.built[key]
 
-        return self.space.model(arch, layer_of=layer_of, **self.space.options).eval()
+        return self.space.model(arch, build_layer=build_layer, **self.space.options).eval()
 
     def build(self, segment: Segment) -> nn.Module:
         return Segment("", *segment.kind).build().to(self.device).eval()

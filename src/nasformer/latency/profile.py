@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -290,7 +290,7 @@ class Profile:
         return hashlib.blake2b(json.dumps(self.to_dict(), sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        content = to_json(self)
+        content = {item.name: to_json(getattr(self, item.name)) for item in fields(self)}
         for part in ("machine", "holdout"):
             content[part] = {name: value for name, value in content[part].items() if value is not None}
         return {"profile": VERSION, **content}

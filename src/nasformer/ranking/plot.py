@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +18,20 @@ from rich.table import Table as RichTable
 from nasformer.ranking.rank import Comparison, RankedScore, Ranking, Versus
 from nasformer.ranking.statistics import Estimate, Floats
 from nasformer.ranking.table import Table, trivial_counts
-from nasformer.utils.figures import BLUE, FAINT, GREY, INK, NICE, ORANGE, dress, legend_below, new_figure, plain, png
+from nasformer.utils.figures import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    ORANGE,
+    dress,
+    dress_scale,
+    legend_below,
+    new_figure,
+    nice_ticks,
+    plain,
+    png,
+)
 from nasformer.utils.files import write_bytes
 from nasformer.utils.units import format_quantity
 
@@ -98,11 +111,9 @@ def _scatters(figure: Any, ranking: Ranking, table: Table, scores: Scores, rows:
     for spare in panels.flat[len(scores) :]:
         spare.set_visible(False)
     bar = figure.colorbar(dots, ax=panels, location="bottom", aspect=45, pad=0.02, shrink=0.8)
-    bar.set_label("parameters", color=INK, fontsize=10)
-    bar.outline.set_visible(False)
-    bar.locator = MaxNLocator(9, steps=NICE)
+    bar.locator = nice_ticks(9)
     bar.formatter = FuncFormatter(lambda value, _: format_quantity(value))
-    bar.ax.tick_params(colors=GREY, labelsize=9, length=0)
+    dress_scale(bar, "parameters")
 
 
 def _with_tau(name: str, ranking: Ranking) -> str:
@@ -123,7 +134,7 @@ def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndar
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=NICE))
+        axes.xaxis.set_major_locator(nice_ticks(5))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
     axes.tick_params(which="minor", length=0)
     colours = {"c": params[finite], "cmap": "viridis_r", "vmin": params.min(), "vmax": params.max()}

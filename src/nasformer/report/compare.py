@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from nasformer.errors import UserError
-from nasformer.report.html import document, figure, save_picture
+from nasformer.report.html import document, figures, save_pictures
 from nasformer.report.labels import axis_label, axis_value, describe_candidate, describe_model, format_setting
 from nasformer.report.page import models_table
-from nasformer.report.plots import MOST, SINGLE, front, has_loss, log_column, quantity_ticks, smoothed
+from nasformer.report.plots import MOST, SINGLE, front, has_loss, log_column, points, quantity_ticks, smoothed
 from nasformer.results.contents import RunContents, read_run, thinned
 from nasformer.results.folder import RunFolder
+from nasformer.search.journal import flatten
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
-from nasformer.utils.figures import NICE, dress, legend_below, new_figure, palette, plain
+from nasformer.utils.figures import dress, legend_below, new_figure, nice_ticks, palette, plain
 from nasformer.utils.files import write_json, write_text
 from nasformer.utils.tables import html_row, html_table
 
@@ -48,7 +48,7 @@ class Comparison:
 
     def differences(self) -> dict[str, list[Any]]:
         """Settings that are not the same in all runs, each with its value by run; None where a run has none."""
-        settings = [flat(run.config) for run in self.runs.values()]
+        settings = [dict(flatten(run.config)) for run in self.runs.values()]
         names = list(dict.fromkeys(name for one in settings for name in one))
         values = {name: [one.get(name) for one in settings] for name in names if name.split(".")[0] not in DERIVED}
         return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
@@ -88,14 +88,6 @@ def effort(run: RunContents) -> dict[str, Any]:
     }
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `outer.inner`."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
-
-
 def write_comparison(comparison: Comparison, folder: Path) -> Path:
     """Writes compare.html, compare.json and plots/; gives the path of the HTML."""
     title, differences = f"nasformer: {len(comparison.runs)} runs compared", comparison.differences()
@@ -104,10 +96,8 @@ def write_comparison(comparison: Comparison, folder: Path) -> Path:
     settings = runs_table(comparison, differences) if differences else "<p>All settings are the same.</p>"
     parts = [f"<h1>{escape(title)}</h1>", f"<h2>Winners</h2>\n{models_table(comparison.winners())}"]
     parts += [f"<h2>Runs</h2>\n{runs_table(comparison, facts)}", f"<h2>Settings that differ</h2>\n{settings}"]
-    tooltips = {"fronts": front_tooltips(comparison)}
-    for name, (draw, words, caption) in FIGURES.items():
-        picture = save_picture(draw(comparison), folder / "plots" / name, tooltips.get(name))
-        parts.append(figure(words, caption, picture) if picture else "")
+    pictures = save_pictures(comparison, FIGURES, folder / "plots", {"fronts": front_tooltips(comparison)})
+    parts += figures(CAPTIONS, pictures)
     write_json(folder / "compare.json", comparison.to_dict())
     write_text(folder / "compare.html", document(title, parts))
     return folder / "compare.html"
@@ -149,15 +139,13 @@ def fronts(comparison: Comparison) -> Figure | None:
 
 
 def draw_front(axes: Any, comparison: Comparison, name: str, run: RunContents) -> None:
-    def points(candidates: Sequence[Candidate]) -> tuple[list[float], list[float]]:
-        scores = [axis_value(run.score, one.scores[run.score]) for one in candidates]
-        return [one.scores[COST] for one in candidates], scores
-
     candidates, colour = judged(run), palette(list(comparison.runs))[name]
-    axes.scatter(*points(thinned(candidates, MOST)), s=10, color=colour, alpha=0.2, lw=0, zorder=2)
+    faint = points(thinned(candidates, MOST), COST, run.score)
+    axes.scatter(*faint, s=10, color=colour, alpha=0.2, lw=0, zorder=2)
     best, number = front(candidates, COST, run.score), list(comparison.runs).index(name)
-    axes.step(*points(best), where="post", color=colour, lw=1.6, zorder=3, label=plain(name, 40))
-    dots = axes.scatter(*points(best), s=26, color=colour, edgecolors="white", linewidths=0.6, zorder=4)
+    stairs = points(best, COST, run.score)
+    axes.step(*stairs, where="post", color=colour, lw=1.6, zorder=3, label=plain(name, 40))
+    dots = axes.scatter(*stairs, s=26, color=colour, edgecolors="white", linewidths=0.6, zorder=4)
     dots.set_urls([f"#run-{number}-{one.id}" for one in best])
     if run.winner and math.isfinite(run.score_of(run.winner)):
         at = run.winner.get(COST), axis_value(run.score, run.score_of(run.winner))
@@ -189,7 +177,7 @@ def progress(comparison: Comparison) -> Figure | None:
         style = {"color": colours[name], "lw": 2, "label": plain(name, 40), **single}
         axes.step(range(1, len(best) + 1), best, where="post", **style)
     dress(axes, "candidates judged", f"best {axis_label(run.score)}")
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=NICE))
+    axes.xaxis.set_major_locator(nice_ticks(10, integer=True))
     legend_below(figure, [axes])
     return figure
 
@@ -213,13 +201,17 @@ def training(comparison: Comparison) -> Figure | None:
     return figure
 
 
-FIGURES: dict[str, tuple[Callable[[Comparison], Figure | None], str, str]] = {
+FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
+    "fronts": fronts,
+    "search_progress": progress,
+    "training_curve": training,
+}
+CAPTIONS = {
     "fronts": (
-        fronts,
         "Pareto fronts",
         "The best score at each size, by run; faint dots are candidates, stars the winners. Point at a dot to see its "
         "architecture. Runs whose searches raised another score than the first one's are left out.",
     ),
-    "search_progress": (progress, "Progress of the searches", "The best so far by the number of candidates judged."),
-    "training_curve": (training, "Training", "Training losses; long ones as running medians."),
+    "search_progress": ("Progress of the searches", "The best so far by the number of candidates judged."),
+    "training_curve": ("Training", "Training losses; long ones as running medians."),
 }

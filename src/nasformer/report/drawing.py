@@ -56,7 +56,7 @@ def architectures(run: RunContents) -> Figure | None:
     extremes = run.extremes()
     cards = [*end_card(run, "smallest", extremes[:1]), card_of(run.winner), *end_card(run, "largest", extremes[-1:])]
     known = extremes or [candidate.arch for candidate in thinned(run.candidates, SCALE_SAMPLE)]
-    return draw(cards, [dissect(arch.to_dict()) for arch in known])
+    return Sheet(cards, [dissect(arch.to_dict()) for arch in known]).figure
 
 
 def end_card(run: RunContents, name: str, extreme: Sequence[Arch]) -> list[Card]:
@@ -73,26 +73,21 @@ def card_of(model: ModelResult) -> Card:
     return Card(model.name, describe_costs(model.scores), dissect(model.arch))
 
 
-def draw(cards: Sequence[Card], known: Sequence[Anatomy] = ()) -> Figure:
-    """Draws cards side by side, equal layers at equal height.
+class Sheet:
+    """The drawing of cards side by side, in inches from the top left; equal layers stand at equal height.
 
     Args:
         known: What else there is in the space: bars are relative to its values, operators have the same colours
             whatever is drawn.
     """
-    return Sheet(cards, known).figure
 
-
-class Sheet:
-    """The drawing, in inches from the top left; a line stands at the same height in all cards."""
-
-    def __init__(self, cards: Sequence[Card], known: Sequence[Anatomy]) -> None:
+    def __init__(self, cards: Sequence[Card], known: Sequence[Anatomy] = ()) -> None:
         anatomies = [card.anatomy for card in cards]
         self.ranges = value_ranges([*anatomies, *known])
         self.colours = palette(operators([*known, *anatomies]))
         self.stacks = list(dict.fromkeys(name for anatomy in anatomies for name in anatomy.stacks))
         scalars = dict.fromkeys(name for anatomy in anatomies for name in anatomy.scalars)
-        self.scalars = [name for name in scalars if not self._of_stack(name)]
+        self.scalars = [name for name in scalars if not any(belongs(name, stack) for stack in self.stacks)]
         self.columns = {name: field_names(anatomies, name) for name in self.stacks}
         self.box_columns = box_columns([block for anatomy in anatomies for block in anatomy.blocks() if block.kind])
         box = BOX_NUMBER + sum(self.box_columns) if self.box_columns else 0.0
@@ -107,10 +102,6 @@ class Sheet:
             self._card(card, GAP + index * (self.width + GAP), bottom + PAD)
         self._legend(GAP + PAD, size[1] - 0.42)
 
-    def _of_stack(self, name: str) -> bool:
-        """Whether a single value belongs to a stack, as stage1.embed_dim does to stage1.blocks."""
-        return any(parent(name) and parent(name) == parent(stack) for stack in self.stacks)
-
     def _plan(self, anatomies: Sequence[Anatomy]) -> tuple[dict[str, float], float]:
         """The top of each stack, and the bottom of all."""
         top, tops = GAP + PAD + 0.62 + LINE * len(self.scalars), {}
@@ -122,17 +113,9 @@ class Sheet:
 
     def _card(self, card: Card, left: float, bottom: float) -> None:
         chosen = card.title in CHOSEN
-        self.axes.add_patch(
-            FancyBboxPatch(
-                (left, GAP),
-                self.width,
-                bottom - GAP,
-                boxstyle="round,pad=0,rounding_size=0.12",
-                facecolor="#fbfcfd",
-                edgecolor=RED if chosen else BORDER,
-                linewidth=2.2 if chosen else 1,
-            )
-        )
+        edge: dict[str, Any] = {"edgecolor": RED, "linewidth": 2.2} if chosen else {"edgecolor": BORDER, "linewidth": 1}
+        style = {"boxstyle": "round,pad=0,rounding_size=0.12", "facecolor": "#fbfcfd", **edge}
+        self.axes.add_patch(FancyBboxPatch((left, GAP), self.width, bottom - GAP, **style))
         x, y = left + PAD, GAP + PAD
         self._text(x, y + 0.08, card.title, size=13, weight="bold", color=RED if chosen else INK)
         self._text(x, y + 0.34, card.subtitle, size=9, color=GREY)
@@ -142,8 +125,8 @@ class Sheet:
                 self._text(x, line, name, size=9.5, color=GREY)
                 self._text(x + self.width - 2 * PAD, line, value, size=9.5, weight="bold", ha="right")
         for name, stack in card.anatomy.stacks.items():
-            own = {k: value for k, value in card.anatomy.scalars.items() if parent(k) and parent(k) == parent(name)}
-            facts = [f"{path.rpartition('.')[2]} {short_value(value)}" for path, value in own.items()]
+            scalars = {path: value for path, value in card.anatomy.scalars.items() if belongs(path, name)}
+            facts = [f"{path.rpartition('.')[2]} {short_value(value)}" for path, value in scalars.items()]
             self._stack(x, self.tops[name], name, stack, facts)
 
     def _stack(self, x: float, top: float, name: str, stack: Sequence[Block], facts: Sequence[str]) -> None:
@@ -218,8 +201,10 @@ def layers(block: Block) -> int:
     return depth if isinstance(depth, int) else 1
 
 
-def parent(path: str) -> str:
-    return path.rpartition(".")[0]
+def belongs(scalar: str, stack: str) -> bool:
+    """Whether a single value belongs to a stack, as stage1.embed_dim does to stage1.blocks."""
+    parent = scalar.rpartition(".")[0]
+    return parent != "" and parent == stack.rpartition(".")[0]
 
 
 def short_heading(name: str, cell: float) -> str:

@@ -10,17 +10,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nasformer.report import evolution_plots as plots
-from nasformer.report.evolution_plots import format_shift, format_slope, letter, signed
+from nasformer.report.evolution_plots import FIGURES, format_shift, format_slope, letter, signed, tendency_tooltips
 from nasformer.report.html import (
     Picture,
     document,
-    figure,
+    figures,
     folded,
     heading,
     note,
     page_title,
-    save_picture,
+    save_pictures,
     settings_tables,
     tiles,
 )
@@ -68,24 +67,11 @@ CAPTIONS = {
 def write_evolution_report(folder: RunFolder) -> Path:
     """Writes `report.html`, `plots/*.png` and `.svg`, `spaces.csv` and `dimensions.csv`; gives the path of the HTML."""
     config, evolution = read_json(folder.config), read_evolution(folder.evolution)
-    pictures = write_pictures(evolution, folder.plots)
+    pictures = save_pictures(evolution, FIGURES, folder.plots, {"tendencies": tendency_tooltips(evolution)})
     write_csv(folder.path / "spaces.csv", SPACES, space_rows(evolution))
     write_csv(folder.path / "dimensions.csv", (*DIMENSIONS, "notice"), dimension_rows(evolution))
     write_text(folder.report, page(evolution, config, folder.path.resolve().name, pictures))
     return folder.report
-
-
-def write_pictures(evolution: Evolution, folder: Path) -> dict[str, Picture]:
-    """Writes the figures and gives them by name."""
-    found = {
-        "space_errors": save_picture(plots.space_errors(evolution), folder / "space_errors"),
-        "error_distribution": save_picture(plots.error_distribution(evolution), folder / "error_distribution"),
-        "choices": save_picture(plots.choices(evolution), folder / "choices"),
-        "tendencies": save_picture(
-            plots.tendencies(evolution), folder / "tendencies", plots.tendency_tooltips(evolution)
-        ),
-    }
-    return {name: picture for name, picture in found.items() if picture}
 
 
 # Tables for spreadsheets and data frames
@@ -94,17 +80,10 @@ def write_pictures(evolution: Evolution, folder: Path) -> dict[str, Picture]:
 def space_rows(evolution: Evolution) -> Iterator[Sequence[Any]]:
     """A row for each space: errors in %, and how many tensors came whole, in part or not at all."""
     for number, step in enumerate(evolution.steps):
-        carried = (step.carried.whole, step.carried.part, step.carried.fresh) if step.carried else (None,) * 3
+        space = letter(number), step.space, step.cardinality, len(step.errors)
         errors = step.error.expected, step.error.top, round(step.error.et, 6)
-        yield (
-            letter(number),
-            step.space,
-            step.cardinality,
-            len(step.errors),
-            *errors,
-            *carried,
-            "; ".join(notices(step)),
-        )
+        carried = (step.carried.whole, step.carried.part, step.carried.fresh) if step.carried else (None,) * 3
+        yield *space, *errors, *carried, "; ".join(notices(step))
 
 
 def dimension_rows(evolution: Evolution) -> Iterator[Sequence[Any]]:
@@ -143,12 +122,15 @@ def page(evolution: Evolution, config: Mapping[str, Any], folder: str, pictures:
     title = page_title(config, "evolution of ") or "nasformer: evolution of a space"
     top = heading(title, budget=evolution.budget, seed=config.get("seed"), folder=folder)
     parts = [top, tiles(list(evolution_tiles(evolution))), note(state(evolution)), spaces_table(evolution)]
-    for name, (words, caption) in CAPTIONS.items():
-        if name in pictures:
-            carried = any(step.carried for step in evolution.steps) and name == "space_errors"
-            parts.append(figure(words, caption + CARRIED * carried, pictures[name]))
+    parts += figures(captions(evolution), pictures)
     parts += [dimensions_table(evolution, number) for number in range(len(evolution.steps))]
-    return document(title, [*parts, *settings_tables(config)])
+    return document(title, [*parts, settings_tables(config)])
+
+
+def captions(evolution: Evolution) -> dict[str, tuple[str, str]]:
+    """Title and caption of every figure by its name, in the order of the page."""
+    title, caption = CAPTIONS["space_errors"]
+    return {**CAPTIONS, "space_errors": (title, caption + CARRIED * any(step.carried for step in evolution.steps))}
 
 
 def evolution_tiles(evolution: Evolution) -> Iterator[tuple[str, str]]:

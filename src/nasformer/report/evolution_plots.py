@@ -6,7 +6,7 @@ side by side, and a colour for each space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -367,17 +367,11 @@ def draw_points(
     """The values of a dimension in a space, larger where more samples have them."""
     step = evolution.steps[number]
     points, samples = list(value_points(step.dimensions[name])), max(len(step.errors), 1)
-    dots = axes.scatter(
-        [places[value] for _, value, _, _ in points],
-        np.clip([et - step.error.et for _, _, _, et in points], *ends),
-        s=[14 + 110 * min(count / samples, 1.0) for _, _, count, _ in points],
-        facecolors=[colour if count >= evolution.min_samples else "white" for _, _, count, _ in points],
-        edgecolors=colour,
-        alpha=0.8,
-        linewidths=1.0,
-        zorder=3,
-        clip_on=False,
-    )
+    x, y = [places[value] for _, value, _, _ in points], np.clip([et - step.error.et for *_, et in points], *ends)
+    sizes = [14 + 110 * min(count / samples, 1.0) for _, _, count, _ in points]
+    faces = [colour if count >= evolution.min_samples else "white" for _, _, count, _ in points]
+    style = {"edgecolors": colour, "alpha": 0.8, "linewidths": 1.0, "zorder": 3, "clip_on": False}
+    dots = axes.scatter(x, y, s=sizes, facecolors=faces, **style)
     dots.set_urls([f"#{dot_name(evolution, number, name, column)}" for column, *_ in points])
 
 
@@ -413,3 +407,11 @@ def tendency_tooltips(evolution: Evolution) -> dict[str, str]:
                     f"{decision(dimension, evolution.is_last(number))}"
                 )
     return tooltips
+
+
+FIGURES: dict[str, Callable[[Evolution], Figure | None]] = {
+    "space_errors": space_errors,
+    "error_distribution": error_distribution,
+    "choices": choices,
+    "tendencies": tendencies,
+}

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from matplotlib.figure import Figure
 
@@ -66,9 +66,8 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin:
     border: 0; text-align: right; white-space: normal; overflow-wrap: anywhere; }
   td:first-child { font-weight: 600; }
   td:empty { display: none; }
-  td[data-label]::before { content: attr(data-label); color: var(--soft); font-weight: 400; text-align: left; flex:
-  none;
-    max-width: 60%; }
+  td[data-label]::before { content: attr(data-label); color: var(--soft); font-weight: 400; text-align: left;
+    flex: none; max-width: 60%; }
   td.words, .pairs td, .pairs td:first-child { display: block; text-align: left; }
 }
 .hover { position: relative; overflow: visible; }
@@ -159,20 +158,24 @@ def folded(title: str, content: str) -> str:
     return f'<details class="card"><summary>{escape(title)}</summary>{content}</details>'
 
 
-def settings_tables(config: Mapping[str, Any]) -> list[str]:
-    """The config: single values in one table, each group of values in one of its own."""
+def settings_tables(config: Mapping[str, Any]) -> str:
+    """The config, folded: single values in one table, each group of values in one of its own."""
     single = {name: value for name, value in config.items() if not isinstance(value, dict)}
     groups = {name: value for name, value in config.items() if isinstance(value, dict) and value}
     tables = {"config": single, **groups} if single else groups
-    return [f"<h2>{escape(name.capitalize())}</h2>\n{pairs(values)}" for name, values in tables.items()]
+    parts = [folded(name.capitalize(), pairs(values)) for name, values in tables.items()]
+    return "\n".join(["<h2>Settings</h2>", *parts]) if parts else ""
 
 
 def pairs(values: Mapping[str, Any]) -> str:
     rows = [html_row([str(name), format_setting(value)]) for name, value in values.items()]
-    return f'<div class="card"><table class="text pairs"><tbody>{"".join(rows)}</tbody></table></div>'
+    return f'<table class="text pairs"><tbody>{"".join(rows)}</tbody></table>'
 
 
 # Figures: PNG for the page and for slides, SVG for print and for pages whose dots have tooltips
+
+
+Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,21 @@ class Picture:
 
     png: bytes
     svg: bytes
+
+
+def save_pictures(
+    subject: Subject,
+    drawings: Mapping[str, Callable[[Subject], Figure | None]],
+    folder: Path,
+    tooltips: Mapping[str, Mapping[str, str]],
+) -> dict[str, Picture]:
+    """Draws a run, an evolution or a comparison into the folder; gives the figures there are, by name.
+
+    Args:
+        tooltips: Those of a figure, by its name.
+    """
+    saved = {name: save_picture(draw(subject), folder / name, tooltips.get(name)) for name, draw in drawings.items()}
+    return {name: picture for name, picture in saved.items() if picture}
 
 
 def save_picture(figure: Figure | None, path: Path, tooltips: Mapping[str, str] | None = None) -> Picture | None:
@@ -218,6 +236,11 @@ def with_tooltips(image: bytes, tooltips: Mapping[str, str]) -> bytes:
 def printable(text: str) -> str:
     """Without what XML cannot hold, such as a NUL."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
+def figures(captions: Mapping[str, tuple[str, str]], pictures: Mapping[str, Picture]) -> list[str]:
+    """The figures in the order of their titles and captions."""
+    return [figure(*words, pictures[name]) for name, words in captions.items() if name in pictures]
 
 
 def figure(title: str, caption: str, picture: Picture) -> str:

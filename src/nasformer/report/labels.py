@@ -15,17 +15,10 @@ from nasformer.utils.units import format_quantity
 NAMES = {
     "params": "parameters",
     "macs": "MACs",
-    "position_macs": "position MACs",
-    "position_macs_literal": "position MACs, literal",
     "accuracy": "held-out accuracy",
     "holdout_accuracy": "held-out accuracy",
-    "test_accuracy": "test accuracy",
     "latency_ms": "latency in ms",
-    "predicted_latency_ms": "predicted latency in ms",
-    "measured_latency_ms": "measured latency in ms",
     "memory_bytes": "memory in bytes",
-    "predicted_memory_bytes": "predicted memory in bytes",
-    "measured_memory_bytes": "measured memory in bytes",
 }
 
 CHOSEN = ("winner", "retrained", "finetuned")
@@ -40,10 +33,11 @@ MARKERS = dict.fromkeys(CHOSEN, ("*", RED)) | {
 def label(name: str) -> str:
     """The name of a score in plain words.
 
-    >>> label("test_accuracy"), label("latency_ms")
-    ('test accuracy', 'latency in ms')
+    >>> label("test_accuracy"), label("measured_latency_ms")
+    ('test accuracy', 'measured latency in ms')
     """
-    return NAMES.get(name, name.replace("_", " "))
+    origin, _, rest = name.partition("_")
+    return f"{origin} {label(rest)}" if origin in ("predicted", "measured") else NAMES.get(name, name.replace("_", " "))
 
 
 def axis_label(name: str) -> str:
@@ -83,7 +77,7 @@ def format_score(name: str, value: float) -> str:
 
 def format_setting(value: Any) -> str:
     """A setting of a config: text as it is, anything else as JSON."""
-    if value is None:
+    if value in (None, ""):
         return "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -11,13 +11,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from nasformer.report.anatomy import OperatorsByStage, dissect, merge_stages, operators, operators_by_stage, shares
 from nasformer.results.contents import RunContents, thinned
 from nasformer.space.arch import Arch
 from nasformer.train.log import read_snapshots
-from nasformer.utils.figures import GREY, INK, NICE, dress, legend_below, new_figure, pale, palette, plain
+from nasformer.utils.figures import GREY, INK, dress, legend_below, new_figure, nice_ticks, pale, palette, plain
 from nasformer.utils.schema import from_json
 
 # Shares of the operators among the candidates, as the search went on
@@ -119,22 +118,13 @@ class WatchLine:
     watch: dict[str, float]
 
 
-def supernet_curves(run: RunContents) -> Figure | None:
-    """The curves of the run's own supernet; None unless nets were watched."""
-    return operator_curves({"": run.folder.log})
-
-
-def operator_curves(logs: Logs) -> Figure | None:
-    """Trainings in one panel; None where no nets were watched.
-
-    Args:
-        logs: Paths of train/log.jsonl by the label of the training. Several paths are seeds of one training.
-    """
-    return operator_panels({"": logs})
+def operator_curves(run: RunContents) -> Figure | None:
+    """The curves of a run's supernet; None unless nets were watched."""
+    return operator_panels({"": {"": run.folder.log}})
 
 
 def operator_panels(panels: Mapping[str, Logs]) -> Figure | None:
-    """Comparisons side by side, each with a title: an ablation in each panel."""
+    """Comparisons side by side, such as ablations, by title; None where no nets were watched."""
     curves = {title: read_trainings(logs) for title, logs in panels.items()}
     seeds = [seed for trainings in curves.values() for training in trainings.values() for seed in training]
     colours = palette(list(dict.fromkeys(name for seed in seeds for name in seed)))
@@ -148,7 +138,7 @@ def operator_panels(panels: Mapping[str, Logs]) -> Figure | None:
         curve_panel(axes, trainings, colours)
         dress(axes, "epoch", "held-out accuracy (%)" if axes is every[0] else "")
         axes.set_title(plain(title, 60), color=INK, fontsize=11)
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=NICE))
+        axes.xaxis.set_major_locator(nice_ticks(8, integer=True))
     for name, colour in colours.items():
         every[0].add_line(Line2D([], [], color=colour, lw=2, label=plain(name, 30)))
     legend_below(figure, every)

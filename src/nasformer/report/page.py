@@ -14,12 +14,12 @@ from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
     document,
-    figure,
+    figures,
     folded,
     heading,
     note,
     page_title,
-    save_picture,
+    save_pictures,
     settings_tables,
     tiles,
 )
@@ -58,19 +58,10 @@ def write_report(path: str | Path) -> Path:
     if folder.kind() == "evolution":
         return write_evolution_report(folder)
     run = read_run(path)
-    pictures = write_pictures(run)
+    pictures = save_pictures(run, FIGURES, folder.plots, {"score_vs_cost": candidate_tooltips(run)})
     write_candidates(folder.path / "candidates.csv", run.candidates)
     write_text(folder.report, page(run, pictures))
     return folder.report
-
-
-def write_pictures(run: RunContents) -> dict[str, Picture]:
-    """Writes the figures of a run and gives them by name."""
-    tooltips, pictures = {"score_vs_cost": candidate_tooltips(run)}, {}
-    for name, draw in FIGURES.items():
-        if picture := save_picture(draw(run), run.folder.plots / name, tooltips.get(name)):
-            pictures[name] = picture
-    return pictures
 
 
 def candidate_tooltips(run: RunContents) -> dict[str, str]:
@@ -110,9 +101,8 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
     """The HTML page; `pictures` are named as their captions."""
     title = page_title(run.config) or "nasformer report"
     parts = [run_heading(run, title), tiles(list(run_tiles(run))), note(run.note), results(run)]
-    parts += [figure(*words, pictures[name]) for name, words in captions(run).items() if name in pictures]
-    parts += [finalists(run), timm_models(run), winner_arch(run), pareto_front(run), *settings_tables(run.config)]
-    return document(title, parts)
+    parts += [*figures(captions(run), pictures), finalists(run), timm_models(run), winner_arch(run), pareto_front(run)]
+    return document(title, [*parts, settings_tables(run.config)])
 
 
 def run_heading(run: RunContents, title: str) -> str:
@@ -143,7 +133,7 @@ def gain(run: RunContents) -> Iterator[tuple[str, str]]:
     known = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
     if run.winner and known and not math.isnan(accuracy := run.winner.get("test_accuracy")):
         other = "the random reference" if len(known) == 1 else f"the mean of {len(known)} random references"
-        yield f"{100 * (accuracy - sum(known) / len(known)):+.1f} points", f"test accuracy over {other}"
+        yield f"{100 * (accuracy - sum(known) / len(known)):+.1f}", f"points of test accuracy over {other}"
 
 
 def results(run: RunContents) -> str:

@@ -12,14 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean, linear_regression, pstdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from nasformer.errors import UserError
 from nasformer.families.base import options_from_json
@@ -50,12 +45,12 @@ from nasformer.space.feasible import sample_feasible
 from nasformer.utils.figures import (
     GREY,
     INK,
-    NICE,
     PURPLE,
     RED,
     dress,
     legend_below,
     new_figure,
+    nice_ticks,
     pale,
     palette,
     plain,
@@ -63,10 +58,6 @@ from nasformer.utils.figures import (
 )
 from nasformer.utils.files import write_bytes, write_json
 from nasformer.utils.schema import from_json
-
-if TYPE_CHECKING:
-    pass
-
 
 DRAWS = 300  # random archs
 TRIES = 200  # plain samples for each, before single steps lead into the budget
@@ -79,28 +70,21 @@ RATIO = "qkv_dim / embed_dim"
 
 
 def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
-    """The winners of searches of one space and budget; others are refused."""
+    """The winners of searches of one space and budget; others are refused, as are retrainings: they have no journal."""
     if not folders:
         raise UserError("say which searches: nasformer patterns RUN [RUN ...]")
-    seen: set[Path] = set()
-    for folder in folders:
-        if folder.resolve() in seen:
+    for number, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:number]]:
             raise UserError(f"{folder} is named twice; name each run once, or its winner counts double")
-        seen.add(folder.resolve())
     results = [RunFolder(folder).read_result() for folder in folders]
-    settings = [read_settings(folder) for folder in folders]
+    journals = [RunFolder(folder).journal for folder in folders]
+    settings = [from_json(JournalSettings, read_journal(path)[0], f"{path}, line 1") for path in journals]
     check_alike(folders, "space", [result.space for result in results])
     check_alike(folders, "budget", [one.budget for one in settings])
     check_alike(folders, "model options", [one.model_options for one in settings])
     space = get_space(results[0].space, **options_from_json(settings[0].model_options))
     space = kept_profile(space, folders[0])
     return space, Budget(**settings[0].budget), [space.root.validate(result.arch) for result in results]
-
-
-def read_settings(folder: Path) -> JournalSettings:
-    """The settings of a search; the folder of a retraining has no journal, its winner was not found there."""
-    path = RunFolder(folder).journal
-    return from_json(JournalSettings, read_journal(path)[0], f"{path}, line 1")
 
 
 def check_alike(folders: Sequence[Path], what: str, settings: Sequence[Any]) -> None:
@@ -335,39 +319,13 @@ def draw(space: Space, budget: Budget, count: int, seed: int) -> tuple[list[Arch
     return drawn, repaired
 
 
-# Files and terminal
+# Files and table
 
 
 def write_patterns(patterns: Patterns, folder: Path, runs: Sequence[str]) -> None:
     """Writes patterns.json and patterns.png."""
     write_json(folder / "patterns.json", {"runs": list(runs), **patterns.to_dict()})
     write_bytes(folder / "patterns.png", png(patterns_figure(patterns)))
-
-
-def print_patterns(patterns: Patterns, console: Console | None = None) -> None:
-    """A table by stage, winners beside random archs, and a sentence for each verdict."""
-    console = console or Console()
-    console.print(patterns_table(patterns))
-    sentences = [verdict.sentence for verdict in patterns.verdicts]
-    if patterns.repaired:
-        sentences.append(
-            f"the budget is narrow: {patterns.repaired} of {patterns.draws} random archs were led into it step by "
-            "step, so they are not quite a fair sample"
-        )
-    for sentence in sentences:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-
-
-def patterns_table(patterns: Patterns) -> Table:
-    title = escape(f"{patterns.title}, budget: {patterns.budget}")
-    caption = f"shares and means; in brackets those of {patterns.draws} random archs"
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
-    for stage in patterns.together:
-        table.add_column(stage, justify="right", no_wrap=True)
-    for title, cells in rows(patterns):
-        table.add_row(escape(title), *cells)
-    return table
 
 
 def rows(patterns: Patterns) -> Iterator[tuple[str, list[str]]]:
@@ -474,4 +432,4 @@ def draw_means(axes: Any, patterns: Patterns, name: str, stages: list[str]) -> N
             axes.plot(x, mean, color=colour, lw=1, alpha=0.5, zorder=2)
     if "/" in name:
         axes.axhline(1, color=GREY, lw=1, ls=(0, (4, 3)), zorder=1)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=NICE))
+    axes.yaxis.set_major_locator(nice_ticks(5))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nasformer.report.drawing import architectures
 from nasformer.report.html import save_picture
@@ -26,7 +26,7 @@ from nasformer.report.labels import (
     marker_of,
     model_kind,
 )
-from nasformer.report.operators import operator_shares, supernet_curves
+from nasformer.report.operators import operator_curves, operator_shares
 from nasformer.results.contents import LogLine, RunContents, thinned
 from nasformer.results.diagnosis import Snapshot
 from nasformer.search.model_result import ModelResult
@@ -38,15 +38,16 @@ from nasformer.utils.figures import (
     GREEN,
     GREY,
     INK,
-    NICE,
     ORANGE,
     PALETTE,
     PURPLE,
     RED,
     SKY,
     dress,
+    dress_scale,
     legend_below,
     new_figure,
+    nice_ticks,
     plain,
 )
 from nasformer.utils.files import write_text
@@ -79,6 +80,12 @@ def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candid
     return rising
 
 
+def points(candidates: Sequence[Candidate], cost: str, score: str) -> tuple[list[float], list[float]]:
+    """Costs and scores of candidates, as they stand on the axes."""
+    heights = [axis_value(score, one.scores[score]) for one in candidates]
+    return [one.scores.get(cost, math.nan) for one in candidates], heights
+
+
 def drawn_candidates(run: RunContents) -> list[Candidate]:
     """The candidates to draw: all of a short search; of a long one its fronts, the best, and a sample of the others."""
     judged = run.judged()
@@ -102,31 +109,26 @@ def score_vs_cost(run: RunContents) -> Figure | None:
         cost_panel(panel, run, cost, judged, drawn)
     if len({one.generation for one in judged}) > 1:
         bar = figure.colorbar(panels[0].collections[0], ax=list(panels), pad=0.015, aspect=30)
-        bar.locator = MaxNLocator(8, integer=True, steps=NICE)
-        bar.set_label("generation", color=INK)
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(colors=GREY, labelsize=9, length=0)
+        bar.locator = nice_ticks(8, integer=True)
+        dress_scale(bar, "generation")
     legend_below(figure, panels)
     return figure
 
 
 def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]) -> None:
-    def points(candidates: Sequence[Candidate]) -> tuple[list[float], list[float]]:
-        costs = [one.scores.get(cost, math.nan) for one in candidates]
-        return costs, [axis_value(run.score, one.scores[run.score]) for one in candidates]
-
     generations = [one.generation for one in judged]
     ends = {"vmin": min(generations), "vmax": max(generations)}
     colours = {"c": [one.generation for one in drawn], "cmap": "viridis_r", **ends}
     paint = colours if len(set(generations)) > 1 else {"color": BLUE}
     edge = {"edgecolors": "white", "linewidths": 0.3}
-    dots = axes.scatter(*points(drawn), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
+    dots = axes.scatter(*points(drawn, cost, run.score), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
     dots.set_urls([f"#candidate-{one.id}" for one in drawn])  # for the tooltips of the page
     label = f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
-    axes.step(*points(front(judged, cost, run.score)), where="post", color=INK, lw=1.4, zorder=4, label=label)
+    best = points(front(judged, cost, run.score), cost, run.score)
+    axes.step(*best, where="post", color=INK, lw=1.4, zorder=4, label=label)
     window = run.limits.get(cost, (None, None))
     marks = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.models]
-    x, y = points(judged)
+    x, y = points(judged, cost, run.score)
     across = axis_range([*x, *(end for end in window if end is not None)], [mark[0] for mark in marks])
     up = axis_range(y, [mark[1] for mark in marks])
     for number, model in reversed(list(enumerate(run.models))):  # the winner last, on top
@@ -156,19 +158,12 @@ def draw_mark(axes: Any, name: str, at: Point, ranges: tuple[Point, Point], scor
     x, y = (clip(value, *ends) for value, ends in zip(at, ranges, strict=True))
     outside = (x, y) != at
     kind, numbers = plain(model_kind(name), 30), f"{format_quantity(at[0])}, {at[1]:.3g}{' %' * is_share(score)}"
-    axes.scatter(
-        [x],
-        [y],
-        marker=shape,
-        s=320 if shape == "*" else 85,
-        facecolors="white" if outside else colour,
-        edgecolors=colour if outside else "white",
-        linewidths=1.8 if outside else 1.2,
-        zorder=6,
-        clip_on=False,
-        urls=[url],
-        label=f"{kind}, off the plot: {numbers}" if outside else kind,
-    )
+    style: dict[str, Any] = {"facecolors": colour, "edgecolors": "white", "linewidths": 1.2, "label": kind}
+    if outside:
+        style = {"facecolors": "white", "edgecolors": colour, "linewidths": 1.8}
+        style["label"] = f"{kind}, off the plot: {numbers}"
+    size = 320 if shape == "*" else 85
+    axes.scatter([x], [y], marker=shape, s=size, zorder=6, clip_on=False, urls=[url], **style)
 
 
 def clip(value: float, low: float, high: float) -> float:
@@ -188,7 +183,7 @@ def draw_window(axes: Any, cost: str, ends: tuple[float | None, float | None], s
 
 def quantity_ticks(axes: Any, count: int) -> None:
     """Ticks such as 120K along the x axis."""
-    axes.xaxis.set_major_locator(MaxNLocator(count, steps=NICE))
+    axes.xaxis.set_major_locator(nice_ticks(count))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value, 4)))
 
 
@@ -198,8 +193,7 @@ def quantity_ticks(axes: Any, count: int) -> None:
 def search_progress(run: RunContents) -> Figure | None:
     """The best so far, the median and the middle half of each generation, and the random references."""
     generations, unit = run.generations()
-    by_generation = {number: finite_scores(run, found) for number, found in generations}
-    scores = {number: values for number, values in by_generation.items() if values}
+    scores = {number: values for number, found in generations if (values := finite_scores(run, found))}
     if not scores:
         return None
     x, best = list(scores), [max(values) for values in scores.values()]
@@ -214,7 +208,7 @@ def search_progress(run: RunContents) -> Figure | None:
     draw_random_references(axes, run)
     draw_random_search(axes, run, generations)
     dress(axes, unit, axis_label(run.score))
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True, steps=NICE))
+    axes.xaxis.set_major_locator(nice_ticks(10, integer=True))
     if len(x) == 1:  # or the ticks would be fractions of a generation
         axes.set_xlim(x[0] - 1, x[0] + 1)
     legend_below(figure, [axes])
@@ -347,8 +341,7 @@ def bar_panel(axes: Any, name: str, models: Sequence[ModelResult]) -> None:
     axes.grid(False, axis="y")
     axes.set_xlim(0, 1.25 * max(*lengths, 1e-9))
     if name == "params":
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value)))
+        quantity_ticks(axes, 4)
     else:
         axes.set_xticks(range(0, 101, 20))
 
@@ -372,9 +365,8 @@ def finalist_rows(run: RunContents) -> list[ModelResult]:
         for cost in finalist_costs(run):
             scores[f"predicted_{cost}"] = getattr(finalist, cost)
             scores[f"measured_{cost}"] = getattr(finalist, f"measured_{cost}")
-        rows.append(
-            model.with_scores({k: value for k, value in scores.items() if value is not None and value == value})
-        )
+        known = {name: value for name, value in scores.items() if value is not None and not math.isnan(value)}
+        rows.append(model.with_scores(known))
     return rows
 
 
@@ -428,7 +420,7 @@ FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
     "architecture": architectures,
     "operator_shares": operator_shares,
     "training_curve": training_curve,
-    "operator_curves": supernet_curves,
+    "operator_curves": operator_curves,
     "health": health,
     "finalists": finalists,
 }
@@ -490,9 +482,7 @@ def number_cells(axes: Any, counts: np.ndarray, norm: LogNorm) -> None:
 
 def add_scale(figure: Figure, axes: Any, image: Any) -> None:
     scale = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.02)
-    scale.outline.set_visible(False)  # type: ignore[operator]
     scale.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     scale.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     scale.ax.yaxis.set_minor_locator(LogLocator(subs=()))
-    scale.ax.tick_params(colors=GREY, labelsize=9, length=0)
-    scale.set_label("images", color=INK, fontsize=10)
+    dress_scale(scale, "images")

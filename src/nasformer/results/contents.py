@@ -18,7 +18,6 @@ from nasformer.latency.finalists import LatencyResult
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
@@ -331,8 +330,3 @@ def read_limits(budget: Any, path: Path) -> Limits:
     counts = {name: parse_quantity(value) for name, value in ends.items() if value is not None}
     costs = dict.fromkeys(name[4:] for name in counts if name[:4] in ("min_", "max_"))
     return {cost: (counts.get(f"min_{cost}"), counts.get(f"max_{cost}")) for cost in costs}
-
-
-def budget_of(contents: RunContents) -> Budget:
-    """The budget that the search of a run kept."""
-    return Budget(**contents.settings.budget)

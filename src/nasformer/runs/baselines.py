@@ -222,6 +222,7 @@ def drop_path_rate(space: Space) -> float:
 def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[ModelResult]:
     """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together."""
     rate = drop_path_rate(run.space)
+    images = {name: run.train_settings[name] for name in ("data", "holdout", "train_images")}
     return [
         train_timm(
             name,
@@ -231,7 +232,7 @@ def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[ModelResult]:
             device=run.device,
             seed=run.options.seed,
             folder=RunFolder(run.folder.baselines / name),
-            settings={"data": run.options.data, "holdout": run.options.holdout, "drop_path_rate": rate},
+            settings={**images, "drop_path_rate": rate},
             drop_path_rate=rate,
         )
         for name in timm_names(asked)

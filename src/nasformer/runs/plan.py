@@ -268,20 +268,20 @@ def disk_needed(
 ) -> dict[str, int]:
     """Bytes by what is kept; `baselines` are their numbers of parameters.
 
-    While a checkpoint is written, the one before is still there. That of a finished training stays.
+    While a checkpoint is written, two before it are still there. One of a finished training stays.
     """
     weights = 4 * sum(tensor.numel() for tensor in Supernet(space).shared().values())
     moments = 2 if recipe.optimizer == "adamw" else 1
     copies = 1 + moments + bool(recipe.ema)
     largest = 4 * space.costs(space.root.largest())["params"]
     needed = {
-        "checkpoints": 2 * copies * weights,
+        "checkpoints": 3 * copies * weights,
         "supernet": weights,
         "model": round(largest),
         "journal": candidates * journal_line(space, example),
     }
     if baselines:
-        needed["baselines"] = 4 * copies * (sum(baselines) + max(baselines))
+        needed["baselines"] = 4 * copies * (sum(baselines) + 2 * max(baselines))
     free = shutil.disk_usage(existing(folder)).free
     return {**needed, "total": sum(needed.values()), "free": free}
 

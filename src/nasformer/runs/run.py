@@ -176,12 +176,13 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """What every stage's result depends on."""
-        split = {name: value for name, value in self.trained_split.items() if name != "seed"}
+        split = {name: value for name, value in training_images(self.options).items() if name != "seed"}
         return {**split, "model_options": dict(self.space.options)}
 
     @property
-    def trained_split(self) -> dict[str, Any]:
-        return training_images(self.options)
+    def train_settings(self) -> dict[str, Any]:
+        """The same for checkpoints, which compare only what is named: so training on all images is named too."""
+        return {**self.settings, "train_images": self.options.train_images}
 
     def train(self, recipe: Recipe, supernet: Supernet | None = None, **settings: Any) -> None:
         """The supernet, trained; a finished one is left as it is.
@@ -197,7 +198,7 @@ class Run:
             recipe,
             folder=self.folder.train,
             seed=self.options.seed,
-            settings=self.settings | settings,
+            settings=self.train_settings | settings,
             calibration_images=self.options.calibration_images,
         )
         if self.world.main:

@@ -246,7 +246,8 @@ def search_supernet(
     """
     batches = as_batches(data, Recipe(), seed, World(), supernet.device)
     evaluator = InheritedEvaluator(supernet, batches, precision, calibration_images, seed)
-    chosen = SearchOptions(strategy, objectives=list(objectives), options=dict(options or {}))
+    given = complete_options(find_strategy(strategy), options or {})
+    chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
     job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
     return job.search(chosen, Path(journal) if journal else None)
 
@@ -279,7 +280,8 @@ def search_training_free(
     >>> result.best.scores["dss"] == max(candidate.scores["dss"] for candidate in result.candidates)
     True
     """
-    chosen = SearchOptions(strategy, objectives=list(objectives), options=dict(options or {}))
+    given = complete_options(find_strategy(strategy), options or {})
+    chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
     job = ArchSearch(UntrainedEvaluator(scorer), budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
     return job.search(chosen, Path(journal) if journal else None)
 

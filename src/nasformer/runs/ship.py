@@ -16,9 +16,8 @@ from nasformer.utils.progress import say
 
 def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
     """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
-    origin = provenance(source)
-    facts = facts_in(source) | ({"provenance": origin} if origin else {})
-    return export_model(load_model(source), to, facts, formats)
+    model, origin = load_model(source), provenance(source)
+    return export_model(model, to, facts_in(source) | ({"provenance": origin} if origin else {}), formats)
 
 
 def ship(run: RunFolder) -> None:

@@ -89,7 +89,7 @@ def train_single(
         baseline: Models of timm to train alike, such as "timm:resnet18".
         weights: The fingerprint of those to start from.
     """
-    settings = {"space": run.space.name, **run.settings, "weights": weights}
+    settings = {"space": run.space.name, **run.train_settings, "weights": weights}
     seed = run.options.seed
     train_model(model, run.batches, recipe, folder=run.folder.train, seed=seed, settings=settings, label=name)
     references = train_baselines(run, baseline, recipe)

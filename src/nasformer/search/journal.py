@@ -115,24 +115,24 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
 
 
 def _settings(path: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    if header["journal"] != VERSION or "settings" not in header:
+    if header["journal"] != VERSION or not isinstance(header.get("settings"), dict):
         raise UserError(f"{path} is a journal of another version of nasformer; use another --out folder")
     return dict(header["settings"])
 
 
 def _check_settings(path: Path, header: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    before, now = dict(_flatten(_settings(path, header))), dict(_flatten(settings))
+    before, now = dict(flatten(_settings(path, header))), dict(flatten(settings))
     pairs = {key: (before.get(key, "not set"), now.get(key, "not set")) for key in {**before, **now}}
     changes = ", ".join(f"{key} was {old}, now {new}" for key, (old, new) in pairs.items() if old != new)
     if changes:
         raise UserError(f"{path} belongs to a search with other settings ({changes}); use another --out folder")
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings with nested ones named `outer.inner`."""
     for key, value in settings.items():
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -216,10 +216,12 @@ class Skeleton:
         self.names = [part.name for part in self.parts]
         self.device, self.rates = device, dict[float, Tensor]()
         self.drop_paths = [name for name, _ in layer.named_buffers() if name.endswith("drop_path.rate")]
-        self.layer = without_weights(layer)
-        self.forwards = {training: self.make_forward(training, compile_options) for training in (True, False)}
+        self.layer, self.compile_options = without_weights(layer), compile_options
+        self.forwards = dict[bool, Forward]()
 
     def __call__(self, x: Tensor, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
+        if training not in self.forwards:
+            self.forwards[training] = self.make_forward(training)
         rate = self.rate(drop_path) if self.drop_paths and training else None
         return self.forwards[training](x, weights, rate)
 
@@ -229,7 +231,7 @@ class Skeleton:
             self.rates[drop_path] = torch.tensor(drop_path, device=self.device)
         return self.rates[drop_path]
 
-    def make_forward(self, training: bool, compile_options: Mapping[str, Any] | None) -> Forward:
+    def make_forward(self, training: bool) -> Forward:
         """The forward pass in training or evaluation mode, perhaps compiled."""
         layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
 
@@ -240,11 +242,11 @@ class Skeleton:
             # No layer has tied weights, and looking for them takes a sixth of the time that Python takes.
             return functional_call(layer, tensors, (x,), tie_weights=False)
 
-        if compile_options is None:
+        if self.compile_options is None:
             return forward
         # The compiler keeps its graphs by code object and gives up after a few of them: one object per kind.
         forward.__code__ = forward.__code__.replace()
-        return torch.compile(forward, dynamic=False, **compile_options)
+        return torch.compile(forward, dynamic=False, **self.compile_options)
 
     def with_weights(self, weights: Sequence[Tensor], drop_path: float) -> nn.Module:
         """An ordinary layer with copies of its slices: several times faster than building and initialising one."""

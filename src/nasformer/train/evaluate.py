@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.images import Data
+from nasformer.data.loaders import Batches, BatchSource, Split
+from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
@@ -33,7 +35,7 @@ def autocast(device: torch.device, precision: str = "auto") -> AbstractContextMa
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    batches: BatchSource,
+    data: Data | BatchSource,
     split: Split = "test",
     *,
     arch: Arch | None = None,
@@ -45,7 +47,9 @@ def evaluate(
     Args:
         arch: Which arch to run, if the model is a supernet.
     """
-    sums, count = torch.zeros(3, device=next(model.parameters()).device), 0
+    device = next(model.parameters()).device
+    batches = Batches(data, AugmentOptions(), batch_size, device=device) if isinstance(data, Data) else data
+    sums, count = torch.zeros(3, device=device), 0
     for logits, labels in predictions(model, batches, split, arch=arch, batch_size=batch_size, precision=precision):
         hits = top_classes(logits) == labels[:, None]
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")

@@ -11,12 +11,12 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 INK, GREY, FAINT = "#1f2933", "#5f6b7a", "#e4e8ed"
 BLUE, ORANGE, GREEN, RED, SKY, PURPLE = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)  # Okabe and Ito's: safe for colour-blind readers
 BLUES = LinearSegmentedColormap.from_list("blues", ["#dcebf5", BLUE, "#00243d"])
-NICE = (1, 2, 5, 10)  # steps between ticks
 DPI = 150
 PALE = 0.4  # how much of itself a pale colour keeps
 _RC_LOCK = threading.Lock()  # the salt of the names in an SVG is a setting of the whole process
@@ -52,6 +52,18 @@ def dress(axes: Any, x: str = "", y: str = "") -> None:
     axes.tick_params(colors=GREY, labelsize=9, length=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#c3cad3")
+
+
+def dress_scale(scale: Any, label: str) -> None:
+    """Give the scale of colours beside a plot its label, and no box."""
+    scale.set_label(label, color=INK, fontsize=10)
+    scale.outline.set_visible(False)
+    scale.ax.tick_params(colors=GREY, labelsize=9, length=0)
+
+
+def nice_ticks(count: int, integer: bool = False) -> MaxNLocator:
+    """At most so many ticks and one more, at multiples of 1, 2 or 5 times a power of ten."""
+    return MaxNLocator(count, integer=integer, steps=(1, 2, 5, 10))
 
 
 def legend_below(figure: Figure, panels: Iterable[Any]) -> None:

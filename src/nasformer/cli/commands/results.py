@@ -13,6 +13,7 @@ from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
+    from nasformer.report.patterns import Patterns
     from nasformer.results.diagnosis import Diagnosis
 
 NAME_ROOM = 12  # letters for the names of runs in a table, at least
@@ -146,7 +147,7 @@ def fit_columns(columns: dict[str, list[str]]) -> tuple[dict[str, list[str]], li
 
 
 def patterns(options: PatternsCommand, as_json: bool) -> None:
-    from nasformer.report.patterns import find_patterns, print_patterns, read_winners, write_patterns
+    from nasformer.report.patterns import find_patterns, read_winners, write_patterns
     from nasformer.results.folder import check_output
 
     out = check_output(options.out, "patterns.json") if options.out else None
@@ -155,3 +156,22 @@ def patterns(options: PatternsCommand, as_json: bool) -> None:
     if out:
         write_patterns(found, out, options.runs)
     print_json(found.to_dict()) if as_json else print_patterns(found)
+
+
+def print_patterns(found: Patterns) -> None:
+    """A table by stage, winners beside random archs, and a sentence for each verdict."""
+    from rich import box
+
+    from nasformer.report.patterns import rows
+
+    title, caption = f"{found.title}, budget: {found.budget}", f"in brackets those of {found.draws} random archs"
+    style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
+    cells = [(name, *row) for name, row in rows(found)]
+    print_table(title, ("", *found.together), cells, caption=f"shares and means; {caption}", **style)
+    for verdict in found.verdicts:
+        print(verdict.sentence)
+    if found.repaired:
+        print(
+            f"the budget is narrow: {found.repaired} of {found.draws} random archs were led into it step by step, so "
+            "they are not quite a fair sample"
+        )

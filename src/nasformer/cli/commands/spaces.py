@@ -114,10 +114,9 @@ def example_expression(space: Space) -> str:
 
 
 def cost(options: CostCommand, as_json: bool) -> None:
-
+    space = options.chosen_space()
     if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
-    space = options.chosen_space()
     costs = space.costs(space.arch(options.arch))
     if as_json:
         return print_json(costs)

@@ -1,4 +1,4 @@
-"""What stands beside the winner of a run: random search, and models of timm trained alike."""
+"""Baselines of a run: random search, models of timm that fit the budget, and models of timm trained alike."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import timm
-from nasformer.report.contents import read_run
 
 from nasformer.cli.main import main
 from nasformer.errors import UserError
+from nasformer.families.registry import get_space
 from nasformer.report.page import write_report
-from nasformer.runs.baselines import best_of_start, names_of
+from nasformer.results.contents import read_run
+from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_names, timm_table
+from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
+from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate, Problem
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
@@ -23,6 +26,7 @@ from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
 from small_run import SETTINGS, contents, refused, words
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
 SMALL = "test_resnet"  # 0.4 M parameters
 needs_small = pytest.mark.skipif(not timm.is_model(SMALL), reason=f"this timm has no {SMALL}")
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
@@ -106,13 +110,60 @@ def test_a_search_without_training_has_them_too(tmp_path: Path) -> None:
     assert "--baseline timm:NAME" in (out / "report.html").read_text()
 
 
+# The models of timm that fit a budget, against timm itself
+
+
+def fitting(budget: Budget, params: float, img_size: int = 224, classes: int = 1000, **most: int) -> list[ModelResult]:
+    return fitting_timm_models(budget, params, get_space("s3", img_size=img_size, num_classes=classes), **most)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_100"])
+def test_the_table_is_what_timm_has(name: str) -> None:
+    row = timm_table()["models"][name]
+    counts = count(build_timm(name, 224, 3, 1000, device="meta"), 224, 3)
+    assert counts == {"params": row["params"], "macs": row["macs"]}
+    (model,) = [model for model in fitting(Budget(), 0, classes=10, most=1000) if model.name == name]
+    assert model["params"] == count(build_timm(name, 224, 3, 10, device="meta"), 224, 3)["params"]
+
+
+def test_costs_that_papers_report() -> None:
+    models = timm_table()["models"]
+    assert models["resnet50"]["params"] == 25_557_032
+    assert models["resnet50"]["macs"] == pytest.approx(4.1e9, rel=0.01)
+    assert models["deit_tiny_patch16_224"]["macs"] == pytest.approx(1.26e9, rel=0.01)
+    assert len(models) >= 60
+
+
+def test_only_what_fits_and_the_nearest_first() -> None:
+    budget = Budget(min_params=4_000_000, max_params=8_000_000, max_macs=1_300_000_000)
+    models = fitting(budget, 5_700_000)
+    assert len(models) > 5
+    assert all(budget.fits(model.scores) for model in models)
+    distances = [abs(model["params"] - 5_700_000) for model in models]
+    assert distances == sorted(distances)
+    assert {model.name for model in fitting(Budget(), 0, most=1000)} == set(timm_table()["models"])
+    assert fitting(Budget(max_params=1000), 1000) == []
+
+
+def test_smaller_images_cost_less_by_their_area() -> None:
+    large, small = (fitting(Budget(), 11_000_000, size, most=1)[0] for size in (224, 112))
+    assert small["macs"] == round(large["macs"] / 4)
+
+
+def test_limits_that_are_not_known_of_timm_models_are_ignored() -> None:
+    assert fitting(Budget(max_params=6_000_000, max_latency_ms=5.0), 5_000_000)
+
+
+# Models of timm trained by the recipe of a run
+
+
 def test_names_of_baselines() -> None:
-    assert names_of("") == []
-    assert names_of("timm:resnet18,timm:resnet18") == ["resnet18"]
+    assert timm_names("") == []
+    assert timm_names("timm:resnet18,timm:resnet18") == ["resnet18"]
     with pytest.raises(UserError, match=r"write timm:NAME"):
-        names_of("resnet18")
+        timm_names("resnet18")
     with pytest.raises(UserError, match=r"timm has no model 'resnet18x'; the nearest names are .*resnet18"):
-        names_of("timm:resnet18x")
+        timm_names("timm:resnet18x")
 
 
 def retraining(folder: Path, *more: str, epochs: int = 1) -> list[str]:

@@ -1,0 +1,130 @@
+"""Pages of the documentation: their commands and Python blocks, found, parsed and run.
+
+`python tests/pages.py PAGE` runs a tutorial from top to bottom in the current folder, with smaller numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nasformer.cli.main import find_command, main, make_parser, split_imports
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/plugin/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *TUTORIALS,
+]
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+
+QUICK = "--train.epochs 1 --export false"
+SMALL = "--space autoformer-micro --img-size 16 --patch-size 4"
+SHORTER = {
+    "README": {
+        "epochs=40": "epochs=1",
+        "supernet, data, budget=": "supernet, data, options={'population': 4, 'generations': 2}, budget=",
+    },
+    "first-search": {
+        "plan --config digits": "plan --config digits --steps 1 --draws 100",
+        "run --config digits": "run --config digits --export false --search.population 4 --search.generations 2",
+        "search --config digits": "search --config digits --search.population 4 --search.generations 2",
+        "retrain runs/smaller": "retrain runs/smaller --export false",
+        "--train.epochs 60": "--train.epochs 1",
+    },
+    "photos": {
+        "plan --config photos-small": f"plan --config photos-small {SMALL} --steps 1 --draws 100",
+        "--space autoformer-tiny --img-size 64": f"{SMALL} --num-classes 2 --nets 3 --holdout 3 --rounds 2",
+        "run --config photos-small": f"run --config photos-small {SMALL} {QUICK} --search.population 4",
+        "--max-latency 20ms": "--max-latency 1s --latency-profile $PROFILE",
+        "finetune runs/photos --config photos-small": f"finetune runs/photos --config photos-small {QUICK}",
+        "--img-size 96": "--img-size 24",
+    },
+    "extend": {"run --config digits": f"run --config digits {QUICK}"},
+}
+"""What is replaced in a page before it runs in a test, so that it takes seconds."""
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """The code blocks of a page: language and text."""
+    yield from re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def typed(block: str) -> list[str]:
+    """The command lines in a block, each after a dollar sign, without their comments."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [re.sub(r"\s#.*", "", line[2:]) for line in lines if line.startswith("$ ")]
+
+
+def commands_on(page: Path) -> list[str]:
+    """Command lines of ours on a page: typed in a block, or in the middle of a sentence."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for language, block in blocks(page) if language == "console" for line in typed(block)]
+    quoted = [line.replace("\n", " ") for line in re.findall(r"`(nasformer [a-z]+[^`]*)`", text)]
+    return [line for line in lines if line.startswith("nasformer ")] + quoted
+
+
+def recipe_commands(recipe: Path) -> list[str]:
+    """Command lines of ours in the comments of a recipe; under torchrun they are the same."""
+    text = re.sub(r"\\\n#", " ", recipe.read_text(encoding="utf-8"))
+    lines = re.findall(r"^#   (?:torchrun .* -m nasformer\.cli|nasformer) (.*)$", text, re.MULTILINE)
+    return [f"nasformer {line}" for line in lines]
+
+
+def parse(words: Sequence[str]) -> tuple[str, Any]:
+    """The command and its options; raises what the user would be told."""
+    name, *rest = split_imports(words)[1]
+    return name, make_parser(find_command(name)).parse(rest).options
+
+
+def shortened(page: Path) -> list[tuple[str, str]]:
+    """The blocks of a page with smaller numbers. Each replacement must be of use, so that none is left behind."""
+    changes = SHORTER.get(page.stem, {})
+    text = page.read_text(encoding="utf-8")
+    assert all(old in text for old in changes), f"SHORTER has texts that {page.name} has not"
+    shorter = []
+    for language, block in blocks(page):
+        for old, new in changes.items():
+            block = block.replace(old, new)
+        shorter.append((language, block))
+    return shorter
+
+
+def run_page(page: Path) -> None:
+    """Runs the commands and the Python of a page in the current folder.
+
+    A Python block that begins with the name of a file is written into that file, ahead of all else.
+    """
+    namespace: dict[str, Any] = {}
+    steps = shortened(page)
+    for language, block in steps:
+        if named := file_of(language, block):
+            with open(named, "a", encoding="utf-8") as file:
+                file.write(block + "\n\n")
+    for language, block in steps:
+        if language == "console":
+            for line in typed(block):
+                run_line(line)
+        elif language == "python" and not file_of(language, block):
+            exec(compile(block, str(page), "exec"), namespace)
+
+
+def file_of(language: str, block: str) -> str | None:
+    found = re.match(r"# (\w+\.py)\n", block)
+    return found[1] if language == "python" and found else None
+
+
+def run_line(line: str) -> None:
+    profile = next(iter(Path("profiles").glob("*.json")), "") if "$PROFILE" in line else ""
+    program, *words = shlex.split(line.replace("$PROFILE", str(profile)))
+    if program == "nasformer":
+        assert main(words) == 0, line
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))
