@@ -4,8 +4,8 @@ python benchmarks/pretrained_cut.py --net timm:deit_tiny_patch16_224:weights.saf
     --seeds 3 --budgets 75 58 50 35 --jobs 14 --out cut.json
 
 For each seed: the full net is fine-tuned, sorted, made a supernet and searched for each budget, on the held-out images
-of the .npz. Then every arch is cut out of the full net and trained by it. Trainings are processes of their own, `--jobs`
-of them at a time. Test images are seen once, by each finished net (`--split holdout` to choose settings).
+of the .npz. Then every arch is cut out of the full net and trained by it. Trainings are processes of their own,
+`--jobs` of them at a time. Test images are seen once, by each finished net (`--split holdout` to choose settings).
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def main() -> None:
     for (seed, job), result in zip(tasks, done, strict=True):
         contents[seed]["jobs"][job] |= result
     summary = table(contents, args.split)
-    save_record("pretrained_cut", {**vars(args), "settings": settings}, {"summary": summary, "runs": contents}, args.out)
+    save_record(
+        "pretrained_cut", {**vars(args), "settings": settings}, {"summary": summary, "runs": contents}, args.out
+    )
     return None
 
 
@@ -217,7 +219,9 @@ def table(contents: list[dict[str, Any]], split: str) -> dict[str, Any]:
     for content in contents:
         for name, job in content["jobs"].items():
             if split in job:
-                rows.setdefault(name.split(" random")[0] + (" random" if "random" in name else ""), []).append(job[split])
+                rows.setdefault(name.split(" random")[0] + (" random" if "random" in name else ""), []).append(
+                    job[split]
+                )
     summary = {}
     for name, values in rows.items():
         spread = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -26,6 +26,7 @@ from nasformer.utils.files import read_json, read_tensors, save_tensors, write_j
 from nasformer.utils.schema import from_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+SUPERNET_CONFIG = "supernet.json"
 EXTRACT_AGAIN = "restore it or extract the model again"
 TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label_names", "pretrained_cfg")
 OUR_KEYS = ("family", "arch", "options", "nasformer")

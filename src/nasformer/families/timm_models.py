@@ -18,13 +18,13 @@ from torch import nn
 
 from nasformer.errors import UserError
 from nasformer.families.base import SUPPORTED, Backbone, options_from_json
+from nasformer.families.pretrained import with_values
 from nasformer.families.registry import get_space, list_families, list_spaces
 from nasformer.families.space import Space, read_arch
 from nasformer.families.storage import pretrained_config
 from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
-from nasformer.space.dimensions import dimensions
 from nasformer.space.struct import Struct
 
 
@@ -163,5 +163,4 @@ def space_of(model: nn.Module) -> Space:
     family, root, options = declare_timm(model, name)
     named = [timm_space(name)] if timm.is_model(name) else []
     bases = [space for space in (*named, *list_spaces().values()) if space.model is family]
-    choices = {name: choice.values for name, choice in dimensions(root).items()}
-    return bases[0].with_choices(choices).with_options(**options)
+    return with_values(bases[0], root, options)

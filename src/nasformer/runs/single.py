@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
@@ -23,7 +20,6 @@ from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import build_from, fingerprint, fresh_model, load_model
-from nasformer.layers.stem import to_2tuple
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines

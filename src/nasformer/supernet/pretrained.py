@@ -1,8 +1,6 @@
-"""Pretrained nets as supernets: models of timm, models and supernets of ours, by what users type behind `--from`.
+"""Pretrained nets as supernets: the weights of what users name behind `--from` (see `families/pretrained.py`).
 
-timm:NAME            a model of timm, with the weights that timm has of it
-timm:NAME:FILE       the same with weights in a local .safetensors or .pth file
-FOLDER               a run, a supernet, or a model that this library trained
+timm:NAME has the weights that timm has of it, timm:NAME:FILE those of a local .safetensors or .pth file.
 """
 
 from __future__ import annotations
@@ -16,11 +14,10 @@ from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
+from nasformer.families.pretrained import model_folder, space_of_model, supernet_folder
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import facts_in, load_model
-from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
+from nasformer.families.storage import SUPERNET_CONFIG, build_from, facts_in, load_model
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json, read_tensors
@@ -43,60 +40,17 @@ class Pretrained:
     supernet: Supernet | None = None
 
 
-def source_space(source: str) -> Space:
-    """The space of what can be cut out of a source; no weights are read."""
-    if source.startswith("timm:"):
-        return get_space(":".join(source.split(":")[:2]))
-    path = supernet_folder(Path(source))
-    if path is not None:
-        config = read_json(path / SUPERNET_CONFIG)
-        return get_space(str(config.get("space")))
-    return find_pretrained(source).space
-
-
 def find_pretrained(source: str) -> Pretrained:
     """The weights that a source names, with their space."""
     if source.startswith("timm:"):
         return from_timm(source)
-    folder = Path(source)
-    path = supernet_folder(folder)
-    if path is not None:
+    if (path := supernet_folder(Path(source))) is not None:
         supernet = load_supernet(path)
         model = supernet.extract(supernet.space.root.largest())
         return Pretrained(supernet.space, model, read_json(path / SUPERNET_CONFIG), supernet)
-    folder = folder / "model" if (folder / "model" / MODEL_CONFIG).exists() else folder
-    if not (folder / MODEL_CONFIG).exists():
-        raise UserError(f"--from {source}: expected timm:NAME, timm:NAME:FILE, or the folder of a run or a model")
+    folder = model_folder(source)
     model = load_model(folder)
-    return Pretrained(space_of_model(model, folder), model, facts_in(folder))
-
-
-def supernet_folder(path: Path) -> Path | None:
-    """The folder of a supernet, which may be in a run folder; None where there is none."""
-    return next((folder for folder in (path / "supernet", path) if (folder / SUPERNET_CONFIG).exists()), None)
-
-
-def space_of_model(model: Backbone, folder: Path) -> Space:
-    """What can be cut out of a model of ours: of a ViT whose blocks are all alike."""
-    from nasformer.families.vit import ViT, declare
-
-    blocks = set(model.arch.blocks) if isinstance(model, ViT) else set()
-    if len(blocks) != 1:
-        raise UserError(
-            f"--from {folder}: only a ViT whose blocks are all alike can be cut; start from the run whose supernet it "
-            "comes from, from a model of timm, or train it as it is: nasformer finetune"
-        )
-    (block,) = blocks
-    root = declare((model.arch.embed_dim,), block.num_heads, block.hidden_dim, len(model.arch.blocks))
-    return named_space(get_space("vit-micro"), root, model.options)
-
-
-def named_space(base: Space, root: Any, options: Mapping[str, Any]) -> Space:
-    """A space of a base's form with other values, under the expression that rebuilds it."""
-    from nasformer.space.dimensions import dimensions
-
-    choices = {name: choice.values for name, choice in dimensions(root).items()}
-    return base.with_choices(choices).with_options(**options)
+    return Pretrained(space_of_model(model), model, facts_in(folder))
 
 
 def from_timm(source: str) -> Pretrained:
@@ -112,7 +66,9 @@ def from_timm(source: str) -> Pretrained:
     for key, weight in expected.items():
         if key not in renamed or renamed[key].shape != weight.shape:
             found = f"has the shape {list(renamed[key].shape)}" if key in renamed else "is missing"
-            raise UserError(f"--from {source}: {key} {found}, expected {list(weight.shape)}; are these weights of {name}?")
+            raise UserError(
+                f"--from {source}: {key} {found}, expected {list(weight.shape)}; are these weights of {name}?"
+            )
     model.load_state_dict({key: renamed[key] for key in expected})
     return Pretrained(space, model.eval(), timm_facts(name))
 
@@ -154,11 +110,10 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     >>> supernet_of(vit)
     Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 949,642 shared parameters, cpu)
     """
-    from nasformer.families.storage import build_from
     from nasformer.families.timm_models import space_of
 
     if isinstance(model, Backbone):
-        space, state = space_of_model(model, Path(model.family)), dict(model.state_dict())
+        space, state = space_of_model(model), dict(model.state_dict())
     else:
         space = space_of(model)
         state = space.model.from_timm(model.state_dict())

@@ -17,6 +17,7 @@ from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
 from nasformer.families.space import Space
+from nasformer.families.storage import SUPERNET_CONFIG
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import corners
 from nasformer.space.nodes import Choice
@@ -24,7 +25,7 @@ from nasformer.space.struct import Struct
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 
-WEIGHTS, CONFIG = "supernet.safetensors", "supernet.json"
+WEIGHTS, CONFIG = "supernet.safetensors", SUPERNET_CONFIG
 
 
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
