@@ -185,11 +185,15 @@ def test_an_arch_too_large_for_the_supernet(capsys: Any, finished: Path, tmp_pat
 
 @pytest.mark.usefixtures("without_pictures")
 def test_a_run_folder_in_use(capsys: Any, run: Path) -> None:
+    draft = run / "train" / ".log.jsonl.999999999.tmp"  # of a process that is no more
+    draft.write_text("")
     with kill.holding(run / ".lock"):
         for command in ("train", "search", "run"):
             message = refused(capsys, words(command, run))
             assert f"{run} is in use by another process; wait for it or use another --out" in message
+    assert draft.exists()  # only who holds the lock may clear up
     assert main(words("run", run)) == 0
+    assert not draft.exists()
 
 
 def test_a_path_that_cannot_be(capsys: Any, tmp_path: Path, finished: Path) -> None:

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tiny
 from nasformer.cli.main import main
+from nasformer.errors import UserError
+from nasformer.proxies.scoring import Scorer
+from nasformer.runs.search import search_supernet, search_training_free
 from small_run import contents, refused, words
+
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 @pytest.mark.parametrize(
@@ -42,11 +48,33 @@ def test_data_that_the_supernet_does_not_know_is_refused(
     assert f"is for {told}, but {path} has" in refused(capsys, ["evaluate", str(run / "model"), "--data", str(path)])
 
 
+def test_training_on_other_images_is_refused(run: Path, tmp_path: Path, capsys: Any) -> None:
+    def last_line(argv: list[str]) -> str:  # how many images there are to train on is said before
+        assert main(argv) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    few = tmp_path / "few"
+    assert "trained with train_images = None, not 300; go on" in last_line(words("train", run, train_images=300))
+    assert main(words("train", few, train_images=300)) == 0
+    assert "trained with train_images = 300, not None; go on" in last_line(words("train", few))
+    assert main(words("search", few, train_images=300)) == 0
+    message = last_line(words("search", few, train_images=200))
+    assert "belongs to a search with other settings (train_images was 300, now 200)" in message
+
+
 def test_a_journal_of_another_supernet_is_refused(run: Path, tmp_path: Path, capsys: Any) -> None:
     other = tmp_path / "other"
     assert main(words("train", other, train={"epochs": 1})) == 0
     argv = [*words("search", run), "--supernet", str(other / "supernet")]
     assert "belongs to a search with other settings (supernet was " in refused(capsys, argv)
+
+
+def test_misspelt_options_of_a_strategy_are_refused() -> None:
+    scorer = Scorer(tiny.SPACE, "params")
+    with pytest.raises(UserError, match="RandomSearch has no option 'evalations', did you mean 'evaluations'"):
+        search_training_free(scorer, options={"evalations": 3})
+    with pytest.raises(UserError, match="Evolution has no option 'populaton', did you mean 'population'"):
+        search_supernet(tiny.supernet(), tiny.DATA, options={"populaton": 3})
 
 
 @pytest.mark.parametrize(

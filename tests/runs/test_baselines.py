@@ -177,7 +177,8 @@ def retraining(folder: Path, *more: str, epochs: int = 1) -> list[str]:
 @needs_small
 def test_a_timm_model_is_trained_beside_a_retraining(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     folder = tmp_path / "run"
-    assert main(retraining(folder, "--baseline", f"timm:{SMALL}")) == 0
+    asked = retraining(folder, "--baseline", f"timm:{SMALL}", "--train-images", "500")
+    assert main(asked) == 0
     assert f"timm:{SMALL}: 373K parameters" in capsys.readouterr().out
     (row,) = read_json(folder / "result.json")["references"]
     assert row["name"] == f"timm:{SMALL}"
@@ -185,11 +186,13 @@ def test_a_timm_model_is_trained_beside_a_retraining(tmp_path: Path, capsys: Any
     assert 0 < row["test_accuracy"] < 1
     ours, theirs = ((folder / name / "log.jsonl").read_text() for name in ("train", f"baselines/{SMALL}"))
     assert json.loads(ours.splitlines()[-1])["step"] == json.loads(theirs.splitlines()[-1])["step"]
+    trained_on = [read_json(path) for path in folder.glob("*/**/settings.json")]
+    assert [settings["train_images"] for settings in trained_on] == [500, 500]  # the model and the baseline
     assert f"timm:{SMALL}" in (folder / "report.html").read_text()
 
     before = contents(folder)
     monkeypatch.setattr(Trainer, "step", None)  # nothing is trained again
-    assert main(retraining(folder, "--baseline", f"timm:{SMALL}")) == 0
+    assert main(asked) == 0
     assert contents(folder) == before
     assert write_report(folder).read_bytes() == before["report.html"]
 

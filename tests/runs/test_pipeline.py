@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
-from small_run import SETTINGS, contents, words
+from small_run import SETTINGS, contents, output, words
 
 ASKED = {"config.json", "report.html"}  # these say what was asked, which differs between one command and two
 
@@ -55,7 +56,7 @@ def test_the_config_says_what_was_asked(finished: Path) -> None:
     assert config["budget"] == {"max_params": "120K"}
     assert config["train"]["lr"] == 3e-3
     assert config["train"]["augment"]["crop"] == "none"
-    assert config["search"] == {"strategy": "evolution", "baseline": "none", "objectives": [], **SETTINGS["search"]}
+    assert {"strategy": "evolution", "baseline": "none", **SETTINGS["search"]}.items() <= config["search"].items()
     assert config["versions"]["torch"] == version("torch")
 
 
@@ -99,6 +100,28 @@ def test_no_single_step_beats_the_extremes(budget: Budget) -> None:
         assert all(sign * space.cost(arch).params >= sign * price for arch in steps)
     assert found == references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=0)
     assert found["random"] != references(tiny.MICRO.root, tiny.MICRO.costs, budget, seed=1)["random"]
+
+
+def test_several_random_references_are_different_archs_in_the_budget() -> None:
+    budget = Budget(max_params=150_000)
+    found = references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=0, random=4)
+    assert list(found) == ["random", "random 2", "random 3", "random 4", "smallest", "largest"]
+    assert len({found[name] for name in found if name.startswith("random")}) == 4
+    assert all(budget.fits(tiny.SPACE.costs(arch)) for arch in found.values())
+    assert found.items() >= references(tiny.SPACE.root, tiny.SPACE.costs, budget, seed=0).items()
+
+
+def test_several_random_references_are_shown_as_their_mean(finished: Path, tmp_path: Path, capsys: Any) -> None:
+    argv = words("search", tmp_path / "search", search={**SETTINGS["search"], "random_references": 3})
+    said = output(capsys, *argv, "--supernet", finished / "supernet")
+    rows = {row["name"]: row for row in read_json(tmp_path / "search" / "result.json")["references"]}
+    accuracies = [rows[name]["test_accuracy"] for name in ("random", "random 2", "random 3")]
+    mean, error = fmean(accuracies), stdev(accuracies) / 3**0.5
+    assert "mean of 3 random" in said
+    assert "random 2" not in said
+    assert f"{mean:.2%} ± {error:.2%}" in said
+    gain = 100 * (read_json(tmp_path / "search" / "result.json")["winner"]["test_accuracy"] - mean)
+    assert f"the winner is {gain:+.1f} points above the mean of 3 random architectures" in said
 
 
 def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finished: Path, monkeypatch: Any) -> None:

@@ -143,3 +143,9 @@ def test_limits_are_read_with_their_units() -> None:
 def test_options_need_no_torch() -> None:
     code = "import nasformer.search.options, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("count", [0, 201, 1.5])
+def test_random_references_are_a_number_of_archs(count: Any) -> None:
+    with pytest.raises(UserError, match="random_references"):
+        SearchOptions(random_references=count)

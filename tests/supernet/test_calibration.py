@@ -28,7 +28,7 @@ from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Skeleton, Supernet
 from nasformer.train.checkpoint import operator_archs
-from nasformer.train.evaluate import KEPT, SubnetEvaluator, evaluate
+from nasformer.train.evaluate import SubnetEvaluator, evaluate
 from nasformer.train.log import read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.optim import MovingAverage
@@ -166,11 +166,11 @@ def test_moving_average_includes_statistics() -> None:
 
 
 def test_a_killed_training_ends_with_the_same_statistics(tmp_path: Path) -> None:
-    recipe = tiny.recipe(epochs=1, ema=0.9, freeze="slices")
+    recipe = tiny.recipe(iterations=4, batch_size=64, ema=0.9, freeze="slices")
     straight, resumed = Supernet(SPACE), Supernet(SPACE)
     train_supernet(straight, tiny.Watched(recipe), recipe, quiet=True)
     with pytest.raises(tiny.Interrupted):
-        train_supernet(Supernet(SPACE), tiny.Watched(recipe, fail_at=5), recipe, folder=tmp_path, quiet=True)
+        train_supernet(Supernet(SPACE), tiny.Watched(recipe, fail_at=3), recipe, folder=tmp_path, quiet=True)
     train_supernet(resumed, tiny.Watched(recipe), recipe, folder=tmp_path, quiet=True)
     tiny.assert_same(resumed, straight)
 
@@ -241,7 +241,8 @@ def test_recalibration_leaves_the_mode_alone() -> None:
     assert batches.asked == [50]  # without batch norm no image is looked at
 
 
-def test_a_search_judges_with_recalibrated_statistics_and_keeps_them() -> None:
+def test_a_search_judges_with_recalibrated_statistics_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nasformer.train.evaluate.KEPT", 2)
     found, batches = supernet(), Counted()
     judge = SubnetEvaluator(found, batches, images=300)
     model = recalibrated(found, ARCH, batches, images=300)
@@ -250,7 +251,7 @@ def test_a_search_judges_with_recalibrated_statistics_and_keeps_them() -> None:
     assert judge(ARCH) == {"accuracy": scores["accuracy"], "loss": scores["loss"]}
     assert judge(ARCH) == judge(Arch.from_dict(ARCH.to_dict()))
     assert batches.asked == [300, 300]
-    for seed in range(KEPT + 4):
+    for seed in range(3):
         judge(SPACE.sample(seed))
     known = len(batches.asked)
     judge(ARCH)
@@ -291,10 +292,12 @@ def test_without_batch_norm_nothing_is_recalibrated() -> None:
 # The commands
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_every_command_takes_the_number_of_images_and_the_shipped_model_is_recalibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_space(monkeypatch)
+    monkeypatch.setattr("nasformer.supernet.health.RANDOM_SUBNETS", 2)
     asked: list[int] = []
     real = Batches.calibration
 

@@ -60,6 +60,7 @@ def test_check_up_depends_on_the_seed() -> None:
 def test_the_fixed_subnets_of_every_family_have_depth_and_width(name: str) -> None:
     space = get_space(name)
     archs = fixed_subnets(space, seed=3)
+    assert list(archs) == ["smallest", "middle", "largest", *(f"random {number}" for number in range(10))]
     assert archs == fixed_subnets(space, seed=3)
     assert archs["random 0"] != fixed_subnets(space, seed=4)["random 0"]
     params = {name: space.cost(arch).params for name, arch in archs.items()}

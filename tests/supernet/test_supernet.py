@@ -191,7 +191,7 @@ def test_no_weight_decay_names_shared_weights() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_deep_copy(compiled: bool) -> None:
-    supernet = toy_supernet()
+    supernet = randomise(Supernet(alternatives_space())).eval()
     if compiled:
         supernet.compile(backend="eager")
     x, arch = images(supernet.space), supernet.space.root.smallest()

@@ -15,7 +15,7 @@ from nasformer.cli.main import main
 
 # With SGD, since AdamW makes full steps out of gradients that are zero but for rounding, as those of key biases.
 CONFIG = """
-space: autoformer-micro
+space: autoformer-micro[embed_dim=16,24,32;blocks.depth=1,2;blocks.num_heads=1,2]
 patch_size: 4
 export: false
 model: {drop_path_rate: 0.0}
@@ -48,6 +48,7 @@ def assert_close(one: Path, two: Path) -> None:
         torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
     summary = processes.in_two_processes([*words(tmp_path), str(tmp_path / "two")], tmp_path)
     assert main([*words(tmp_path), str(tmp_path / "one")]) == 0
@@ -60,7 +61,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_retrain_the_model_that_one_does(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG.partition("search:")[0])
-    arch = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
+    arch = '{"embed_dim": 24, "depth": 2, "num_heads": [1, 2], "mlp_ratio": [2, 3]}'
     command = ["retrain", "--config", str(tmp_path / "config.yaml"), "--arch", arch, "--holdout", "0", "--out"]
     summary = processes.in_two_processes([*command, str(tmp_path / "two")], tmp_path)
     assert main([*command, str(tmp_path / "one")]) == 0

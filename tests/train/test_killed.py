@@ -13,10 +13,10 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 
 CONFIG = """
-space: autoformer-micro
+space: autoformer-micro[embed_dim=16,24,32;blocks.depth=1,2;blocks.num_heads=1,2]
 patch_size: 4
 holdout: 0.2
-max_params: 150K
+max_params: 20K
 export: false
 model: {drop_path_rate: 0.2}
 train: {epochs: EPOCHS, batch_size: 64, ema: 0.9, log_epochs: 0.2, checkpoint_seconds: 0.1, augment: {mixup: 0.5}}
@@ -72,6 +72,7 @@ def disturb(folder: Path, stages: list[str], seed: int, epochs: int, generations
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_killed_twice_ends_as_if_undisturbed(tmp_path: Path) -> None:
     disturb(tmp_path, ["train", "search"], seed=0, epochs=2, generations=2)
 

@@ -40,7 +40,7 @@ class RunResult:
         space: The name of the space.
         data: The images, as they were named; None for a search without data.
         winner: The model that the run is about.
-        references: What it has to beat: a random arch, the smallest and largest in the budget, baselines.
+        references: What it has to beat: random archs, the smallest and largest in the budget, baselines.
         budget: The limits in words.
         proxies: The scores of a search without training.
         candidates: How many architectures a search without training judged.
@@ -84,6 +84,11 @@ class RunResult:
     def shipped(self) -> ModelResult:
         """The model that the run ships."""
         return self.finished or self.winner
+
+    @property
+    def random(self) -> list[ModelResult]:
+        """The random archs among the references: `random`, `random 2`, ..."""
+        return [model for model in self.references if model.name.split(" ")[0] == "random"]
 
     @property
     def arch(self) -> Arch:

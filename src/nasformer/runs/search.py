@@ -200,13 +200,14 @@ class ArchSearch:
         return best_of_start(self.problem(), found.candidates)
 
     def summarise(self, found: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
-        """The winner beside a random arch, the smallest and the largest in the budget, and further baselines.
+        """The winner beside random archs, the smallest and the largest in the budget, and further baselines.
 
         Args:
             trained: Models that were trained on their own.
         """
         chosen = choose_winner(self.profile, self.space, found, self.budget, self.folder.path if self.folder else None)
-        rivals = references(self.space.root, self.space.costs, self.budget, self.seed) | self.rival(found)
+        drawn = self.options.random_references
+        rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(found)
         costs = self.space.costs(chosen.arch)
         return RunResult(
             space=self.space.name,

@@ -58,15 +58,20 @@ class Budget:
         return ", ".join(parts) or "no limit"
 
 
-DRAWS = 200  # random archs: the first is a reference, all are starts of the walks to the smallest and largest
+DRAWS = 200  # random archs: the first are references, all are starts of the walks to the smallest and largest
 
 
-def references(node: Node, costs: Costs, budget: Budget, seed: int = 0) -> dict[str, Arch]:
-    """A random arch, and the smallest and largest in the budget, by their number of parameters."""
+def references(node: Node, costs: Costs, budget: Budget, seed: int = 0, random: int = 1) -> dict[str, Arch]:
+    """Random archs in the budget, and the smallest and largest, by their number of parameters.
+
+    Args:
+        random: How many random archs, all different: `random`, `random 2`, ... A small space may have fewer.
+    """
     windows = budget.windows()
     drawn = [sample_feasible(node, Random(f"{seed} reference {k}"), costs, windows) for k in range(DRAWS)]
     ends = {name: _extreme(node, costs, budget, drawn, sign) for name, sign in (("smallest", 1), ("largest", -1))}
-    return {"random": drawn[0], **ends}
+    different = list(dict.fromkeys(drawn))[:random]
+    return {f"random {k}" if k > 1 else "random": arch for k, arch in enumerate(different, 1)} | ends
 
 
 def _extreme(node: Node, costs: Costs, budget: Budget, drawn: list[Arch], sign: int) -> Arch:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
 from typing import Any
 
 from nasformer.search.problem import plain_scores
@@ -55,3 +56,26 @@ def is_number(name: str, value: Any) -> bool:
     if name in ("params", "macs") or "accuracy" in name:
         raise ValueError(f"{name} is {value!r}, expected a number")
     return False
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """The mean of a score over models, and the standard error of that mean (NaN for fewer than two models).
+
+    >>> models = [ModelResult("random", scores={"accuracy": value}) for value in (0.75, 0.5, 0.25)]
+    >>> found = MeanScore.of(models, "accuracy")
+    >>> found.mean, round(found.error, 3), found.count
+    (0.5, 0.144, 3)
+    """
+
+    mean: float
+    error: float
+    count: int
+
+    @classmethod
+    def of(cls, models: Sequence[ModelResult], score: str) -> MeanScore:
+        """Over the models that have the score."""
+        values = [value for model in models if math.isfinite(value := model.get(score))]
+        count = len(values)
+        error = stdev(values) / math.sqrt(count) if count > 1 else math.nan
+        return cls(fmean(values) if values else math.nan, error, count)

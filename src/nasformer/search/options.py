@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
+from nasformer.search.budget import DRAWS, Budget
 from nasformer.search.strategies.registry import (
     StrategyOption,
     complete_options,
@@ -16,7 +18,7 @@ from nasformer.search.strategies.registry import (
     list_strategies,
     strategy_options,
 )
-from nasformer.utils.units import parse_bytes, parse_milliseconds, parse_quantity
+from nasformer.utils.units import check_range, parse_bytes, parse_milliseconds, parse_quantity
 
 
 @dataclass
@@ -85,11 +87,16 @@ class SearchOptions:
     baseline: Literal["none", "random"] = "none"
     """random: beside it a random search with as many candidates, for the report; without, the best of the search's
     random start stands for it"""
+    random_references: int = 1
+    """random architectures within the budget to judge beside the winner; of several, their mean is shown"""
     objectives: list[str] = field(default_factory=list)
     """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
     with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""
     options: dict[str, Any] = field(default_factory=dict)
     """options of strategies by name; those that the chosen one does not have are left out, see `unused_options`"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "random_references", 1, DRAWS, whole=True)
 
     @classmethod
     def declared_options(cls) -> list[StrategyOption]:

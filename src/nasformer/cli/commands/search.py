@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
     from nasformer.runs.plan import Plan
+    from nasformer.search.model_result import ModelResult
 
 PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
 
@@ -54,15 +55,20 @@ def print_result(result: RunResult, out: str) -> None:
     scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
+    random = result.random if len(result.random) > 1 else []
     rows = [
         [result.label(model), format_quantity(model["params"]), format_quantity(model["macs"])]
         + [in_words(name, model.get(name)) for name in scores]
         for model in result.models
+        if model not in random
     ]
+    if random:
+        rows.insert(1, mean_row(random, scores))
     judged = f", {result.candidates:,} candidates, untrained" if result.candidates is not None else ""
     where = f" on {result.data}" if result.data and result.proxies is None else ""
     title = f"{result.space}{where}, {result.budget}{judged}"
     print_table(title, ("", "parameters", "MACs", *scores.values()), rows)
+    print_gain(result, random)
     print_finalists(result)
     print_health(result)
     if result.note and result.proxies is not None:
@@ -73,6 +79,27 @@ def print_result(result: RunResult, out: str) -> None:
     elif out:
         report = RunFolder(out).report
         print(f"report: {report}   next: nasformer retrain {out} --data DATA --out NEW")
+
+
+def mean_row(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str]:
+    """Random archs in one row: their mean, with its standard error; result.json and the report have each of them."""
+    from nasformer.search.model_result import MeanScore
+
+    costs = [format_quantity(MeanScore.of(models, name).mean) for name in ("params", "macs")]
+    means = {name: MeanScore.of(models, name) for name in scores}
+    words = [f"{in_words(name, mean.mean)} ± {in_words(name, mean.error)}" for name, mean in means.items()]
+    return [f"mean of {len(models)} random", *costs, *words]
+
+
+def print_gain(result: RunResult, random: Sequence[ModelResult]) -> None:
+    """How far the winner is above the mean of random archs, on images that the search did not see."""
+    from nasformer.search.model_result import MeanScore
+
+    mean = MeanScore.of(random, "test_accuracy")
+    if mean.count > 1:
+        gain = 100 * (result.winner["test_accuracy"] - mean.mean)
+        others = f"{mean.count} random architectures within the budget"
+        print(f"the winner is {gain:+.1f} points above the mean of {others} (± {100 * mean.error:.1f}) on test images")
 
 
 def in_words(name: str, score: float) -> str:
