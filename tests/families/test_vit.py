@@ -15,6 +15,7 @@ from nasformer.families.timm_models import space_of, timm_space
 from nasformer.families.vit import ViT
 from nasformer.space.arch import Arch
 
+CUTS = "vit-cuts"
 SMALL: dict[str, Any] = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 4, "num_classes": 7}
 MODELS: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {},
@@ -68,7 +69,7 @@ def test_the_name_of_a_space_rebuilds_it() -> None:
 
 
 def test_without_heads_and_neurons_a_branch_is_left_out() -> None:
-    space = get_space("vit-micro")
+    space = get_space(CUTS)
     whole = {"num_heads": 4, "hidden_dim": 256}
     cut = space.arch({"embed_dim": 64, "blocks": [whole, {**whole, "num_heads": 0}, {**whole, "hidden_dim": 0}] * 2})
     model, x = space.build(cut).eval(), torch.randn(2, *space.image_shape)
@@ -84,7 +85,7 @@ def test_without_heads_and_neurons_a_branch_is_left_out() -> None:
 
 
 def test_a_block_that_keeps_nothing_is_no_layer() -> None:
-    space = get_space("vit-micro")
+    space = get_space(CUTS)
     model = space.build(space.root.smallest())
     assert not any(name.startswith("blocks") for name in model.segment_names)
     assert [info["module"] for info in model.feature_info] == ["patch_embed"]

@@ -24,7 +24,7 @@ from nasformer.train.recipe import Recipe
 from small_run import contents, refused
 
 PLAIN = AugmentOptions(crop="none", hflip=0.0)
-NAME = "vit-micro[embed_dim=32;blocks.depth=2;blocks.num_heads=0,1,2;blocks.hidden_dim=0,64,128]"
+NAME = "vit-cuts[embed_dim=32;blocks.depth=2;blocks.num_heads=0,1,2;blocks.hidden_dim=0,64,128]"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def words(source: Path, out: Path, **changes: Any) -> list[str]:
         "from": str(source),
         "data": "digits",
         "max_macs": "60%",
-        "train": {"iterations": 48, "batch_size": 64, "augment": {"crop": "none", "hflip": 0.0}},
+        "train": {"iterations": 80, "batch_size": 64, "augment": {"crop": "none", "hflip": 0.0}},
         "search": {"population": 6, "parents": 3, "generations": 2},
         "export": False,
         **changes,

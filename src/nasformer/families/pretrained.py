@@ -45,7 +45,7 @@ def model_folder(source: str) -> Path:
 
 def space_of_model(model: Backbone) -> Space:
     """What can be cut out of a model of ours: of a ViT whose blocks are all alike."""
-    from nasformer.families.vit import ViT, declare
+    from nasformer.families.vit import ViT, declare_cuts
 
     blocks: set[Arch] = set(model.arch.blocks) if isinstance(model, ViT) else set()
     if len(blocks) != 1:
@@ -54,8 +54,8 @@ def space_of_model(model: Backbone) -> Space:
             "comes from, from a model of timm, or train it as it is: nasformer finetune"
         )
     (block,) = blocks
-    root = declare((model.arch.embed_dim,), block.num_heads, block.hidden_dim, len(model.arch.blocks))
-    return with_values(get_space("vit-micro"), root, model.options)
+    root = declare_cuts(model.arch.embed_dim, block.num_heads, block.hidden_dim, len(model.arch.blocks))
+    return with_values(get_space("vit-cuts"), root, model.options)
 
 
 def with_values(base: Space, root: Any, options: Mapping[str, Any]) -> Space:

@@ -9,7 +9,7 @@ itself, and has its weights. The width of the embedding is fixed unless an expre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -158,7 +158,7 @@ class ViT(TokenBackbone):
         check_plain(model)
         block = model.blocks[0]
         hidden = block.mlp.fc2.in_features
-        root = declare((model.embed_dim,), block.attn.num_heads, hidden, len(model.blocks))
+        root = declare_cuts(model.embed_dim, block.attn.num_heads, hidden, len(model.blocks))
         return root, timm_options(model)
 
     @classmethod
@@ -167,10 +167,15 @@ class ViT(TokenBackbone):
         return {rename(name, NAMES): weight for name, weight in state.items()}
 
 
-def declare(embed_dim: tuple[int, ...], num_heads: int, hidden_dim: int, depth: int) -> Struct:
-    """The space of what can be cut out of a ViT: heads and neurons of every block."""
-    block = Struct(num_heads=Choice(*range(num_heads + 1)), hidden_dim=Choice(*neuron_steps(hidden_dim)))
-    return Struct(embed_dim=Choice(*embed_dim), blocks=Repeat(block, depth=Choice(depth)))
+def declare(embed_dim: int, num_heads: Sequence[int], hidden_dim: Sequence[int], depth: int) -> Struct:
+    """The declaration of a space of ViTs: heads and neurons of every block."""
+    block = Struct(num_heads=Choice(*num_heads), hidden_dim=Choice(*hidden_dim))
+    return Struct(embed_dim=Choice(embed_dim), blocks=Repeat(block, depth=Choice(depth)))
+
+
+def declare_cuts(embed_dim: int, num_heads: int, hidden_dim: int, depth: int) -> Struct:
+    """The space of what can be cut out of a ViT whose blocks have so many heads and neurons."""
+    return declare(embed_dim, range(num_heads + 1), neuron_steps(hidden_dim), depth)
 
 
 def neuron_steps(hidden_dim: int) -> list[int]:
@@ -184,14 +189,26 @@ def neuron_steps(hidden_dim: int) -> list[int]:
     return [*range(0, hidden_dim, step), hidden_dim]
 
 
+MICRO = {"head_dim": 16, "img_size": 32, "patch_size": 4, "num_classes": 10}
+
 register_space(
     Space(
         "vit-micro",
         ViT,
-        declare((64,), 4, 256, 6),
-        {"head_dim": 16, "img_size": 32, "patch_size": 4, "num_classes": 10},
+        declare(64, range(5), (64, 128, 192, 256), 6),
+        {**MICRO, "global_pool": "avg", "class_token": False},
         {},
-        "what can be cut out of a small ViT, for small images and small machines: 0.004 to 0.3 M parameters",
+        "ViTs whose blocks differ in heads and neurons, for small images and machines: 0.06 to 0.3 M parameters",
+    )
+)
+register_space(
+    Space(
+        "vit-cuts",
+        ViT,
+        declare_cuts(64, 4, 256, 6),
+        MICRO,
+        {},
+        "what can be cut out of a small ViT, whole branches and blocks too: 0.01 to 0.3 M parameters",
     )
 )
 

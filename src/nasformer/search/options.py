@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget
 from nasformer.search.budget import DRAWS, Budget
 from nasformer.search.strategies.registry import (
     StrategyOption,
