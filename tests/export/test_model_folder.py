@@ -53,17 +53,21 @@ def test_options_that_are_pairs_come_back_as_pairs(tmp_path: Path) -> None:
     assert model(torch.randn(1, 1, 8, 12)).shape == (1, 10)
 
 
-CONFIG, WEIGHTS, AGAIN = "config.json", "model.safetensors", "is damaged .*; extract the model again"
+CONFIG, WEIGHTS, AGAIN = "config.json", "model.safetensors", "restore it or extract the model again"
 DAMAGES: dict[str, tuple[str, Change, str]] = {
     "no config": (CONFIG, lambda b: None, "is missing; is .* a folder that nasformer wrote"),
     "config cut": (CONFIG, lambda b: b[: len(b) // 2], "is damaged"),
-    "config empty": (CONFIG, lambda b: b"{}", "names the family None; known: autoformer"),
+    "config empty": (CONFIG, lambda b: b"{}", f"family is missing, expected a string; {AGAIN}"),
     "config a list": (CONFIG, lambda b: b"[]", "holds no JSON object"),
-    "no options": (CONFIG, lambda b: b.replace(b'"options"', b'"opt"'), AGAIN),
-    "no arch": (CONFIG, lambda b: b.replace(b'"arch"', b'"a"'), AGAIN),
-    "strange arch": (CONFIG, lambda b: b.replace(b'"embed_dim"', b'"dim"'), AGAIN),
-    "strange option": (CONFIG, lambda b: b.replace(b'"patch_size"', b'"patch"'), AGAIN),
-    "other arch": (CONFIG, lambda b: b.replace(b'"embed_dim": 32', b'"embed_dim": 48'), "does not fit its config"),
+    "no options": (CONFIG, lambda b: b.replace(b'"options"', b'"opt"'), f"options is missing, .*; {AGAIN}"),
+    "no arch": (CONFIG, lambda b: b.replace(b'"arch"', b'"a"'), f"arch is missing, .*; {AGAIN}"),
+    "strange arch": (CONFIG, lambda b: b.replace(b'"embed_dim"', b'"dim"'), f"is damaged .*; {AGAIN}"),
+    "strange option": (CONFIG, lambda b: b.replace(b'"patch_size"', b'"patch"'), f"is damaged .*; {AGAIN}"),
+    "other arch": (
+        CONFIG,
+        lambda b: b.replace(b'"embed_dim": 16', b'"embed_dim": 24'),
+        f"needs .* weights, there are .*; {AGAIN}",
+    ),
     "no weights": (WEIGHTS, lambda b: None, "no checkpoint at"),
     "weights cut": (WEIGHTS, lambda b: b[: len(b) // 2], "cannot be read as weights"),
     "weights empty": (WEIGHTS, lambda b: b"", "cannot be read as weights"),
@@ -84,10 +88,15 @@ def test_a_damaged_folder_is_said_to_be_one(folder: Path, tmp_path: Path, damage
 def test_weights_that_lack_one_or_have_one_more(folder: Path, tmp_path: Path) -> None:
     path = shutil.copytree(folder, tmp_path / "copy") / "model.safetensors"
     state = tiny.supernet().extract(tiny.SMALLEST).state_dict()
-    for changed in ({**state, "extra": torch.ones(1)}, {name: state[name] for name in list(state)[1:]}):
+    first, *others = state
+    renamed = {**{name: state[name] for name in others}, "other": state[first]}
+    for changed in ({**state, "extra": torch.ones(1)}, renamed):
         save_tensors(path, changed)
         with pytest.raises(UserError, match="does not fit its config"):
             load_model(path.parent)
+    save_tensors(path, {name: state[name] for name in others})
+    with pytest.raises(UserError, match=r"needs 3,946 weights, there are 3,930"):
+        load_model(path.parent)
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:

@@ -195,9 +195,10 @@ def test_models_of_earlier_versions_say_nothing_of_a_crop(tmp_path: Path) -> Non
 
 def test_damaged_facts_are_named(tmp_path: Path) -> None:
     save_model(tiny.supernet().extract(tiny.SMALLEST), tmp_path)
-    for damage, message in (({"crop_pct": "most"}, ': crop_pct is "most", expected a number'), ([], " is a list of 0")):
+    damages = (({"crop_pct": "most"}, 'crop_pct is "most", expected a number'), ([], "preprocessing is a list of 0"))
+    for damage, message in damages:
         write_json(tmp_path / "config.json", {**read_json(tmp_path / "config.json"), "preprocessing": damage})
-        with pytest.raises(UserError, match=f"config.json{message}"):
+        with pytest.raises(UserError, match=f"config.json: {message}"):
             preprocessing_of({"img_size": 8, "in_chans": 1}, facts_in(tmp_path))
 
 

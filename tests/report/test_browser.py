@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from nasformer.report.html import DIGEST
-from nasformer.report.page import write_report
+from nasformer.report.compare import compare_runs, runs_table
+from nasformer.report.html import DIGEST, document
+from nasformer.report.page import models_table, write_report
+from nasformer.search.model_result import ModelResult
 from nasformer.utils.files import write_json
 
 from .fake import edit, write_run
@@ -23,6 +28,34 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this ma
 
 QUIET = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync", "disable-gpu")
 HOSTILE = "</title></script><script>document.title = 'taken over'</script>"
+
+
+WIDTHS = (400, 1200)
+PROBE = """
+for (const details of document.querySelectorAll("details")) details.open = true;
+const dot = document.querySelector("#model-0, #value-0-0-2");
+if (dot) dot.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
+addEventListener("load", () => {
+  const wide = [...document.querySelectorAll("main, main *:not(svg *)")].filter(element => {
+    const box = element.getBoundingClientRect();
+    const scrolls = element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).display != "inline";
+    return scrolls || box.left < -1 || box.right > innerWidth + 1;
+  });
+  const tooltip = document.querySelector(".tooltip:not([hidden])");
+  const active = document.querySelector(".dot.active");
+  const seen = {width: innerWidth, wide: wide.map(element => element.outerHTML.slice(0, 200)),
+    tooltip: tooltip && tooltip.textContent, active: active && active.id};
+  parent.postMessage([new URL(location).searchParams.get("page"), seen], "*");
+});
+"""
+"""Opens all that is folded, points at a dot, and tells what is wider than the page."""
+LISTEN = """
+const messages = [];
+addEventListener("message", event => {
+  messages.push(event.data);
+  document.querySelector("#seen").textContent = JSON.stringify(messages);
+});
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +77,31 @@ def browse(page: Path, *options: str, fragment: str = "") -> tuple[str, str]:
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
-def tooltip(dom: str) -> str:
-    (found,) = re.findall(r'<div class="tooltip"[^>]*>(.*?)</div>', dom, re.DOTALL)
-    return html.unescape(found)
+def probe(folder: Path, pages: dict[str, Path]) -> dict[str, list[Any]]:
+    """What the probe sees in each page at all widths, by the page's name; frames, since windows have a least width."""
+    frames = []
+    for name, path in pages.items():
+        text = path.read_text().replace(DIGEST, "unsafe-inline")
+        (folder / f"{name}.html").write_text(text.replace("</body>", f"<script>{PROBE}</script></body>"))
+        style = "height: 600px; border: 0; width"
+        frames += [f'<iframe src="{name}.html?page={name}" style="{style}: {width}px"></iframe>' for width in WIDTHS]
+    (folder / "frames.html").write_text(f'<pre id="seen"></pre><script>{LISTEN}</script>{"".join(frames)}')
+    dom, console = browse(folder / "frames.html", "--dump-dom")
+    assert console == ""
+    (told,) = re.findall(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
+    found: dict[str, list[Any]] = {name: [] for name in pages}
+    for name, seen in json.loads(html.unescape(told)):
+        found[name].append(seen)
+    return found
 
 
 def test_a_link_to_a_candidate_opens_with_its_architecture(page: Path) -> None:
     dom, console = browse(page, "--dump-dom", fragment="#candidate-3")
     assert console == ""
-    assert tooltip(dom).startswith("#3 · generation 0 · random\n")
-    assert '"num_heads":' in tooltip(dom)
+    (tooltip,) = re.findall(r'<div class="tooltip"[^>]*>(.*?)</div>', dom, re.DOTALL)
+    assert html.unescape(tooltip).startswith("#3 · generation 0 · random\n")
+    assert '"num_heads":' in html.unescape(tooltip)
     assert "<title>nasformer: autoformer-micro on &lt;/title&gt;&lt;/script&gt;" in dom  # nobody took over
-
-
-def test_a_pointer_on_a_dot_shows_its_architecture(page: Path) -> None:
-    """The page with a script of ours beside its own, which stands for the hand that moves the pointer."""
-    hand = 'document.querySelector("#model-0 use").dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));'
-    text = page.read_text().replace(DIGEST, "unsafe-inline").replace("</body>", f"<script>{hand}</script></body>")
-    moved = page.with_name("moved.html")
-    moved.write_text(text)
-    dom, _ = browse(moved, "--dump-dom")
-    assert tooltip(dom).startswith("winner\n")
-    assert "embed_dim: " in tooltip(dom)
-    assert re.search(r'<a class="dot active" id="model-0"', dom)
 
 
 def test_the_page_can_be_seen(page: Path) -> None:
@@ -78,11 +113,29 @@ def test_the_page_can_be_seen(page: Path) -> None:
         assert len(picture.convert("L").getcolors() or []) > 50
 
 
-def test_the_report_of_an_evolution(tmp_path: Path) -> None:
-    content = write_evolution(tmp_path, "autoformer-micro", 1)
-    content["steps"][0]["space"] = HOSTILE
-    write_json(tmp_path / "evolution.json", content)
-    dom, console = browse(write_report(tmp_path), "--dump-dom", fragment="#value-0-0-2")
-    assert console == ""
-    assert tooltip(dom).startswith("space A · embed_dim = 64\nE-T error ")
-    assert "<title>nasformer: evolution of autoformer-micro on digits</title>" in dom
+def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(page: Path, tmp_path: Path) -> None:
+    """Of a run, of a search by many scores, of an evolution with a long name, and of runs with long names."""
+    content = write_evolution(tmp_path / "evolution", "autoformer-micro", 1)
+    content["steps"][0]["space"] = HOSTILE * 3
+    write_json(tmp_path / "evolution" / "evolution.json", content)
+    scores = {f"a_score_{number}": 1 / 3 for number in range(8)}
+    scores |= {"params": 5_717_416, "macs": 1_299_000_000}
+    many = [ModelResult(name, {}, scores) for name in ("winner", "random")]
+    (tmp_path / "scores.html").write_text(document("scores", [models_table(many)]))
+    runs = [copytree(page.parent, tmp_path / "runs" / f"a_run_with_quite_a_long_name_{k}") for k in range(4)]
+    for number, run in enumerate(runs):
+        edit(run / "config.json", seed=number)
+    comparison = compare_runs(runs)
+    tables = [models_table(comparison.winners()), runs_table(comparison, comparison.differences())]
+    (tmp_path / "compare.html").write_text(document("runs", tables))
+    pages = {"run": page, "evolution": write_report(tmp_path / "evolution")}
+    seen = probe(tmp_path, pages | {name: tmp_path / f"{name}.html" for name in ("scores", "compare")})
+    for name, found in seen.items():
+        assert sorted(one["width"] for one in found) == list(WIDTHS), name
+        assert [one["wide"] for one in found] == [[], []], name
+    for one in seen["run"]:
+        assert one["tooltip"].startswith("winner\n")
+        assert "embed_dim: " in one["tooltip"]
+        assert one["active"] == "model-0"
+    for one in seen["evolution"]:
+        assert one["tooltip"].startswith("space A · embed_dim = 64\nE-T error ")

@@ -27,7 +27,7 @@ from nasformer.results.contents import RunContents
 from nasformer.search.problem import Candidate
 
 from .fake import edit, log_lines, write_log, write_run, write_untrained_run
-from .test_report import HOSTILE, PNG, Page
+from .reading import HOSTILE, PNG, Page
 
 
 @pytest.fixture(scope="module")

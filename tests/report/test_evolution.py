@@ -19,8 +19,9 @@ from PIL import Image
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space
-from nasformer.report.evolution import CAPTIONS, state
+from nasformer.report.evolution import CAPTIONS, page, state
 from nasformer.report.evolution_plots import (
+    FIGURES,
     choices,
     dimension_grid,
     error_distribution,
@@ -41,15 +42,11 @@ from nasformer.utils.files import read_json, write_json
 from small_run import contents
 
 from .fake_evolution import write_evolution
-from .test_report import PNG, Page
+from .reading import PNG, Page
 
 FILES = {f"plots/{name}.{kind}" for name in CAPTIONS for kind in ("png", "svg")}
 FILES |= {"report.html", "spaces.csv", "dimensions.csv"}
 HOSTILE = "</td></table><script>alert(1)</script><img src=x onerror=alert(2)>"
-
-
-class Wide(Page):
-    VOID = Page.VOID | {"wbr"}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +77,7 @@ def test_all_files_are_there_and_equal_each_time(evolved: Path) -> None:
 
 
 def test_the_page_holds_everything_and_needs_nothing(evolved: Path) -> None:
-    found, record = Wide(evolved / "report.html"), read_json(evolved / "evolution.json")
+    found, record = Page(evolved / "report.html"), read_json(evolved / "evolution.json")
     assert "nasformer: evolution of autoformer-micro on digits" in found.text
     for title, _ in CAPTIONS.values():
         assert title in found.words
@@ -96,10 +93,12 @@ def test_the_page_holds_everything_and_needs_nothing(evolved: Path) -> None:
 
 
 def test_the_points_of_the_lines_tell_what_they_are(evolved: Path) -> None:
-    found = read_json(evolved / "evolution.json")["steps"][1]["dimensions"]["blocks.depth"]
-    told = Wide(evolved / "report.html").text
-    value, count, et = (found[name][0] for name in ("values", "counts", "et"))
-    assert f"space B · blocks.depth = {value}\nE-T error {et:.2f} % · {count:.4g} of 200 samples" in told
+    depth = read_json(evolved / "evolution.json")["steps"][1]["dimensions"]["blocks.depth"]
+    found = Page(evolved / "report.html")
+    value, count, et = (depth[name][0] for name in ("values", "counts", "et"))
+    assert f"space B · blocks.depth = {value}\nE-T error {et:.2f} % · {count:.4g} of 200 samples" in found.text
+    links = [value for name, value in found.attributes if name == "id"]
+    assert set(tendency_tooltips(read_evolution(evolved / "evolution.json"))) <= set(links)
 
 
 def test_the_tables(evolved: Path) -> None:
@@ -193,12 +192,16 @@ def test_stages_stand_side_by_side() -> None:
 )
 def test_any_family_and_any_number_of_steps(name: str, count: int, asked: int, tmp_path: Path) -> None:
     evolution = made(tmp_path, name, count, asked)
-    text = Wide(write_report(tmp_path)).text
+    text = page(evolution, {}, "run", {})
     assert ("Not finished" in text) == (count <= asked) == evolution.unfinished
     assert f"E-T error of space {letter(count - 1)}" in text
     assert len(set(space_colours(count))) == count
-    told = tendency_tooltips(evolution)
-    assert all(f'id="{dot}"' in (tmp_path / "report.html").read_text() for dot in told)
+    for draw in FIGURES.values():
+        figure = draw(evolution)
+        assert figure is not None
+        figure.set_layout_engine("none")  # which would take most of the time
+        figure.set_dpi(30)
+        figure.canvas.draw()
 
 
 def test_a_run_that_came_to_rest_is_finished(tmp_path: Path) -> None:
@@ -220,7 +223,7 @@ def test_names_and_notices_cannot_break_out(tmp_path: Path) -> None:
     step["space"] = content["budget"] = HOSTILE
     write_json(tmp_path / "evolution.json", content)
     write_json(tmp_path / "config.json", {"space": HOSTILE, "data": HOSTILE, "evolve": {HOSTILE: HOSTILE}})
-    found = Wide(write_report(tmp_path))
+    found = Page(write_report(tmp_path))
     assert found.tags.count("script") == 1
     assert not any(name.startswith("on") for name, _ in found.attributes)
     assert HOSTILE in found.text.replace("; ", ";")
@@ -240,14 +243,15 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     del second["dimensions"]["blocks.depth"]
     write_json(tmp_path / "evolution.json", content)
     write_json(tmp_path / "config.json", {})
-    found = Wide(write_report(tmp_path))
+    found = Page(write_report(tmp_path))
     assert "nasformer: evolution of a space" in found.text
     assert CAPTIONS["error_distribution"][0] not in found.words
     assert not (tmp_path / "plots" / "error_distribution.png").exists()
     for step in content["steps"]:
         step["dimensions"] = {}
     write_json(tmp_path / "evolution.json", content)
-    assert CAPTIONS["choices"][0] not in Wide(write_report(tmp_path)).words
+    evolution = read_evolution(tmp_path / "evolution.json")
+    assert choices(evolution) is tendencies(evolution) is None
 
 
 @pytest.mark.parametrize(

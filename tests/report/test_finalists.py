@@ -12,14 +12,13 @@ from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
 from nasformer.latency.finalists import Finalist, LatencyResult
-from nasformer.report.page import page, write_report
 from nasformer.report.plots import finalist_rows, finalists
 from nasformer.results.contents import read_run
-from nasformer.utils.files import read_json, write_text
+from nasformer.utils.files import read_json
 from nasformer.utils.schema import to_json
 
 from .fake import edit, write_run
-from .test_report import HOSTILE, Page, plots
+from .reading import HOSTILE, drawable, words_of
 
 PREDICTED, MEASURED = [4.8, 4.9, 4.7, 4.6], [5.3, 5.1, 4.75, 4.5]
 SETUP = {"backend": "eager", "batch_size": 1, "threads": 1, "processor": "an abacus", "gpu": None}
@@ -44,12 +43,6 @@ def run(made: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def words_of(run: Path) -> Page:
-    """The page without its pictures, which take a while."""
-    write_text(run / "words.html", page(read_run(run), {}))
-    return Page(run / "words.html")
-
-
 def write_latency(
     run: Path, rows: list[Finalist], winner: int = 0, note: str = "", holdout: dict[str, float | None] = HOLDOUT
 ) -> None:
@@ -71,8 +64,8 @@ def legend(figure: Figure) -> list[str]:
 
 
 def test_the_page_shows_predictions_beside_measurements(run: Path) -> None:
-    text = Page(write_report(run)).text
-    assert "finalists" in plots(run)
+    text = words_of(run).text
+    assert "finalists" in drawable(run)
     for words in ("predicted latency in ms", "measured latency in ms", "number 1", "number 4", "number 3 wins"):
         assert words in text
     for value in (*PREDICTED, *MEASURED):
@@ -134,14 +127,13 @@ def test_memory_has_a_panel_where_it_has_a_limit(run: Path) -> None:
 
 
 def test_where_nothing_could_be_measured_it_is_said(run: Path) -> None:
-    write_report(run)
     why = "latency is predicted, not measured: the profile is of another machine (processor an abacus, cores 2)"
     edit(run / "result.json", latency=to_json(LatencyResult(SETUP, HOLDOUT, [], why)))
-    text = Page(write_report(run)).text
+    text = words_of(run).text
     assert why in text
     assert "No candidate could be measured" in text
     assert "predictions for eager on an abacus" in text
-    assert "finalists" not in plots(run)
+    assert finalists(read_run(run)) is None
 
 
 def test_a_profile_that_was_not_tested_has_no_error_to_tell(run: Path) -> None:

@@ -13,7 +13,7 @@ from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.report.anatomy import dissect, operators_by_stage
 from nasformer.report.operators import operator_curves, operator_panels, operator_shares, read_curves
-from nasformer.report.page import captions, write_report
+from nasformer.report.page import captions
 from nasformer.results.contents import RunContents, read_run
 from nasformer.search.budget import Budget
 from nasformer.search.run import search
@@ -21,10 +21,12 @@ from nasformer.space.arch import Arch
 from nasformer.utils.figures import BLUE, GREEN, ORANGE, pale
 from nasformer.utils.files import write_json, write_text
 
+from .reading import drawable
+
 SPACE = get_space("trionet-micro", img_size=8, stem_stride=1)
 LIMIT = 800_000
 COLOURS = {"conv": BLUE, "local": ORANGE, "axial": GREEN}
-LOOKS = [{"conv": 0.2, "local": 0.3, "axial": 0.1}, {"conv": 0.4, "local": 0.5, "axial": 0.25}]
+SNAPSHOTS = [{"conv": 0.2, "local": 0.3, "axial": 0.1}, {"conv": 0.4, "local": 0.5, "axial": 0.25}]
 
 
 def score(arch: Arch) -> dict[str, float]:
@@ -33,9 +35,9 @@ def score(arch: Arch) -> dict[str, float]:
     return {"accuracy": sum("conv" in block for block in blocks) / len(blocks)}
 
 
-def write_log(path: Path, looks: list[Any]) -> Path:
-    lines = [{"step": 10 * k, "epoch": float(k), "watch": look} for k, look in enumerate(looks, 1)]
-    lines += [{"step": 10 * k, "epoch": float(k), "loss": 1.0, "lr": 0.1} for k in range(1, len(looks) + 1)]
+def write_log(path: Path, snapshots: list[Any]) -> Path:
+    lines = [{"step": 10 * k, "epoch": float(k), "watch": snapshot} for k, snapshot in enumerate(snapshots, 1)]
+    lines += [{"step": 10 * k, "epoch": float(k), "loss": 1.0, "lr": 0.1} for k in range(1, len(snapshots) + 1)]
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -58,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(run / "config.json", {"space": SPACE.name, "budget": {"max_macs": LIMIT}})
     winner = {"name": "winner", "arch": found.best.arch.to_dict(), **found.best.scores}
     write_json(run / "result.json", {"space": SPACE.name, "data": None, "winner": winner})
-    write_log(run / "train" / "log.jsonl", LOOKS)
+    write_log(run / "train" / "log.jsonl", SNAPSHOTS)
     return run
 
 
@@ -83,9 +85,8 @@ def operators_of(archs: list[Arch], stage: str) -> dict[str, float]:
     return {kind: found.count(kind) / len(found) for kind in set(found)}
 
 
-def drawn(figure: Figure | None) -> Figure:
+def shown(figure: Figure | None) -> Figure:
     assert figure is not None
-    figure.canvas.draw()
     return figure
 
 
@@ -100,7 +101,7 @@ def lines(figure: Figure) -> list[Any]:
 
 
 def test_the_shares_are_those_of_the_candidates(run: RunContents) -> None:
-    figure, drawn_by_chance = drawn(operator_shares(run)), run.random_members()
+    figure, random_archs = shown(operator_shares(run)), run.random_members()
     assert [axes.get_title() for axes in figure.axes] == ["stage 1", "stage 2", "stage 3", "stage 4"]
     assert labels(figure) == ["conv", "local", "axial"]
     for panel, stage in enumerate(("stage1", "stage2", "stage3", "stage4")):
@@ -110,7 +111,7 @@ def test_the_shares_are_those_of_the_candidates(run: RunContents) -> None:
             archs = [c.arch for c in run.candidates if c.generation == generation]
             expected = {COLOURS[kind]: share for kind, share in operators_of(archs, stage).items()}
             assert column == pytest.approx(expected)
-        softer = {pale(COLOURS[kind]): share for kind, share in operators_of(drawn_by_chance, stage).items()}
+        softer = {pale(COLOURS[kind]): share for kind, share in operators_of(random_archs, stage).items()}
         assert random == pytest.approx(softer)
         assert run.winner is not None
         best = operators_of([Arch.from_dict(run.winner.arch)], stage)
@@ -119,7 +120,7 @@ def test_the_shares_are_those_of_the_candidates(run: RunContents) -> None:
 
 def test_a_search_without_generations_is_shown_in_batches(run: RunContents) -> None:
     single = replace(run, candidates=[replace(c, generation=0) for c in run.candidates])
-    figure = drawn(operator_shares(single))
+    figure = shown(operator_shares(single))
     assert {axes.get_xlabel() for axes in figure.axes} == {"candidates judged"}
     assert len(shares(figure, 0)) == 2 + len(run.candidates) // 3  # at most 20 batches, so of three
 
@@ -136,7 +137,7 @@ def test_random_archs_keep_to_the_budget_as_far_as_it_can_be_counted(run: RunCon
 def test_an_unknown_space_leaves_out_what_random_archs_have(run: RunContents) -> None:
     evolved = replace(run, config={"space": "evolved"})
     assert evolved.extremes() == evolved.random_members() == []
-    ticks = [text.get_text() for text in drawn(operator_shares(evolved)).axes[0].get_xticklabels()]
+    ticks = [text.get_text() for text in shown(operator_shares(evolved)).axes[0].get_xticklabels()]
     assert "random" not in ticks
     assert "winner" in ticks
 
@@ -158,16 +159,12 @@ def test_operators_of_one_stack_are_sorted_by_depth() -> None:
 
 
 def test_the_report_has_all_three_pictures(folder: Path) -> None:
-    text = write_report(folder).read_text()
-    found = {path.stem for path in (folder / "plots").iterdir()}
-    assert {"architecture", "operator_shares", "operator_curves"} <= found
-    for name in ("architecture", "operator_shares", "operator_curves"):
-        assert captions(read_run(folder))[name][0] in text
-    assert "in the colour of its operator" in text
+    assert {"architecture", "operator_shares", "operator_curves"} <= drawable(folder)
+    assert "in the colour of its operator" in captions(read_run(folder))["architecture"][1]
 
 
 def test_a_curve_an_operator(run: RunContents) -> None:
-    figure = drawn(operator_curves(run))
+    figure = shown(operator_curves(run))
     found = {to_hex(line.get_color()): line for line in lines(figure)}
     assert {colour: list(line.get_ydata()) for colour, line in found.items()} == {
         BLUE: [20, 40],
@@ -181,7 +178,7 @@ def test_a_curve_an_operator(run: RunContents) -> None:
 def test_seeds_are_thin_and_their_mean_is_thick(tmp_path: Path) -> None:
     full = [write_log(tmp_path / f"{k}.jsonl", [{"conv": k / 10}, {"conv": 0.5}][: 2 - k]) for k in (0, 1)]
     single = write_log(tmp_path / "single.jsonl", [{"conv": 0.75}] * 2)
-    figure = drawn(operator_panels({"": {"full": full, "without": single}}))
+    figure = shown(operator_panels({"": {"full": full, "without": single}}))
     found = lines(figure)
     assert [list(line.get_ydata()) for line in found] == [[0, 50], [10], [5], [75, 75]]
     assert [line.get_linewidth() for line in found] == [0.8, 0.8, 2, 2]
@@ -190,21 +187,21 @@ def test_seeds_are_thin_and_their_mean_is_thick(tmp_path: Path) -> None:
 
 
 def test_comparisons_stand_side_by_side(tmp_path: Path) -> None:
-    logs = [write_log(tmp_path / f"{k}.jsonl", LOOKS) for k in (0, 1)]
+    logs = [write_log(tmp_path / f"{k}.jsonl", SNAPSHOTS) for k in (0, 1)]
     panels = {"sampling": {"with": logs[0], "without": logs[1]}, "sharing": {"with": logs[0]}}
-    figure = drawn(operator_panels(panels))
+    figure = shown(operator_panels(panels))
     assert [axes.get_title() for axes in figure.axes] == ["sampling", "sharing"]
     assert labels(figure) == ["with", "without", "conv", "local", "axial"]
 
 
-def test_without_a_look_there_are_no_curves(tmp_path: Path) -> None:
+def test_without_snapshots_there_are_no_curves(tmp_path: Path) -> None:
     assert operator_panels({"": {"": tmp_path / "none.jsonl"}}) is None
     assert operator_panels({"": {}}) is None
     assert operator_panels({}) is None
 
 
-@pytest.mark.parametrize("look", [3, {"conv": "good"}, None])
-def test_a_damaged_look_is_named(tmp_path: Path, look: Any) -> None:
-    path = write_log(tmp_path / "log.jsonl", [look])
-    with pytest.raises(UserError, match=r"log\.jsonl: watch.* expected"):
+@pytest.mark.parametrize("snapshot", [3, {"conv": "good"}, None])
+def test_a_damaged_snapshot_is_named(tmp_path: Path, snapshot: Any) -> None:
+    path = write_log(tmp_path / "log.jsonl", [snapshot])
+    with pytest.raises(UserError, match=r"log\.jsonl.*: watch.* expected"):
         read_curves(path)

@@ -6,12 +6,13 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.report.page import captions
-from nasformer.report.plots import FIGURES
+from nasformer.report.plots import BEST, FIGURES, MOST, drawn_candidates, front
 from nasformer.results.contents import RunContents, read_run
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
@@ -42,7 +43,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> RunContents:
 def drawn(name: str, run: RunContents) -> Figure:
     figure = FIGURES[name](run)
     assert figure is not None
-    figure.canvas.draw()
     return figure
 
 
@@ -63,6 +63,7 @@ def test_every_plot_has_its_words_on_the_page(run: RunContents) -> None:
 @pytest.mark.parametrize("kind", ["run", "crowded"])
 def test_nothing_leaves_the_picture(name: str, kind: str, request: pytest.FixtureRequest) -> None:
     figure = drawn(name, request.getfixturevalue(kind))
+    figure.canvas.draw()
     width, height = figure.get_size_inches()
     box = figure.get_tightbbox()
     assert min(box.x0, box.y0) > -0.02
@@ -73,6 +74,7 @@ def test_nothing_leaves_the_picture(name: str, kind: str, request: pytest.Fixtur
 @pytest.mark.parametrize("kind", ["run", "crowded"])
 def test_no_text_of_the_drawing_hides_another(kind: str, request: pytest.FixtureRequest) -> None:
     figure = drawn("architecture", request.getfixturevalue(kind))
+    figure.canvas.draw()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text()]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
@@ -112,6 +114,23 @@ def test_references_of_one_name_are_all_marked(run: RunContents) -> None:
     figure = drawn("score_vs_cost", replace(run, result=replace(run.result, references=twins)))
     dots = [one for one in figure.axes[0].collections if one.get_label() == "random"]
     assert len(dots) == len(twins)
+
+
+def test_a_long_search_is_thinned_to_its_front_its_best_and_a_sample(run: RunContents) -> None:
+    rng, first = Random(0), run.candidates[0]
+    scores = [{"params": rng.randrange(30_000, 150_000), "accuracy": rng.random()} for _ in range(20_000)]
+    long = replace(run, candidates=[replace(first, id=n, scores=one) for n, one in enumerate(scores)])
+    kept = drawn_candidates(long)
+    ids = {candidate.id for candidate in kept}
+    stairs = front(long.candidates, "params", "accuracy")
+    assert len(kept) <= MOST + BEST + len(stairs)
+    assert ids >= {candidate.id for candidate in stairs}
+    assert ids >= set(sorted(range(20_000), key=lambda n: -scores[n]["accuracy"])[:BEST])
+    assert kept == drawn_candidates(long)
+    assert f"Of 20,000 candidates, {len(kept):,} are drawn" in captions(long)["score_vs_cost"][1]
+    assert "are drawn" not in captions(run)["score_vs_cost"][1]
+    dots = drawn("score_vs_cost", long).axes[0].collections[0]
+    assert len(np.asarray(dots.get_offsets())) == len(kept)
 
 
 def test_each_limited_cost_has_its_panel(crowded: RunContents) -> None:

@@ -9,7 +9,6 @@ import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
-from html.parser import HTMLParser
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -20,47 +19,15 @@ from PIL import Image
 
 from nasformer.errors import UserError
 from nasformer.report import page as report_page
-from nasformer.report.html import SCRIPT
+from nasformer.report.html import SCRIPT, save_picture
 from nasformer.report.labels import describe_arch
 from nasformer.report.page import candidate_tooltips, write_report
+from nasformer.report.plots import bars, training_curve
 from nasformer.results.contents import read_run
+from small_run import contents
 
 from .fake import PLOTS, edit, log_lines, write_log, write_run
-
-PNG = "data:image/png;base64,"
-HOSTILE = "<script>alert(1)</script>"
-
-
-class Page(HTMLParser):
-    """What a page holds: tags, attributes and text."""
-
-    VOID = frozenset({"meta", "img"})
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.feed(path.read_text(encoding="utf-8"))
-        self.close()
-        assert not self.open, f"never closed: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.words)
+from .reading import HOSTILE, PNG, Page, drawable, plots, words_of
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +37,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.fixture(scope="module")
+def twins(made: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two copies of the run whose reports were written at once; tests read them only."""
+    runs = [copytree(made, tmp_path_factory.mktemp("twin") / "digits") for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(write_report, runs)) == [run / "report.html" for run in runs]
+    return runs
+
+
+@pytest.fixture(scope="module")
+def reported(twins: list[Path]) -> Path:
+    return twins[0]
+
+
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
     return copytree(made, tmp_path / "digits")
-
-
-def plots(run: Path) -> set[str]:
-    return {path.stem for path in (run / "plots").glob("*")}
 
 
 def rewrite_journal(run: Path, change: Any) -> None:
@@ -87,10 +64,9 @@ def rewrite_journal(run: Path, change: Any) -> None:
     path.write_text("\n".join([header, *records, ""]))
 
 
-def test_a_whole_run_has_all_plots_as_sound_pngs(run: Path) -> None:
-    assert write_report(run) == run / "report.html"
-    assert plots(run) == PLOTS
-    for path in (run / "plots").glob("*.png"):
+def test_a_whole_run_has_all_plots_as_sound_pngs(reported: Path) -> None:
+    assert plots(reported) == PLOTS
+    for path in (reported / "plots").glob("*.png"):
         with Image.open(io.BytesIO(path.read_bytes())) as picture:
             assert picture.format == "PNG"
             picture.load()
@@ -98,16 +74,15 @@ def test_a_whole_run_has_all_plots_as_sound_pngs(run: Path) -> None:
             assert len(picture.convert("L").getcolors() or []) > 20, f"{path.name} shows next to nothing"
 
 
-def test_every_plot_is_also_a_sound_svg(run: Path) -> None:
-    write_report(run)
-    assert {path.stem for path in (run / "plots").glob("*.svg")} == PLOTS
-    for path in (run / "plots").glob("*.svg"):
+def test_every_plot_is_also_a_sound_svg(reported: Path) -> None:
+    assert {path.stem for path in (reported / "plots").glob("*.svg")} == PLOTS
+    for path in (reported / "plots").glob("*.svg"):
         assert ElementTree.fromstring(path.read_bytes()).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_the_page_is_whole_and_needs_nothing_else(run: Path) -> None:
-    page = Page(write_report(run))
-    text = (run / "report.html").read_text()
+def test_the_page_is_whole_and_needs_nothing_else(reported: Path) -> None:
+    page = Page(reported / "report.html")
+    text = (reported / "report.html").read_text()
     assert "http://" not in text
     assert "https://" not in text
     assert not {"link", "iframe", "object"} & set(page.tags)
@@ -117,21 +92,19 @@ def test_the_page_is_whole_and_needs_nothing_else(run: Path) -> None:
     assert page.tags.count("svg") == 1
 
 
-def test_the_policy_lets_our_script_run_and_no_other(run: Path) -> None:
-    page = Page(write_report(run))
+def test_the_policy_lets_our_script_run_and_no_other(reported: Path) -> None:
+    page = Page(reported / "report.html")
     assert page.tags.count("script") == 1
     (policy,) = (value for name, value in page.attributes if value.startswith("default-src"))
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" == policy
-    assert f"<script>{SCRIPT}</script>" in (run / "report.html").read_text()
+    assert f"<script>{SCRIPT}</script>" in (reported / "report.html").read_text()
 
 
-def test_every_dot_tells_its_architecture(run: Path, made: Path) -> None:
-    candidates = read_run(run).candidates
-    text, links = (
-        write_report(run).read_text(),
-        re.compile(r'<a class="dot" id="([\w-]+)" [^>]*><title>(.*?)</title>', re.S),
-    )
+def test_every_dot_tells_its_architecture(reported: Path) -> None:
+    candidates = read_run(reported).candidates
+    text = (reported / "report.html").read_text()
+    links = re.compile(r'<a class="dot" id="([\w-]+)" [^>]*><title>(.*?)</title>', re.S)
     tooltips = {name: html.unescape(words) for name, words in links.findall(text)}
     assert len(tooltips) == len(candidates) + 4  # the winner and three references
     for one in candidates:
@@ -152,23 +125,19 @@ def test_where_archs_have_no_room_the_best_go_first(run: Path, monkeypatch: Any)
     assert len(tooltips) == len(found.candidates) + 4
 
 
-def test_the_candidates_are_a_table(run: Path) -> None:
-    write_report(run)
-    with open(run / "candidates.csv", newline="") as file:
+def test_the_candidates_are_a_table(reported: Path) -> None:
+    with open(reported / "candidates.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    for row, one in zip(rows, read_run(run).candidates, strict=True):
+    for row, one in zip(rows, read_run(reported).candidates, strict=True):
         assert (int(row["id"]), int(row["generation"]), row["origin"]) == (one.id, one.generation, one.origin)
         assert tuple(map(int, row["parents"].split())) == one.parents
         assert (int(row["params"]), float(row["accuracy"])) == (one.scores["params"], one.scores["accuracy"])
         assert json.loads(row["arch"]) == one.arch.to_dict()
-    (run / "search" / "journal.jsonl").unlink()
-    write_report(run)
-    assert not (run / "candidates.csv").exists()
 
 
-def test_the_page_says_who_won_and_how_it_was_made(run: Path) -> None:
-    result = json.loads((run / "result.json").read_text())
-    text = Page(write_report(run)).text
+def test_the_page_says_who_won_and_how_it_was_made(reported: Path) -> None:
+    result = json.loads((reported / "result.json").read_text())
+    text = Page(reported / "report.html").text
     for row in [result["winner"], *result["references"]]:
         assert row["name"] in text
         assert f"{row['params']:,}" in text
@@ -194,16 +163,8 @@ def test_hostile_text_stays_text(run: Path) -> None:
         assert "script" not in {one.tag.rpartition("}")[2] for one in ElementTree.fromstring(path.read_bytes()).iter()}
 
 
-def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    def contents(folder: Path) -> dict[str, bytes]:
-        write_report(folder)
-        found = [folder / "report.html", *(folder / "plots").iterdir()]
-        return {path.name: path.read_bytes() for path in found}
-
-    other = copytree(run, tmp_path / "elsewhere" / "digits")
-    with ThreadPoolExecutor(2) as pool:  # at once, too
-        first, second = pool.map(contents, (run, other))
-    assert first == second == contents(run)
+def test_the_same_run_gives_the_same_bytes(twins: list[Path]) -> None:
+    assert contents(twins[0]) == contents(twins[1])
 
 
 @pytest.mark.parametrize(
@@ -214,12 +175,13 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
         ("result.json", {"architecture", "bars"}),
     ],
 )
-def test_what_is_missing_is_left_out(run: Path, missing: str, lost: set[str]) -> None:
-    write_report(run)
+def test_what_is_missing_is_left_out(reported: Path, tmp_path: Path, missing: str, lost: set[str]) -> None:
+    run = copytree(reported, tmp_path / "digits")
     (run / missing).unlink()
     tags = Page(write_report(run)).tags
     assert tags.count("img") + tags.count("svg") == len(PLOTS) - len(lost)
     assert plots(run) == PLOTS - lost, "a plot of the run as it was before must not stay"
+    assert (run / "candidates.csv").exists() == (missing != "search/journal.jsonl")
 
 
 def test_a_config_alone_makes_a_page(tmp_path: Path) -> None:
@@ -230,9 +192,8 @@ def test_a_config_alone_makes_a_page(tmp_path: Path) -> None:
 
 def test_candidates_without_a_score_are_counted_not_drawn(run: Path) -> None:
     rewrite_journal(run, lambda record: {**record, "accuracy": None} if record["id"] % 3 == 0 else record)
-    page = Page(write_report(run))
-    assert plots(run) == PLOTS
-    assert "of them without a score" in page.text
+    assert drawable(run) == PLOTS
+    assert "of them without a score" in words_of(run).text
 
 
 def test_scores_that_are_all_nan_leave_the_plots_out(run: Path) -> None:
@@ -240,46 +201,42 @@ def test_scores_that_are_all_nan_leave_the_plots_out(run: Path) -> None:
     winner = {**json.loads((run / "result.json").read_text())["winner"], "test_accuracy": None}
     edit(run / "result.json", winner=winner, references=[])
     write_log(run, [{**line, "loss": math.nan} for line in log_lines()])
-    page = Page(write_report(run))
-    assert plots(run) == {"architecture"}
-    assert "–" in page.text
+    assert drawable(run) == {"architecture"}
+    assert "–" in words_of(run).text
 
 
 def test_a_few_nan_losses_do_not_hurt(run: Path) -> None:
     write_log(run, [{**line, "loss": None, "lr": None} if line["step"] < 30 else line for line in log_lines()])
-    write_report(run)
-    assert plots(run) == PLOTS
+    assert drawable(run) == PLOTS
 
 
-def test_looks_at_archs_leave_the_training_curve_as_it_is(run: Path) -> None:
+def test_snapshots_leave_the_training_curve_as_it_is(run: Path) -> None:
     before = read_run(run).log
-    looks = [{"step": step, "epoch": step / 10, "watch": {"conv": 0.5}} for step in (5, 15, 301)]
-    write_log(run, [*log_lines(), *looks])  # last, where they would replace the lines of their steps
+    snapshots = [{"step": step, "epoch": step / 10, "watch": {"conv": 0.5}} for step in (5, 15, 301)]
+    write_log(run, [*log_lines(), *snapshots])  # last, where they would replace the lines of their steps
     assert read_run(run).log == before
-    write_report(run)
-    assert plots(run) == PLOTS | {"operator_curves"}
+    assert drawable(run) == PLOTS | {"operator_curves"}
 
 
 def test_one_candidate_and_one_log_line(tmp_path: Path) -> None:
     assert len(write_run(tmp_path, population=1, generations=1, parents=1)) == 1
     write_log(tmp_path, log_lines(1, 1))
-    write_report(tmp_path)
-    assert plots(tmp_path) == PLOTS
+    assert drawable(tmp_path) == PLOTS
 
 
 def test_a_search_by_another_score(run: Path) -> None:
     path = run / "search" / "journal.jsonl"
     path.write_text(path.read_text().replace('"accuracy"', '"dss"'))
-    write_report(run)
-    assert plots(run) == PLOTS
+    assert drawable(run) == PLOTS
 
 
 def test_a_torn_last_line_is_forgiven(run: Path) -> None:
+    before = read_run(run)
     for name in ("train/log.jsonl", "search/journal.jsonl"):
         with open(run / name, "a") as file:
             file.write('{"step": 301, "ep')
-    write_report(run)
-    assert plots(run) == PLOTS
+    after = read_run(run)
+    assert (after.log, after.candidates) == (before.log, before.candidates)
 
 
 DAMAGE = {
@@ -321,18 +278,16 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_the_global_state_of_matplotlib_is_left_alone(run: Path) -> None:
+def test_the_global_state_of_matplotlib_is_left_alone(made: Path, tmp_path: Path) -> None:
     from matplotlib import pyplot
 
     before = dict(pyplot.rcParams)
-    write_report(run)
+    assert save_picture(bars(read_run(made)), tmp_path / "bars")
     assert dict(pyplot.rcParams) == before
     assert pyplot.get_fignums() == []
 
 
 def test_the_losses_of_baselines_are_drawn_as_well(run: Path) -> None:
-    from nasformer.report.plots import training_curve
-
     (run / "baselines" / "resnet18").mkdir(parents=True)
     lines = log_lines(2)
     (run / "baselines" / "resnet18" / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -10,5 +10,6 @@ import pytest
 @pytest.fixture(scope="package", autouse=True)
 def no_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nasformer.report.evolution.write_pictures", lambda evolution, folder: {})
+        patch.setattr("nasformer.report.evolution.FIGURES", {})
+        patch.setattr("nasformer.report.page.FIGURES", {})
         yield

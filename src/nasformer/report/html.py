@@ -51,6 +51,8 @@ th:first-child, td:first-child { text-align: left; }
 td:first-child, .text td { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
 .text th, .text td { text-align: left; overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; }
+table:has(th:nth-child(9)) { font-size: .8rem; }
+table:has(th:nth-child(9)) :is(th, td) { padding: .4rem .25rem; }
 .winner td { font-weight: 700; color: var(--mark); }
 .pairs td:first-child { color: var(--soft); width: 14rem; }
 td.words { text-align: left; font-size: .9rem; }

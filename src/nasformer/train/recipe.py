@@ -24,6 +24,7 @@ class Recipe:
     accumulate: int = 1
     """Parts in which a process takes its share of the batch, to save memory; the result is the same."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or SGD with momentum."""
     lr: float = 1e-3
     """Peak learning rate."""
     lr_batch: int | None = None
@@ -33,6 +34,7 @@ class Recipe:
     warmup_epochs: float = 2
     """Epochs of linear growth from `warmup_lr` to the peak."""
     warmup_lr: float = 1e-6
+    """Where the warm-up starts."""
     weight_decay: float = 0.05
     """Not applied to biases, norms, class token and absolute positions."""
     layer_decay: float = 1.0

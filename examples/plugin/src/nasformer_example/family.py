@@ -82,6 +82,6 @@ class ConvMixer(MapBackbone):
         return [{"num_chs": self.arch.embed_dim, "reduction": self.options["patch_size"], "module": module}]
 
 
-blocks = Repeat(Struct(kernel=Choice(3, 5, 7)), depth=(2, 3, 4))
+blocks = Repeat(Struct(kernel=Choice(3, 5, 7)), depth=Choice(2, 3, 4))
 about = "ConvMixer for small images: width, depth and the kernel of every block"
 register_space(Space("convmixer-micro", ConvMixer, Struct(embed_dim=Choice(16, 24, 32), blocks=blocks), about=about))

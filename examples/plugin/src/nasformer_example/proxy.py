@@ -12,10 +12,10 @@ from nasformer import Probe, register_proxy
     "logit-spread",
     formula="mean over classes of the standard deviation of the logits over a batch of noise",
     sees="noise",
-    loss="none",
-    init="the model's own",
+    higher="images are told apart before training",
     paper="none; an example",
 )
 def logit_spread(model: nn.Module, probe: Probe) -> float:
+    """The spread of the logits over the images of the probe."""
     with torch.no_grad():
         return model(probe.images).std(0).mean().item()

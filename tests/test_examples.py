@@ -1,0 +1,90 @@
+"""The examples: the plugin is installed and found by its entry point, the notebook runs and has its outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pages import ROOT
+
+EXAMPLES = ROOT / "examples"
+NOTEBOOK = EXAMPLES / "digits_search.ipynb"
+SHORTER = {
+    "epochs=100": "epochs=1",
+    "batch_size=64": "batch_size=256",
+    '"population": 30, "generations": 6': '"population": 4, "generations": 2',
+    '"evaluations": 40': '"evaluations": 4',
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the pages on plugins were run, by a process that knows the example by its entry point alone.
+
+    It is installed outside the environment of the tests, and without network.
+    """
+    folder = tmp_path_factory.mktemp("plugin")
+    source = shutil.copytree(EXAMPLES / "plugin", folder / "source", ignore=shutil.ignore_patterns("build", "*.egg*"))
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(folder / "site"), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    pages = [EXAMPLES / "plugin" / "README.md", ROOT / "docs" / "tutorials" / "extend.md"]
+    command = [sys.executable, str(ROOT / "tests" / "pages.py"), *map(str, pages)]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "site")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (folder / "printed").write_text(done.stdout)
+    return folder
+
+
+def test_installed_plugin_is_known_to_every_command(folder: Path) -> None:
+    printed = (folder / "printed").read_text()
+    assert "convmixer-micro: ConvMixer for small images" in printed
+    assert "mean over classes of the standard deviation of the logits" in printed
+    assert "convmixer-micro, no limit" in printed
+    result = json.loads((folder / "runs" / "convmixer" / "result.json").read_text())
+    assert result["space"] == "convmixer-micro"
+
+
+def test_tutorial_of_plugins_runs(folder: Path) -> None:
+    printed = (folder / "printed").read_text()
+    assert "mine-micro: narrow networks for the digits" in printed
+    assert "mine-micro, params <= 20K" in printed
+
+
+def load_notebook() -> dict[str, Any]:
+    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def kinds(cells: list[dict[str, Any]]) -> list[list[str]]:
+    return [[output["output_type"] for output in cell["outputs"]] for cell in cells]
+
+
+def test_notebook_runs_and_holds_its_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("execute", EXAMPLES / "execute.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    stored, text = load_notebook(), NOTEBOOK.read_text(encoding="utf-8")
+    for old, new in SHORTER.items():
+        assert json.dumps(old)[1:-1] in text, old
+        text = text.replace(json.dumps(old)[1:-1], json.dumps(new)[1:-1])
+    notebook = json.loads(text)
+    module.execute(notebook)
+    assert kinds(code_cells(notebook)) == kinds(code_cells(stored))
+    assert all(cell["outputs"] for cell in code_cells(stored))
+    assert [cell["execution_count"] for cell in code_cells(stored)] == [*range(1, len(code_cells(stored)) + 1)]
