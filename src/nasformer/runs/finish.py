@@ -16,6 +16,7 @@ from nasformer.families.base import Backbone
 from nasformer.families.storage import fingerprint, fresh_model
 from nasformer.results.result import FinishResult, RunResult
 from nasformer.runs.baselines import split_accuracies
+from nasformer.runs.search import publish
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
@@ -75,7 +76,9 @@ def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> R
     chosen = max(tried, key=lambda name: tried[name])
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
-        return replace(result, finish=FinishResult(chosen, tried))
+        result = replace(result, finish=FinishResult(chosen, tried))
+        publish(run.folder, result)
+        return result
     model = models[chosen]
     scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, starts[chosen].recipe.precision)}
     finished = ModelResult(f"winner, {chosen}", result.winner.arch, scores)
