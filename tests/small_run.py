@@ -16,6 +16,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"drop_path_rate": 0.0},
     "train": {"epochs": 2, "batch_size": 128, "lr": 3e-3, "augment": {"crop": "none", "hflip": 0.0}},
     "search": {"population": 4, "generations": 2},
+    "finish": "none",  # test_finish.py is about it
     "export": False,  # it takes longer than all the rest; test_shipping.py is about it
 }
 

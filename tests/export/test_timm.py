@@ -21,7 +21,14 @@ from nasformer.families.pit import PiT
 from nasformer.families.registry import BUILTIN_FAMILIES as OUR_FAMILIES
 from nasformer.families.storage import load_model
 
-OTHER_SIZES = {"autoformer": (40, 24), "pit": (21, 19), "esformer": (48, 16), "trionet": (24, 17), "s3": (40, 24)}
+OTHER_SIZES = {
+    "autoformer": (40, 24),
+    "pit": (21, 19),
+    "esformer": (48, 16),
+    "trionet": (24, 17),
+    "s3": (40, 24),
+    "vit": (40, 24),
+}
 
 each_family = pytest.mark.parametrize("family", FAMILIES)
 

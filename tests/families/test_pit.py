@@ -16,7 +16,7 @@ from torch import nn
 
 from families.small import golden, images, randomise
 from nasformer.errors import UserError
-from nasformer.families.pit import PRESETS, PiT, declare, from_timm
+from nasformer.families.pit import PRESETS, PiT, declare
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.layers.blocks import TransformerBlock
@@ -123,7 +123,7 @@ def test_wrong_columns_are_refused(change: dict[str, Any], message: str) -> None
 
 def compare(ours: PiT, theirs: PoolingVisionTransformer, size: tuple[int, int]) -> None:
     randomise(theirs)
-    ours.load_state_dict(from_timm(theirs.state_dict()))
+    ours.load_state_dict(PiT.from_timm(theirs.state_dict()))
     x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected, found = theirs.eval()(x), ours.eval()(x)
@@ -155,7 +155,7 @@ def test_distilled_weights_are_refused() -> None:
     with torch.device("meta"):
         state = timm.create_model("pit_ti_distilled_224").state_dict()
     with pytest.raises(UserError, match="distilled PiT"):
-        from_timm(state)
+        PiT.from_timm(state)
 
 
 def test_stochastic_depth_is_timms() -> None:

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from families.small import images, randomise
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.families.s3 import PRESETS, S3, as_table, declare, from_timm
+from nasformer.families.s3 import PRESETS, S3, as_table, declare
 from nasformer.families.space import Space
 from nasformer.layers.drop_path import DropPath
 from nasformer.layers.window import FAR, WindowAttention, border_mask
@@ -162,7 +162,7 @@ def test_wrong_columns_are_refused(change: dict[str, Any], message: str) -> None
 
 def compare(ours: S3, theirs: SwinTransformer, x: Tensor) -> None:
     randomise(theirs)
-    ours.load_state_dict(from_timm(theirs.state_dict()))
+    ours.load_state_dict(S3.from_timm(theirs.state_dict()))
     with torch.no_grad():
         expected = theirs.eval()(x)
         torch.testing.assert_close(ours.eval()(x), expected, rtol=0, atol=1e-4)

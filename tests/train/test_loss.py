@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import tiny
 from nasformer.errors import UserError
 from nasformer.families.storage import save_model
-from nasformer.train.loss import load_teacher, soft_cross_entropy, with_teacher
+from nasformer.train.loss import Teacher, load_teacher, soft_cross_entropy
 
 LOGITS = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 0.0]])
 TARGETS = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.0, 1.0]])
@@ -46,17 +46,23 @@ def test_soft_cross_entropy() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_a_teacher_adds_its_top_class_as_a_smoothed_hard_label(weight: float) -> None:
-    loss = with_teacher(Says([2, 0]), weight, smoothing=0.1)
+    teacher = Teacher(Says([2, 0]), weight, smoothing=0.1)
     small, large = 0.1 / 3, 0.9 + 0.1 / 3
     labels = [[small, small, large], [large, small, small]]
     taught, plain = by_hand(LOGITS.tolist(), labels), by_hand(LOGITS.tolist(), TARGETS.tolist())
-    found = loss(LOGITS, torch.empty(0), TARGETS)
+    found = soft_cross_entropy(LOGITS, torch.empty(0), teacher(torch.empty(0), TARGETS))
     assert found.item() == pytest.approx((1 - weight) * plain + weight * taught, rel=1e-6)
+
+
+def test_a_soft_teacher_gives_its_probabilities() -> None:
+    model = Says([2, 0])
+    found = Teacher(model, 0.25, answers="soft")(torch.empty(0), TARGETS)
+    assert torch.allclose(found, 0.75 * TARGETS + 0.25 * model(torch.empty(0)).softmax(-1))
 
 
 def test_a_teacher_is_not_trained() -> None:
     teacher, logits = Says([2, 0]), LOGITS.clone().requires_grad_()
-    with_teacher(teacher)(logits, torch.empty(0), TARGETS).backward()
+    soft_cross_entropy(logits, torch.empty(0), Teacher(teacher)(torch.empty(0), TARGETS)).backward()
     assert logits.grad is not None
     assert teacher.opinions.grad is None
 

@@ -81,7 +81,7 @@ def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iter
         elif not (declared and item.name == "options"):
             owner = next(base for base in reversed(kind.__mro__) if item.name in vars(base).get("__annotations__", {}))
             default = item.default_factory() if item.default_factory is not MISSING else item.default
-            where = (f"{name}{item.name}", (*path, item.name))
+            where = (f"{name}{item.name.rstrip('_')}", (*path, item.name))  # from_ is a field, --from its option
             yield Option(*where, hints[item.name], default, helps.get(item.name, ""), summary(owner))
     for option in declared:
         where = (f"{name}{option.name}", (*path, "options", option.name))

@@ -191,8 +191,12 @@ def layer_call(prefix: str, part: Segment | dict[str, Any], indent: int, ending:
     if list(part) == [str(number) for number in range(len(part))]:
         lines = [layer_call("", item, inner) for item in part.values()]
         return "\n".join([f"{space}{prefix}nn.Sequential(", *lines, f"{space}){ending}"])
-    lines = [layer_call(f"{name}=", item, inner + 4) for name, item in part.items()]
     opening, closing = f"{space}{prefix}nn.Sequential(", f"{space}){ending}"
+    if all(name.isidentifier() for name in part):
+        lines = [layer_call(f"{name}=", item, inner + 4) for name, item in part.items()]
+    else:  # blocks of which some are left out keep their numbers, which are no names of arguments
+        items = [layer_call(f'"{name}": ', item, inner + 8) for name, item in part.items()]
+        lines = [f"{space}        {{", *items, f"{space}        }}"]
     return "\n".join([opening, f"{space}    OrderedDict(", *lines, f"{space}    )", closing])
 
 

@@ -30,6 +30,12 @@ from nasformer.space.struct import Struct
 from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
 
+SUPPORTED = (
+    "supported are timm's plain ViTs (vit_*, deit_*, deit3_*, DINOv2, CLIP and SigLIP image towers), Swin (swin_*, "
+    "swin_s3_*) and PiT (pit_*)"
+)
+"""Models of timm that can be cut, for errors."""
+
 # A segment: one layer of a network, described but not built.
 #
 # A family turns an arch into a *plan*, a list of segments. Everything else reads the plan: the static model builds its
@@ -146,6 +152,19 @@ class Backbone(nn.Module):
     def derived_options(cls, root: Struct) -> Mapping[str, Any]:
         """Options of the model that follow from the declaration of a space."""
         return {}
+
+    @classmethod
+    def space_of(cls, model: nn.Module) -> tuple[Struct, dict[str, Any]] | None:
+        """What can be cut out of a model of timm, and our options for it; None if it is of another family.
+
+        The largest member of the space is the model itself: `from_timm` has its weights under our names.
+        """
+        return None
+
+    @classmethod
+    def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a model of timm under our names."""
+        raise NotImplementedError(f"{cls.family} reads no weights of timm")
 
     @property
     def num_classes(self) -> int:

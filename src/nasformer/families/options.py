@@ -17,6 +17,8 @@ class SpaceOptions:
 
     space: str | None = None
     """name of the space, see `nasformer spaces`; with choices of your own: 'NAME[dimension=value,value;...]'"""
+    from_: str | None = None
+    """in place of a space, a pretrained net to cut: timm:NAME, timm:NAME:WEIGHTS, or the folder of a run or a model"""
     img_size: int | None = None
     """side of the images in pixels; None: as the data has it, or the space's default"""
     patch_size: int | None = None
@@ -37,6 +39,16 @@ class SpaceOptions:
         """The space that was named, with the options of the model."""
         from nasformer.families.registry import get_space, list_spaces
 
+        if self.from_:
+            return self.source_space()
         if not self.space:
             raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
         return get_space(self.space, **self.model_options())
+
+    def source_space(self) -> Space:
+        """The space of what can be cut out of the net that was named."""
+        from nasformer.families.pretrained import source_space
+
+        if self.space:
+            raise UserError(f"--from {self.from_} has a space of its own; leave --space {self.space} out")
+        return source_space(self.from_ or "").with_options(**self.model_options())

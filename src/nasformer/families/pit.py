@@ -106,6 +106,40 @@ class PiT(TokenBackbone):
         listed = {name: values[name] for name in ("depth", "num_heads") if isinstance(values.get(name), list | tuple)}
         return {**values, **{name: by_stage(name, entries) for name, entries in listed.items()}}
 
+    @classmethod
+    def space_of(cls, model: Any) -> tuple[Struct, dict[str, Any]] | None:
+        """Of a PiT of timm: 1 to all blocks of each stage, and MLP ratios up to its own."""
+        from timm.models.pit import PoolingVisionTransformer
+
+        if type(model) is not PoolingVisionTransformer or len(set(model.base_dims)) > 1:
+            return None
+        blocks = [stage.blocks for stage in model.transformers]
+        ratio = blocks[0][0].mlp.fc1.out_features // blocks[0][0].norm1.normalized_shape[0]
+        root = Struct(
+            base_dim=Choice(model.base_dims[0]),
+            mlp_ratio=Choice(*range(1, ratio + 1)),
+            depth=Struct(**{name: Choice(*range(1, len(b) + 1)) for name, b in zip(STAGES, blocks, strict=True)}),
+            num_heads=Struct(**{name: Choice(heads) for name, heads in zip(STAGES, model.heads, strict=True)}),
+        )
+        stem = model.patch_embed
+        options = {"patch_size": stem.conv.kernel_size[0], "stride": stem.conv.stride[0], "drop_path_rate": 0.0}
+        side = (stem.height - 1) * options["stride"] + options["patch_size"]
+        return root, options | {
+            "img_size": side,
+            "in_chans": stem.conv.in_channels,
+            "num_classes": model.num_classes,
+        }
+
+    @classmethod
+    def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a timm PiT under our names; its map of positions becomes a list of tokens."""
+        if any(name.startswith("head_dist.") for name in state):
+            raise UserError("these are weights of a distilled PiT, which has a second class token; take the plain one")
+        return {
+            rename(name, NAMES): weight.flatten(2).transpose(1, 2) if name == "pos_embed" else weight
+            for name, weight in state.items()
+        }
+
     @property
     def feature_info(self) -> list[dict[str, Any]]:
         return [
@@ -200,20 +234,3 @@ NAMES = (
     (r"^transformers\.", "stages."),
     (r"^head\.", "head.fc."),
 )
-
-
-def from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a timm PiT under our names; its map of positions becomes a list of tokens.
-
-    To have a pretrained PiT-XS::
-
-        theirs = timm.create_model("pit_xs_224", pretrained=True)
-        model = nasformer.get_space("pit-xs").build(PRESETS["pit-xs"])
-        model.load_state_dict(from_timm(theirs.state_dict()))
-    """
-    if any(name.startswith("head_dist.") for name in state):
-        raise UserError("these are weights of a distilled PiT, which has a second class token; take the plain one")
-    return {
-        rename(name, NAMES): weight.flatten(2).transpose(1, 2) if name == "pos_embed" else weight
-        for name, weight in state.items()
-    }

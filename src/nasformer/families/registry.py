@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=type[Backbone])
 
-BUILTIN_FAMILIES = ("autoformer", "pit", "esformer", "trionet", "s3")
+BUILTIN_FAMILIES = ("autoformer", "pit", "esformer", "trionet", "s3", "vit")
 """Modules of this package that register a family and its spaces."""
 
 _families: dict[str, type[Backbone]] = {}
@@ -78,7 +78,8 @@ def get_family(name: str) -> type[Backbone]:
 def get_space(name: str, **options: Any) -> Space:
     """A space by name, with options of its model, such as img_size or num_classes.
 
-    The name may be an expression with other values for some dimensions of the space.
+    The name may be an expression with other values for some dimensions of the space, and `timm:NAME` is the space of
+    what can be cut out of a model of timm.
 
     >>> get_space("autoformer-tiny").root.cardinality
     1056964608
@@ -89,7 +90,12 @@ def get_space(name: str, **options: Any) -> Space:
     from nasformer.space.node import corners
 
     base, choices = parse_expression(name)
-    space = _find(list_spaces(), "space", base)
+    if base.startswith("timm:"):
+        from nasformer.families.timm_models import timm_space
+
+        space = timm_space(base.removeprefix("timm:"))
+    else:
+        space = _find(list_spaces(), "space", base)
     if not choices:
         return space.with_options(**options)
     try:

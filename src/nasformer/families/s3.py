@@ -6,8 +6,8 @@ that of the embedding: the paper finds that deep layers want less.
 
 Published are the paper, three nets and the code that runs them; neither supernet nor search. That code cannot express
 heads that do not add up to the width; here `proj` reads as many channels as the heads have. The nets are Swins but for
-depths and windows; timm has them too, and ours equal timm's (`from_timm` reads its weights). S3-S's file has windows of
-14 in stage 4, whose map is 7 x 7; we write 7, as timm does. It is the same net at 224 pixels.
+depths and windows; timm has them too, and ours equal timm's (`S3.from_timm` reads its weights). S3-S's file has windows
+of 14 in stage 4, whose map is 7 x 7; we write 7, as timm does. It is the same net at 224 pixels.
 
 Start spaces. A reader quotes one stage of the paper's first space: 2, 3, 4 blocks, width 224, 256, 288, windows 7, 14,
 heads 7, 8, 9, MLP ratios 3, 3.5, 4. Hence in all of ours: 2 to 4 blocks a stage, these windows and ratios, heads from
@@ -163,6 +163,41 @@ class S3(MapBackbone):
             stages[stage] = {"embed_dim": values["embed_dim"][index], "blocks": blocks}
         return stages
 
+    @classmethod
+    def space_of(cls, model: Any) -> tuple[Struct, dict[str, Any]] | None:
+        """Of a Swin: 0 to all heads of a block (0 leaves its attention out), and an eighth to all of its neurons."""
+        from timm.models.swin_transformer import SwinTransformer
+
+        if type(model) is not SwinTransformer:
+            return None
+        stages, block = {}, model.layers[0].blocks[0]
+        for name, layer in zip(STAGES, model.layers, strict=True):
+            heads, dim = layer.blocks[0].attn.num_heads, layer.blocks[0].norm1.normalized_shape[0]
+            ratio = layer.blocks[0].mlp.fc1.out_features / dim
+            genes = {
+                "window": Choice(max(layer.blocks[0].window_size), role="topology"),
+                "num_heads": Choice(*range(heads + 1)),
+                "mlp_ratio": Choice(*(ratio * eighth / 8 for eighth in range(1, 9))),
+            }
+            blocks = Repeat(Struct(**genes), depth=Choice(len(layer.blocks)))
+            stages[name] = Struct(embed_dim=Choice(dim), blocks=blocks)
+        rows, columns = model.patch_embed.img_size
+        options = {
+            "img_size": rows if rows == columns else (rows, columns),
+            "patch_size": model.patch_embed.patch_size[0],
+            "in_chans": model.patch_embed.proj.in_channels,
+            "num_classes": model.num_classes,
+            "head_dim": block.attn.qkv.out_features // (3 * block.attn.num_heads),
+        }
+        return Struct(**stages), options | {"drop_path_rate": 0.0}
+
+    @classmethod
+    def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a timm Swin under our names; its lists of offsets become tables, [heads, rows, columns]."""
+        return {
+            rename(name, NAMES): as_table(weight) if name.endswith(TABLE) else weight for name, weight in state.items()
+        }
+
 
 def block_options(block: Arch, embed_dim: int, grid: Grid, shifted: bool) -> dict[str, Any]:
     """Options of a block's layer, which itself fits the window to the map."""
@@ -256,18 +291,6 @@ NAMES = (
     (r"\.downsample\.norm\.", ".downsample.merge_norm."),
     (rf"\.{TABLE}$", ".positions"),
 )
-
-
-def from_timm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a timm Swin under our names; its lists of offsets become tables, [heads, rows, columns].
-
-    To have a pretrained S3-T::
-
-        theirs = timm.create_model("swin_s3_tiny_224", pretrained=True)
-        model = nasformer.get_space("s3").build(PRESETS["s3-t"])
-        model.load_state_dict(from_timm(theirs.state_dict()))
-    """
-    return {rename(name, NAMES): as_table(weight) if name.endswith(TABLE) else weight for name, weight in state.items()}
 
 
 def as_table(listed: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""A model as a folder: weights as safetensors, and a config that rebuilds it, for us and for timm."""
+"""A model as a folder: weights as safetensors, and a config that rebuilds it, for us and for timm.
+
+At the end: weights of one model in another, for other images and classes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import nasformer
@@ -16,6 +20,7 @@ from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import list_families
+from nasformer.families.space import Space
 from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
@@ -23,6 +28,7 @@ from nasformer.utils.files import read_json, read_tensors, save_tensors, write_j
 from nasformer.utils.schema import from_json
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+SUPERNET_CONFIG = "supernet.json"
 EXTRACT_AGAIN = "restore it or extract the model again"
 TIMM_KEYS = ("architecture", "num_classes", "num_features", "model_args", "label_names", "pretrained_cfg")
 OUR_KEYS = ("family", "arch", "options", "nasformer")
@@ -208,3 +214,53 @@ def fingerprint(model: nn.Module) -> str:
     for weight in model.parameters():
         digest.update(weight.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+# Weights of one model in another.
+
+CLASSIFIER = "head.fc."
+
+
+def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
+    """The model with initial weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return space.build(arch)
+
+
+def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool) -> Backbone:
+    """The model of the space with the weights of another one of the same arch, which is resized on the way.
+
+    What is fresh in it depends on the seed alone.
+    """
+    model = fresh_model(space, source.arch, seed)
+    if input_shape(source)[1:] != input_shape(model)[1:]:
+        resized: Any = source
+        resized.set_input_size(to_2tuple(model.options["img_size"]))
+    state, fresh = source.state_dict(), model.state_dict()
+    if source.options["in_chans"] != model.options["in_chans"]:
+        name = f"{first_convolution(model)}.weight"
+        state[name] = adapt_channels(state[name], model.options["in_chans"])
+    if not keep_classifier:
+        state |= {name: weight for name, weight in fresh.items() if name.startswith(CLASSIFIER)}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"the weights do not fit ({reason}); leave --patch-size and --model as they were") from None
+    return model
+
+
+def adapt_channels(weight: Tensor, channels: int) -> Tensor:
+    """A convolution of images for another number of channels, as timm adapts it.
+
+    For grey images the sum over the old channels, else these in turn, scaled to about the same answers.
+
+    >>> weight = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
+    >>> adapt_channels(weight, 1).flatten().tolist(), adapt_channels(weight, 4).flatten().tolist()
+    ([6.0], [0.75, 1.5, 2.25, 0.75])
+    """
+    if channels == 1:
+        return weight.sum(1, keepdim=True)
+    old = weight.shape[1]
+    return weight[:, torch.arange(channels, device=weight.device) % old] * (old / channels)

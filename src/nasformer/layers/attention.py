@@ -23,20 +23,35 @@ from nasformer.layers.stem import Grid
 
 
 class SelfAttention(nn.Module):
-    """Attention of [batch, tokens, embed_dim] without positions; its width, qkv_dim, may be less or more."""
+    """Attention of [batch, tokens, embed_dim] without positions; its width, qkv_dim, may be less or more.
 
-    def __init__(self, embed_dim: int, qkv_dim: int, head_dim: int) -> None:
+    Args:
+        qk_norm: Whether queries and keys of each head are normalised, all heads by one norm.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        qkv_dim: int,
+        head_dim: int,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-6,
+    ) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.qkv = nn.Linear(embed_dim, 3 * qkv_dim)
+        self.qkv = nn.Linear(embed_dim, 3 * qkv_dim, bias=qkv_bias)
         self.proj = nn.Linear(qkv_dim, embed_dim)
+        self.q_norm, self.k_norm = (nn.LayerNorm(head_dim, norm_eps) if qk_norm else nn.Identity() for _ in "qk")
         for linear in (self.qkv, self.proj):
             nn.init.trunc_normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.qkv(x).unflatten(2, (3, -1, self.head_dim))  # batch, tokens, q k v, heads, head_dim
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k = self.q_norm(q), self.k_norm(k)
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     @staticmethod

@@ -14,13 +14,21 @@ from nasformer.layers.drop_path import DropPath
 from nasformer.layers.stem import Grid
 
 
-class Mlp(nn.Module):
-    """Two linear layers with GELU between them."""
+class QuickGELU(nn.Module):
+    """The approximation of GELU by a sigmoid that OpenAI's CLIP was trained with."""
 
-    def __init__(self, embed_dim: int, hidden_dim: int) -> None:
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU, or an approximation of it, between them."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, activation: str = "gelu") -> None:
         super().__init__()
         self.fc1 = nn.Linear(embed_dim, hidden_dim)
-        self.act = nn.GELU()
+        tanh = "tanh" if activation == "gelu_tanh" else "none"
+        self.act: nn.Module = QuickGELU() if activation == "quick_gelu" else nn.GELU(approximate=tanh)
         self.fc2 = nn.Linear(hidden_dim, embed_dim)
 
     def forward(self, x: Tensor) -> Tensor:

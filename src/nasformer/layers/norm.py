@@ -33,7 +33,7 @@ class MapNorm(nn.LayerNorm):
 
 
 class NoNorm(nn.Identity):
-    """Identity in the place of the final norm: the blocks of a ResNet end in a norm already."""
+    """Identity in the place of the final norm, where blocks end in a norm already or the pooled vector gets one."""
 
     @staticmethod
     def cost() -> Cost:

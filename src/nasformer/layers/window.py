@@ -157,6 +157,7 @@ def border_mask(grid: Grid, window: Grid, shift: tuple[int, ...], device: torch.
 class WindowBlock(nn.Module):
     """Swin block of [batch, channels, rows, columns]: `x + attn(norm1(x))` in windows, then `x + mlp(norm2(x))`.
 
+    Without heads it has no attention.
     Channels come last inside, and in memory also between blocks, so that permuting the axes copies nothing.
     """
 
@@ -172,21 +173,25 @@ class WindowBlock(nn.Module):
         stochastic_depth: bool = True,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dim)
-        self.attn = WindowAttention(embed_dim, num_heads, head_dim, grid, window, shifted)
+        self.num_heads = num_heads
+        if num_heads:
+            self.norm1 = nn.LayerNorm(embed_dim)
+            self.attn = WindowAttention(embed_dim, num_heads, head_dim, grid, window, shifted)
         self.norm2 = nn.LayerNorm(embed_dim)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
-        for linear in (self.attn.qkv, self.attn.proj, self.mlp.fc1, self.mlp.fc2):
+        for linear in (module for module in self.modules() if isinstance(module, nn.Linear)):
             nn.init.trunc_normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
 
     def set_grid(self, grid: Grid) -> None:
-        self.attn.set_grid(grid)
+        if self.num_heads:
+            self.attn.set_grid(grid)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.permute(0, 2, 3, 1)
-        x = x + self.drop_path(self.attn(self.norm1(x)))
+        if self.num_heads:
+            x = x + self.drop_path(self.attn(self.norm1(x)))
         x = x + self.drop_path(self.mlp(self.norm2(x)))
         return x.permute(0, 3, 1, 2)
 
@@ -201,8 +206,10 @@ class WindowBlock(nn.Module):
         shifted: bool,
         **costless: Any,
     ) -> Cost:
-        attention = WindowAttention.cost(embed_dim, num_heads, head_dim, grid, window, shifted)
-        return attention + Mlp.cost(grid[0] * grid[1], embed_dim, hidden_dim) + norm_cost(embed_dim) * 2
+        mlp = Mlp.cost(grid[0] * grid[1], embed_dim, hidden_dim) + norm_cost(embed_dim)
+        if not num_heads:
+            return mlp
+        return mlp + norm_cost(embed_dim) + WindowAttention.cost(embed_dim, num_heads, head_dim, grid, window, shifted)
 
 
 class PatchMerging(nn.Module):

@@ -131,7 +131,8 @@ class Scorer:
         repeats: Seeds to average over, each with other weights and another probe.
         threads: Threads of an operation on the CPU; None: one. More gain little for such nets, and cost much where
             other programs run, since threads wait for each other. DSS of an AutoFormer-T net on two cores: 0.37 s with
-            one thread and 0.30 s with two; beside three busy programs 0.86 s and 3.2 s. Scores depend on it by rounding.
+            one thread and 0.30 s with two; beside three busy programs 0.86 s and 3.2 s. Scores depend on it by
+            rounding.
     """
 
     def __init__(

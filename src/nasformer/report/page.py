@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def run_heading(run: RunContents, title: str) -> str:
 def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
     """The few numbers that people look for first."""
     for name in ("test_accuracy", "holdout_accuracy", *run.raised, *COSTS, "measured_latency_ms"):
-        if run.winner and not math.isnan(value := run.winner.get(name)):
+        if run.shipped and not math.isnan(value := run.shipped.get(name)):
             yield format_quantity(value) if name in COSTS else format_score(name, value), label(name)
     yield from gain(run)
     if run.candidates:
@@ -133,18 +133,24 @@ def gain(run: RunContents) -> Iterator[tuple[str, str]]:
     known = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
     if run.winner and known and not math.isnan(accuracy := run.winner.get("test_accuracy")):
         other = "the random reference" if len(known) == 1 else f"the mean of {len(known)} random references"
-        yield f"{100 * (accuracy - sum(known) / len(known)):+.1f}", f"points of test accuracy over {other}"
+        weights = ", both with inherited weights" if run.result and run.result.finished else ""
+        yield f"{100 * (accuracy - sum(known) / len(known)):+.1f}", f"points of test accuracy over {other}{weights}"
 
 
 def results(run: RunContents) -> str:
     if not run.models:
         return ""
     words = f"<p>{escape(baselines_in_words(run))}</p>" if run.candidates else ""
-    return f"<h2>Results</h2>\n{models_table(run.models, first=run.raised, hide=('measured_',))}\n{words}"
+    table = models_table(run.models, first=run.raised, hide=("measured_",), names_of=run.name_of)
+    return f"<h2>Results</h2>\n{table}\n{words}"
 
 
 def models_table(
-    models: Sequence[ModelResult], names: Sequence[str] = (), first: Sequence[str] = (), hide: tuple[str, ...] = ()
+    models: Sequence[ModelResult],
+    names: Sequence[str] = (),
+    first: Sequence[str] = (),
+    hide: tuple[str, ...] = (),
+    names_of: Callable[[ModelResult], str] = lambda model: model.name,
 ) -> str:
     """Models by rows, their scores by columns.
 
@@ -152,6 +158,7 @@ def models_table(
         names: The scores to show; by default accuracies, then the scores in `first`, then all others. What relative
             positions cost is left to result.json: it fits no narrow page.
         hide: Beginnings of the names of scores that are not shown.
+        names_of: What models are called.
     """
     found = dict.fromkeys(name for model in models for name in model.scores)
     shown = [name for name in found if not name.startswith(("position_", *hide))]
@@ -159,8 +166,8 @@ def models_table(
     head = ["model", *map(label, names)]
     rows = [
         html_row(
-            [model.name, *(format_score(name, model.get(name)) for name in names)],
-            kind="winner" if model.name in CHOSEN else "",
+            [names_of(model), *(format_score(name, model.get(name)) for name in names)],
+            kind="winner" if model.name in CHOSEN or model.name.startswith("winner, ") else "",
             head=["", *head[1:]],
         )
         for model in models

@@ -145,7 +145,17 @@ class RunContents:
 
     @property
     def winner(self) -> ModelResult | None:
+        """The model that was chosen, with the weights that it was chosen by."""
         return self.result.winner if self.result else None
+
+    @property
+    def shipped(self) -> ModelResult | None:
+        """The winner with the weights that it ends with."""
+        return self.result.shipped if self.result else None
+
+    def name_of(self, model: ModelResult) -> str:
+        """The name of a model in tables, inherited weights marked where others were trained on their own."""
+        return self.result.label(model) if self.result else model.name
 
     @property
     def front(self) -> list[ModelResult]:

@@ -20,6 +20,16 @@ from nasformer.utils.files import read_json, write_json
 from nasformer.utils.schema import from_json, to_json
 
 VERSION = 1
+TRAINED = ("timm:", "full net")
+"""How names of models begin that were trained on their own beside the search."""
+
+
+@dataclass(frozen=True)
+class FinishResult:
+    """How the winner was finished: what was chosen on held-out images, and the accuracy there of all that was tried."""
+
+    chosen: str
+    holdout_accuracy: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,9 @@ class RunResult:
         health: How the supernet's subnets compare.
         latency: The finalists as predicted and as measured, where the search went by a profile.
         note: Why the search ended early, or nothing.
+        finished: The winner after a training of its own, which is what the run ships; winner and references have
+            inherited weights.
+        finish: What was tried for that.
     """
 
     space: str
@@ -53,11 +66,24 @@ class RunResult:
     health: SupernetHealth | None = None
     latency: LatencyResult | None = None
     note: str | None = None
+    finished: ModelResult | None = None
+    finish: FinishResult | None = None
     version: int = VERSION
 
     @property
     def models(self) -> list[ModelResult]:
-        return [self.winner, *self.references]
+        return [self.winner, *([self.finished] if self.finished else []), *self.references]
+
+    def label(self, model: ModelResult) -> str:
+        """The name of a model in tables; where others were trained on their own, inherited weights are marked."""
+        if self.finished is None or model is self.finished or model.name.startswith(TRAINED):
+            return model.name
+        return f"{model.name} (inherited)"
+
+    @property
+    def shipped(self) -> ModelResult:
+        """The model that the run ships."""
+        return self.finished or self.winner
 
     @property
     def random(self) -> list[ModelResult]:

@@ -7,7 +7,7 @@ without a name.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from nasformer.data.options import DataOptions
 from nasformer.families.options import SpaceOptions
@@ -64,15 +64,21 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (
-        *("space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("baseline", "seed", "device"),
+        *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
+        *("finish", "baseline", "seed", "device"),
     )
     example: ClassVar = (
-        "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits"
+        "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
+        "nasformer run --from timm:deit_tiny_patch16_224 --data PHOTOS --max-macs 50% --out runs/photos"
     )
 
     out: str = ""
     """the run folder"""
+    finish: Literal["auto", "finetune", "retrain", "none"] = "auto"
+    """how the winner is trained in the end: on from its inherited weights (finetune), from scratch (retrain), or not;
+    auto: on, with a pretrained net from its weights in the supernet and in the full net, and the better one is kept"""
+    importance: str = "gate"
+    """with --from, what heads and neurons are sorted by: gate, activation, wanda or magnitude"""
     export: bool = True
     """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     baseline: str = ""

@@ -37,7 +37,7 @@ from nasformer.supernet.samplers import make_sampler
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
-from nasformer.train.loop import Trainer, loss_of
+from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.utils.schema import to_json
 
@@ -218,12 +218,12 @@ def step_seconds(
     run: Run, model: nn.Module, recipe: Recipe, steps: int, sampler: Callable[[int], Any] | None = None
 ) -> float:
     """The median over a few steps of training, the loading of images included."""
-    loss = loss_of(recipe, run.batches, run.device)
+    teacher = teacher_of(recipe, run.batches, run.device)
     if isinstance(model, Supernet) and sampler:
         for arch in (arch for step in range(WARM_UP + steps) for arch in sampler(step)):
             for segment in run.space.plan(arch):
                 model.skeleton(segment)  # built once, at some time in a long training
-    trainer = Trainer(model, run.batches, recipe, sampler=sampler, loss=loss, seed=run.options.seed, quiet=True)
+    trainer = Trainer(model, run.batches, recipe, sampler=sampler, teacher=teacher, seed=run.options.seed, quiet=True)
     model.train()
     batches, seconds = run.batches.train_batches(0), list[float]()
     for step in range(WARM_UP + steps):

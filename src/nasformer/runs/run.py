@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from nasformer.data.files import USUAL_SIZE
 from nasformer.data.loaders import BatchSource
@@ -40,6 +41,7 @@ from nasformer.runs.data import (
     streamed_before,
     training_images,
 )
+from nasformer.runs.finish import finish_winner, supernet_starts
 from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
 from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
 from nasformer.runs.ship import ship
@@ -57,7 +59,7 @@ from nasformer.utils.schema import to_json
 
 
 def run_supernet(command: RunCommand) -> RunResult | None:
-    """Trains a supernet, searches it, publishes and exports the winner; the result, in the main process."""
+    """Trains a supernet, searches it, finishes and exports the winner; the result, in the main process."""
     with open_run(command, "supernet") as run:
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, command.budget(), run.options.seed)
@@ -67,7 +69,9 @@ def run_supernet(command: RunCommand) -> RunResult | None:
         trained = train_baselines(run, command.baseline, command.train)
         if not run.world.main:
             return None
-        result = run.search(run.load_supernet(), command.search, command.budget(), trained, command.train.compile)
+        supernet = run.load_supernet()
+        result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
+        result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
         if command.export:
             ship(run.folder)
     return result
@@ -184,11 +188,14 @@ class Run:
         """The same for checkpoints, which compare only what is named: so training on all images is named too."""
         return {**self.settings, "train_images": self.options.train_images}
 
-    def train(self, recipe: Recipe, supernet: Supernet | None = None, **settings: Any) -> None:
+    def train(
+        self, recipe: Recipe, supernet: Supernet | None = None, teacher: nn.Module | None = None, **settings: Any
+    ) -> None:
         """The supernet, trained; a finished one is left as it is.
 
         Args:
-            supernet: One to start from; None: a fresh one.
+            supernet: One to start from, which is trained in place; None: a fresh one.
+            teacher: A model whose answers it learns, in place of the recipe's.
             settings: What else the weights depend on, such as where those to start from come from.
         """
         supernet = (supernet or Supernet(self.space, self.options.seed)).to(self.device)
@@ -199,6 +206,7 @@ class Run:
             folder=self.folder.train,
             seed=self.options.seed,
             settings=self.train_settings | settings,
+            teacher=teacher,
             calibration_images=self.options.calibration_images,
         )
         if self.world.main:
@@ -241,7 +249,7 @@ class Run:
     def publish(self, model: Backbone | None, result: RunResult) -> None:
         """Writes the winning model, the result and the report."""
         if model is not None:
-            facts = {"space": self.space.name, "test_accuracy": result.winner["test_accuracy"], **self.image_facts}
+            facts = {"space": self.space.name, "test_accuracy": result.shipped["test_accuracy"], **self.image_facts}
             save_model(model, self.folder.model, **facts, trained_on=self.trained_on)
         publish(self.folder, result)
 

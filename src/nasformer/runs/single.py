@@ -12,9 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
@@ -22,8 +19,7 @@ from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import ModelConfig, class_names, fingerprint, first_convolution, input_shape, load_model
-from nasformer.layers.stem import to_2tuple
+from nasformer.families.storage import ModelConfig, build_from, class_names, fingerprint, fresh_model, load_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines
@@ -44,7 +40,6 @@ from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
-CLASSIFIER = "head.fc."
 
 
 def retrain_run(command: RetrainCommand) -> RunResult | None:
@@ -102,13 +97,6 @@ def train_single(
     if export:
         ship(run.folder)
     return result
-
-
-def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
-    """The model with initial weights that depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return space.build(arch)
 
 
 # What a command leaves open is as in the run that it names.
@@ -239,44 +227,6 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
     """Whether the classifier can be kept; where the names of its classes are not known, their number decides."""
     names = source.fact("classes") or batches.classes
     return source.model.num_classes == batches.num_classes and list(names) == list(batches.classes)
-
-
-def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool) -> Backbone:
-    """The model of the space with the weights of another one of the same arch, which is resized on the way.
-
-    What is fresh in it depends on the seed alone.
-    """
-    model = fresh_model(space, source.arch, seed)
-    if input_shape(source)[1:] != input_shape(model)[1:]:
-        resized: Any = source
-        resized.set_input_size(to_2tuple(model.options["img_size"]))
-    state, fresh = source.state_dict(), model.state_dict()
-    if source.options["in_chans"] != model.options["in_chans"]:
-        name = f"{first_convolution(model)}.weight"
-        state[name] = adapt_channels(state[name], model.options["in_chans"])
-    if not keep_classifier:
-        state |= {name: weight for name, weight in fresh.items() if name.startswith(CLASSIFIER)}
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"the weights do not fit ({reason}); leave --patch-size and --model as they were") from None
-    return model
-
-
-def adapt_channels(weight: Tensor, channels: int) -> Tensor:
-    """A convolution of images for another number of channels, as timm adapts it.
-
-    For grey images the sum over the old channels, else these in turn, scaled to about the same answers.
-
-    >>> weight = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
-    >>> adapt_channels(weight, 1).flatten().tolist(), adapt_channels(weight, 4).flatten().tolist()
-    ([6.0], [0.75, 1.5, 2.25, 0.75])
-    """
-    if channels == 1:
-        return weight.sum(1, keepdim=True)
-    old = weight.shape[1]
-    return weight[:, torch.arange(channels, device=weight.device) % old] * (old / channels)
 
 
 # Evaluation of what a folder holds.

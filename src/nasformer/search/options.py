@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
+from nasformer.errors import UserError
 from nasformer.search.budget import DRAWS, Budget
 from nasformer.search.strategies.registry import (
     StrategyOption,
@@ -47,7 +49,31 @@ class BudgetOptions:
         return given
 
     def budget(self) -> Budget:
-        return Budget(**{name: parse_quantity(value) for name, value in self.limits().items()})
+        return Budget(**{name: self.quantity(name, value) for name, value in self.limits().items()})
+
+    def quantity(self, name: str, value: str | float) -> float:
+        if is_share(value):
+            raise UserError(f"--{name.replace('_', '-')} {value} is a share, but of what? Name a net with --from")
+        return parse_quantity(value)
+
+    def with_shares(self, whole: Mapping[str, float]) -> Self:
+        """The limits with numbers in place of shares such as 50%, which are shares of these costs.
+
+        >>> BudgetOptions(max_macs="50%").with_shares({"macs": 1_000_000}).max_macs
+        500000
+        """
+        shares = {name: value for name, value in self.limits().items() if is_share(value)}
+        for name, value in shares.items():
+            share = parse_quantity(str(value).strip().removesuffix("%"))
+            if not 0 < share <= 100:
+                flag = f"--{name.replace('_', '-')}"
+                raise UserError(f"{flag} is {value}; expected more than 0% and at most 100%")
+            shares[name] = math.floor(whole[name.partition("_")[2]] * share / 100)
+        return replace(self, **shares)
+
+
+def is_share(value: object) -> bool:
+    return isinstance(value, str) and value.strip().endswith("%")
 
 
 @dataclass

@@ -13,30 +13,20 @@ from torch import Size, Tensor
 
 from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
-from nasformer.families.base import options_from_json
-from nasformer.families.registry import get_space
+from nasformer.families.pretrained import read_space
 from nasformer.families.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
 from nasformer.families.space import Space
+from nasformer.families.storage import SUPERNET_CONFIG
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import corners
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 from nasformer.supernet.supernet import Supernet
-from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
-from nasformer.utils.schema import from_json
+from nasformer.utils.files import read_tensors, save_tensors, write_json
 
-WEIGHTS, CONFIG = "supernet.safetensors", "supernet.json"
-TRAIN_AGAIN = "restore it or train again"
+WEIGHTS, CONFIG = "supernet.safetensors", SUPERNET_CONFIG
 HARMLESS = 10_000_000
 """Weights that any machine has memory for, so that what does not fit can be named weight by weight."""
-
-
-@dataclass(frozen=True)
-class SupernetConfig:
-    """The space of a supernet, and the options of its model."""
-
-    space: str
-    options: dict[str, Any]
 
 
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
@@ -61,15 +51,6 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
             f"{path} holds a supernet of {space.name}, not of {expected.name}; ask for --space {quote(space.name)}"
         )
     return with_weights(space, state, path)
-
-
-def read_space(path: Path) -> Space:
-    """The space that the config of a supernet names."""
-    config = from_json(SupernetConfig, read_json(path), path, TRAIN_AGAIN)
-    try:
-        return get_space(config.space, **options_from_json(config.options))
-    except UserError as error:
-        raise UserError(f"{path} is damaged ({error}); {TRAIN_AGAIN}") from None
 
 
 def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Supernet:

@@ -54,6 +54,17 @@ class Supernet(nn.Module):
         self.skeletons: dict[Hashable, Skeleton] = {}
         self.compile_options: dict[str, Any] | None = None
 
+    @classmethod
+    def from_pretrained(cls, model: nn.Module, **options: Any) -> Supernet:
+        """The supernet of what can be cut out of a pretrained model, such as one of timm; its weights are copied.
+
+        Args:
+            options: Of the model, such as num_classes or img_size; other classes get a fresh classifier.
+        """
+        from nasformer.supernet.pretrained import supernet_of
+
+        return supernet_of(model, **options)
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device

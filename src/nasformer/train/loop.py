@@ -42,7 +42,7 @@ from nasformer.train.checkpoint import (
 from nasformer.train.distributed import World, join_world, reduce_gradients
 from nasformer.train.evaluate import autocast
 from nasformer.train.log import TrainLog
-from nasformer.train.loss import Loss, load_teacher, soft_cross_entropy, with_teacher
+from nasformer.train.loss import Loss, Teacher, load_teacher, soft_cross_entropy
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
@@ -65,6 +65,7 @@ def train_supernet(
     folder: str | Path | None = None,
     seed: int = 0,
     settings: dict[str, Any] | None = None,
+    teacher: nn.Module | None = None,
     quiet: bool = False,
     calibration_images: int = IMAGES,
     label: str = "supernet",
@@ -76,6 +77,7 @@ def train_supernet(
     Args:
         folder: Where log and checkpoints go; None keeps nothing.
         settings: What else the weights depend on (data ...), to refuse a folder of another training.
+        teacher: A model whose answers are learned beside the labels, in place of the recipe's.
         calibration_images: How many images batch norm is estimated anew on for a snapshot of an arch.
         label: What the progress bar calls it.
 
@@ -94,6 +96,7 @@ def train_supernet(
         seed=seed,
         # No arch of its own: so the folder of a single model's training is refused.
         settings={"space": supernet.space.name, "arch": None, **(settings or {})},
+        teacher=teacher,
         quiet=quiet,
         calibration_images=calibration_images,
         label=label,
@@ -108,6 +111,7 @@ def train_model(
     folder: str | Path | None = None,
     seed: int = 0,
     settings: dict[str, Any] | None = None,
+    teacher: nn.Module | None = None,
     quiet: bool = False,
     label: str = "model",
 ) -> float:
@@ -121,7 +125,17 @@ def train_model(
         model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
     arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
     settings = {"arch": arch, **(settings or {})}
-    return fit(model, data, recipe, folder=folder, seed=seed, settings=settings, quiet=quiet, label=label)
+    return fit(
+        model,
+        data,
+        recipe,
+        folder=folder,
+        seed=seed,
+        settings=settings,
+        teacher=teacher,
+        quiet=quiet,
+        label=label,
+    )
 
 
 def fit(
@@ -131,15 +145,16 @@ def fit(
     *,
     folder: str | Path | None = None,
     seed: int = 0,
+    teacher: nn.Module | None = None,
     **options: Any,
 ) -> float:
     """Trains a model where its weights are, among the processes of torchrun; `options` are those of `Trainer`."""
     device = next(model.parameters()).device
     world = join_world(device)
     batches = as_batches(data, recipe, seed, world, device)
-    loss = loss_of(recipe, batches, device)
+    taught = teacher_of(recipe, batches, device, teacher)
     path = Path(folder) if folder else None
-    return Trainer(model, batches, recipe, loss=loss, folder=path, seed=seed, world=world, **options).run()
+    return Trainer(model, batches, recipe, teacher=taught, folder=path, seed=seed, world=world, **options).run()
 
 
 def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
@@ -149,12 +164,15 @@ def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World
     return Batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
 
 
-def loss_of(recipe: Recipe, batches: BatchSource, device: torch.device) -> Loss:
-    """The targets alone, or together with the top class of the recipe's teacher."""
-    if not recipe.teacher:
-        return soft_cross_entropy
-    teacher = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
-    return with_teacher(teacher, recipe.teacher_weight, recipe.augment.smoothing)
+def teacher_of(
+    recipe: Recipe, batches: BatchSource, device: torch.device, model: nn.Module | None = None
+) -> Teacher | None:
+    """The recipe's teacher, or this model as one; None where there is neither."""
+    if recipe.teacher:
+        model = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
+    if model is None:
+        return None
+    return Teacher(model, recipe.teacher_weight, recipe.teacher_answers, recipe.augment.smoothing)
 
 
 def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
@@ -198,6 +216,7 @@ class Trainer:
         *,
         sampler: Sampler | None = None,
         loss: Loss = soft_cross_entropy,
+        teacher: Teacher | None = None,
         folder: Path | None = None,
         settings: dict[str, Any] | None = None,
         seed: int = 0,
@@ -207,6 +226,7 @@ class Trainer:
         label: str = "train",
     ) -> None:
         self.model, self.batches, self.recipe, self.sampler, self.loss = model, batches, recipe, sampler, loss
+        self.teacher = teacher
         self.seed, self.world, self.label = seed, world or World(), label
         self.quiet = quiet or not self.world.main
         self.device = next(model.parameters()).device
@@ -311,7 +331,7 @@ class Trainer:
         draw = self.rollback.draw(step) if self.rollback else step
         torch.manual_seed(mix(self.seed, Purpose.LAYERS, draw, self.world.rank))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(step)
+            group["lr"] = self.rate(step) * group["lr_scale"]
         archs: list[Arch | None] = list(self.sampler(draw)) if self.sampler else [None]
         loss = self.gradients(x, targets, archs)
         reduce_gradients(self.model, self.world)
@@ -330,6 +350,9 @@ class Trainer:
     def gradients(self, x: Tensor, targets: Tensor, archs: list[Arch | None]) -> Tensor:
         """Adds up the gradients of a step's archs, in a sandwich the largest first; returns the sum of their losses."""
         largest, *others = archs
+        if self.teacher:
+            with autocast(self.device, self.recipe.precision):
+                targets = self.teacher(x, targets)
         total, logits = self.backward(x, targets, largest, self.loss)
         if largest is not None and isinstance(self.model, Supernet) and decays_by_loss(self.model, self.recipe):
             add_decay(self.model, largest, self.recipe)

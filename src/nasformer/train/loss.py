@@ -1,4 +1,4 @@
-"""The loss: cross-entropy with soft targets, and optionally the top class of a teacher."""
+"""The loss: cross-entropy with soft targets, into which a teacher may mix its own answers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,31 @@ def soft_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tenso
     return F.cross_entropy(logits.float(), targets)
 
 
-def with_teacher(teacher: nn.Module, weight: float = 0.5, smoothing: float = 0.1) -> Loss:
-    """AutoFormer's optional distillation: the teacher's top class is a second, hard label on the same head."""
-    teacher.eval().requires_grad_(False)
+class Teacher:
+    """Distillation: mixes a teacher's answers into the targets of a batch, once for all archs of a step.
 
-    def loss(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
-        with torch.no_grad():
-            labels = teacher(images).argmax(-1)
-        taught = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
-        return (1 - weight) * soft_cross_entropy(logits, images, targets) + weight * taught
+    Cross-entropy is linear in its targets, so this is the weighted sum of the loss of the labels and that of the
+    teacher's answers, on the same head.
 
-    return loss
+    Args:
+        weight: Of the teacher's answers; the labels have the rest.
+        answers: "hard", its top class, smoothed as labels are (AutoFormer's optional distillation); "soft", its
+            probabilities of all classes.
+    """
+
+    def __init__(self, model: nn.Module, weight: float = 0.5, answers: str = "hard", smoothing: float = 0.1) -> None:
+        self.model, self.weight = model.eval().requires_grad_(False), weight
+        self.answers, self.smoothing = answers, smoothing
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, targets: Tensor) -> Tensor:
+        logits = self.model(images).float()
+        taught = logits.softmax(-1) if self.answers == "soft" else self.top_class(logits)
+        return torch.lerp(targets, taught, self.weight)
+
+    def top_class(self, logits: Tensor) -> Tensor:
+        labels = F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
+        return labels * (1 - self.smoothing) + self.smoothing / logits.shape[-1]
 
 
 def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.device) -> nn.Module:

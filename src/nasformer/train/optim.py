@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nasformer.errors import UserError
+from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
@@ -20,16 +22,34 @@ from nasformer.train.recipe import Recipe
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     decaying = decaying_weights(model, recipe)
-    others = [weight for name, weight in model.named_parameters() if name not in decaying]
     decay = 0.0 if decays_by_loss(model, recipe) else recipe.weight_decay
-    groups: list[dict[str, Any]] = [
-        {"params": list(decaying.values()), "weight_decay": decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    groups: list[dict[str, Any]] = []
+    for scale, named in weights_by_scale(model, recipe.layer_decay).items():
+        inside = [weight for name, weight in named.items() if name in decaying]
+        others = [weight for name, weight in named.items() if name not in decaying]
+        groups.append({"params": inside, "weight_decay": decay, "lr_scale": scale})
+        groups.append({"params": others, "weight_decay": 0.0, "lr_scale": scale})
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.peak_lr(), momentum=0.9, nesterov=True)
     fused = next(model.parameters()).device.type == "cuda"
     return torch.optim.AdamW(groups, lr=recipe.peak_lr(), fused=fused)
+
+
+def weights_by_scale(model: nn.Module, layer_decay: float) -> dict[float, dict[str, nn.Parameter]]:
+    """The weights by the share of the learning rate that they get: 1 in the head, less in each layer before it."""
+    if layer_decay == 1:
+        return {1.0: dict(model.named_parameters())}
+    if isinstance(model, Supernet):
+        layers = [f"weights.{segment.name}" for segment in model.space.plan(model.space.root.largest())]
+    elif isinstance(model, Backbone):
+        layers = model.segment_names
+    else:
+        raise UserError("layer_decay needs a model of ours, whose layers have an order; leave it at 1")
+    scales: dict[float, dict[str, nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        position = next((index for index, layer in enumerate(layers) if name.startswith(f"{layer}.")), len(layers) - 1)
+        scales.setdefault(layer_decay ** (len(layers) - 1 - position), {})[name] = weight
+    return scales
 
 
 def decaying_weights(model: nn.Module, recipe: Recipe) -> dict[str, nn.Parameter]:

@@ -37,6 +37,8 @@ class Recipe:
     """Where the warm-up starts."""
     weight_decay: float = 0.05
     """Not applied to biases, norms, class token and absolute positions."""
+    layer_decay: float = 1.0
+    """Learning rate of each layer as a share of the next one's: below 1, first layers of a pretrained net move less."""
     no_decay: list[str] = field(default_factory=list)
     """Further weights without decay, by a part of their name, such as rel_pos."""
     clip_grad: float | None = None
@@ -59,9 +61,11 @@ class Recipe:
     """Which weights weight_decay moves: "all"; "largest", those of the sandwich's largest arch, as an L2 term of its
     loss (TrioNet) that clip_grad limits as well; with adamw it then is not decoupled from the step size."""
     teacher: str | None = None
-    """A model folder of ours, or timm:NAME or timm:NAME:WEIGHTS, whose top class is learned beside the labels."""
+    """A model folder of ours, or timm:NAME or timm:NAME:WEIGHTS, whose answers are learned beside the labels."""
     teacher_weight: float = 0.5
-    """The teacher's share of the loss; the rest is that of the labels."""
+    """How much its answers count; the labels have the rest."""
+    teacher_answers: Literal["hard", "soft"] = "hard"
+    """What is learned of it: "hard", its top class (AutoFormer's option); "soft", its probabilities of all classes."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """bf16 autocast, on by default on a GPU that has it."""
     repeats: int = 1
@@ -92,6 +96,7 @@ class Recipe:
         check_range(self, "clip_grad", above=0, optional=True)
         check_range(self, "ema", 0, below=1)
         check_range(self, "teacher_weight", 0, 1)
+        check_range(self, "layer_decay", above=0, most=1)
         check_range(self, "log_epochs", above=0)
         if self.inplace_distillation and not self.sandwich:
             raise UserError("inplace_distillation needs the largest arch in every step; set sandwich to 2 as well")

@@ -78,8 +78,10 @@ class ConvMixer(MapBackbone):
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        module = self.last_blocks()[-1]
-        return [{"num_chs": self.arch.embed_dim, "reduction": self.options["patch_size"], "module": module}]
+        """A feature map for each block, all of one size."""
+        blocks = [name for name in self.segment_names if ".blocks." in name]
+        size = {"num_chs": self.arch.embed_dim, "reduction": self.options["patch_size"]}
+        return [{**size, "module": name} for name in blocks]
 
 
 blocks = Repeat(Struct(kernel=Choice(3, 5, 7)), depth=Choice(2, 3, 4))

@@ -16,6 +16,6 @@ from nasformer import Probe, register_proxy
     paper="none; an example",
 )
 def logit_spread(model: nn.Module, probe: Probe) -> float:
-    """The spread of the logits over the images of the probe."""
+    """The spread of the logits over a batch of noise."""
     with torch.no_grad():
-        return model(probe.images).std(0).mean().item()
+        return model(probe.noise("logit-spread")).std(0).mean().item()

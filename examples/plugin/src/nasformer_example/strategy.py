@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from nasformer import Problem, Proposal, Strategy, register_strategy
 
 
 class HillClimbing(Strategy):
-    """Moves to the best neighbour of the best architecture so far.
+    """Judges the neighbours of the best architecture so far; where none is new, random ones.
 
     Args:
         start: Random architectures to start from.
-        steps: Moves.
-        neighbours: Neighbours that are judged in a move.
+        moves: How often neighbours are judged.
+        neighbours: How many of them in a move.
     """
 
-    def __init__(self, problem: Problem, start: int = 8, steps: int = 10, neighbours: int = 8) -> None:
+    def __init__(self, problem: Problem, start: int = 8, moves: int = 10, neighbours: int = 8) -> None:
         super().__init__(problem)
-        self.start, self.steps, self.neighbours = start, steps, neighbours
-        self.evaluations = start + steps * neighbours
-        self.moves = -1
-        self.stuck = False
+        self.start, self.neighbours = start, neighbours
+        self.evaluations = start + moves * neighbours
+        self.move = 0
 
     @property
     def done(self) -> bool:
-        return self.stuck or self.moves >= self.steps
+        return self.exhausted or len(self.candidates) >= self.evaluations
 
     def ask(self) -> list[Proposal]:
-        self.moves += 1
-        if self.moves == 0:
+        if not self.candidates:
             return self.draw(self.start)
-        best = self.winner()
+        self.move += 1
+        near = self.near_the_best()
+        return near + self.draw(self.neighbours - len(near), self.move)
+
+    def near_the_best(self) -> list[Proposal]:
+        """New neighbours of the best candidate; none as long as no score is finite."""
+        best = next(iter(self.problem.ranked(self.candidates)), None)
+        if best is None:
+            return []
         around = list(self.problem.node.neighbours(best.arch))
         self.rng.shuffle(around)
-        new = [arch for arch in around if self.claim(arch)][: self.neighbours]
-        self.stuck = not new
-        return [Proposal(arch, "neighbour", self.moves, (best.id,)) for arch in new]
+        new = islice(filter(self.claim, around), self.neighbours)  # what is claimed must be proposed
+        return [Proposal(arch, "neighbour", self.move, (best.id,)) for arch in new]
 
 
 register_strategy("hill-climbing", HillClimbing)

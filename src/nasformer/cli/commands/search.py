@@ -19,9 +19,10 @@ PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms
 
 
 def run(options: RunCommand, as_json: bool) -> None:
+    from nasformer.runs.pretrained import run_pretrained
     from nasformer.runs.run import run_supernet
 
-    show(run_supernet(options), options.out, as_json)
+    show((run_pretrained if options.from_ else run_supernet)(options), options.out, as_json)
 
 
 def search(options: SearchCommand, as_json: bool) -> None:
@@ -56,7 +57,7 @@ def print_result(result: RunResult, out: str) -> None:
         scores = {name: name for name in result.proxies}
     random = result.random if len(result.random) > 1 else []
     rows = [
-        [model.name, format_quantity(model["params"]), format_quantity(model["macs"])]
+        [result.label(model), format_quantity(model["params"]), format_quantity(model["macs"])]
         + [in_words(name, model.get(name)) for name in scores]
         for model in result.models
         if model not in random

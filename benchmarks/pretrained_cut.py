@@ -1,0 +1,234 @@
+"""Cuts a pretrained net to shares of its MACs: searched archs beside uniform and random ones, all finished alike.
+
+python benchmarks/pretrained_cut.py --net timm:deit_tiny_patch16_224:weights.safetensors --data flowers.npz \
+    --seeds 3 --budgets 75 58 50 35 --jobs 14 --out cut.json
+
+For each seed: the full net is fine-tuned, sorted, made a supernet and searched for each budget, on the held-out images
+of the .npz. Then every arch is cut out of the full net and trained by it. Trainings are processes of their own,
+`--jobs` of them at a time. Test images are seen once, by each finished net (`--split holdout` to choose settings).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from nasformer.data.images import Data, ImageSet
+from nasformer.data.loaders import Batches
+from nasformer.data.options import AugmentOptions
+from nasformer.families.space import Space
+from nasformer.families.storage import WeightFacts, build_from
+from nasformer.search.budget import Budget
+from nasformer.search.run import search
+from nasformer.space.arch import Arch
+from nasformer.space.feasible import sample_feasible
+from nasformer.supernet.importance import sort_by_importance
+from nasformer.supernet.pretrained import find_pretrained, supernet_from
+from nasformer.train.evaluate import SubnetEvaluator, evaluate
+from nasformer.train.loop import train_model, train_supernet
+from nasformer.train.recipe import Recipe
+from record import save_record
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SETTINGS: dict[str, Any] = {
+    "batch": 128,
+    "full": {"iterations": 480, "lr": 5e-4, "layer_decay": 0.75},
+    "supernet": {"iterations": 1920, "lr": 5e-4, "sandwich": 2},
+    "finish": {"iterations": 960, "lr": 5e-4},
+    "teacher_weight": 1.0,
+    "importance": "gate",
+    "start": "full",
+    "choices": {},
+    "search": {"population": 50, "generations": 8},
+    "img_size": 224,
+}
+NEAR = 0.95
+"""Archs of a budget have from this share of it on: searched, uniform and random ones alike."""
+
+
+def recipe(settings: dict[str, Any], stage: str) -> Recipe:
+    common = {"batch_size": settings["batch"], "min_lr": 1e-6, "clip_grad": 1.0, "warmup_epochs": 5, "log_epochs": 20}
+    taught = {"teacher_weight": settings["teacher_weight"], "teacher_answers": "soft"} if stage != "full" else {}
+    augment = AugmentOptions(crop="resized", **settings.get("augment", {}))
+    return Recipe(**{**common, **taught, **settings[stage]}, augment=augment)
+
+
+def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> Batches:
+    """The arrays of an .npz, resized on the device, in batches."""
+    arrays, parts, size = np.load(path), {}, settings["img_size"]
+    for part in ("train", "holdout", "test"):
+        images = torch.from_numpy(arrays[f"{part}_images"]).permute(0, 3, 1, 2)
+        resized = [
+            F.interpolate(chunk.to(DEVICE).float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
+            for chunk in images.split(256)
+        ]
+        whole = torch.cat([chunk.to(torch.uint8) for chunk in resized])
+        parts[part] = ImageSet(whole, torch.from_numpy(arrays[f"{part}_labels"]).long().to(DEVICE))
+    classes = [str(name) for name in arrays["classes"]]
+    data = Data(Path(path).stem, **parts, classes=classes, mean=facts.mean, std=facts.std)
+    return Batches(data, recipe(settings, "full").augment, settings["batch"], seed, device=DEVICE)
+
+
+def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """Full net, supernet and archs of one seed."""
+    folder, seed, start = Path(args.folder), args.seed, time.perf_counter()
+    source = find_pretrained(args.net)
+    batches = load(args.data, settings, source.facts, seed)
+    space = source.space.with_options(num_classes=batches.num_classes, img_size=batches.img_size)
+    if settings["choices"]:
+        space = space.with_choices(settings["choices"])
+    full = build_from(source.model, space, seed, keep_classifier=False).to(DEVICE)
+    train_model(full, batches, recipe(settings, "full"), seed=seed, quiet=True)
+    times = {"full": time.perf_counter() - start}
+    labelled = list(batches.evaluation("train", 64))[:16]
+    sort_by_importance(full, labelled, settings["importance"])
+    supernet = supernet_from(full, space)
+    teacher = supernet_from(full, space).extract(space.root.largest())
+    train_supernet(supernet, batches, recipe(settings, "supernet"), seed=seed, teacher=teacher, quiet=True)
+    times["supernet"] = time.perf_counter() - start - times["full"]
+    evaluator, whole = SubnetEvaluator(supernet.eval(), batches), space.costs(space.root.largest())["macs"]
+    jobs: dict[str, Any] = {}
+    for share in args.budgets:
+        budget = Budget(min_macs=NEAR * share / 100 * whole, max_macs=share / 100 * whole)
+        archs = {"searched": best(space, evaluator, budget, settings, seed), "uniform": uniform(space, budget)}
+        rng = random.Random(f"{seed} {share}")
+        for index in range(args.random):
+            archs[f"random {index + 1}"] = sample_feasible(space.root, rng, space.costs, budget.windows())
+        for name, arch in archs.items():
+            inherited = evaluator.accuracy(arch, "holdout")
+            facts = {"macs": space.costs(arch)["macs"] / whole, "inherited": inherited}
+            jobs[f"{share} {name}"] = {"arch": arch.to_dict(), **facts, "params": space.costs(arch)["params"]}
+    times["search"] = time.perf_counter() - start - sum(times.values())
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(full.state_dict(), folder / "full.pt")
+    torch.save(supernet.weights.state_dict(), folder / "supernet.pt")
+    splits = ("holdout", args.split) if args.split == "test" else ("holdout",)
+    accuracy = {split: evaluate(full, batches, split)["accuracy"] for split in splits}
+    (folder / "jobs.json").write_text(json.dumps({"jobs": jobs, "full": accuracy, "times": times}))
+    print(json.dumps({"seed": seed, "full": accuracy, "times": times}), flush=True)
+
+
+def best(space: Space, evaluator: SubnetEvaluator, budget: Budget, settings: dict[str, Any], seed: int) -> Arch:
+    found = search(space, evaluator, space.costs, options=settings["search"], budget=budget, seed=seed)
+    return found.best.arch
+
+
+def uniform(space: Space, budget: Budget) -> Arch:
+    """The arch whose blocks are all alike, in the budget, with heads and neurons cut most evenly."""
+    largest = space.root.largest()
+    block, depth = largest.blocks[0], len(largest.blocks)
+    steps = space.root.fields["blocks"].item.fields["hidden_dim"].values  # type: ignore[attr-defined]
+    found: list[tuple[float, Arch]] = []
+    for heads in range(1, block.num_heads + 1):
+        for neurons in steps[1:]:
+            blocks = [{"num_heads": heads, "hidden_dim": neurons}] * depth
+            arch = space.arch({"embed_dim": largest.embed_dim, "blocks": blocks})
+            found.append((abs(heads / block.num_heads - neurons / block.hidden_dim), arch))
+    limit = budget.max_macs or 0
+    macs = {id(arch): space.costs(arch)["macs"] for _, arch in found}
+    fitting = [(uneven, arch) for uneven, arch in found if macs[id(arch)] <= limit]
+    near = [item for item in fitting if macs[id(item[1])] >= 0.9 * limit]
+    return min(near, key=lambda item: item[0])[1] if near else max(fitting, key=lambda item: macs[id(item[1])])[1]
+
+
+def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
+    """One arch cut out and trained; its accuracy as a line of JSON."""
+    folder, seed = Path(args.folder), args.seed
+    source = find_pretrained(args.net)
+    batches = load(args.data, settings, source.facts, seed)
+    space = source.space.with_options(num_classes=batches.num_classes, img_size=batches.img_size)
+    full = space.build(space.root.largest()).to(DEVICE)
+    full.load_state_dict(torch.load(folder / "full.pt", weights_only=True, map_location=DEVICE))
+    begin = supernet_from(full, space)
+    if settings["start"] == "supernet":
+        begin.weights.load_state_dict(torch.load(folder / "supernet.pt", weights_only=True, map_location=DEVICE))
+    arch = space.arch(json.loads((folder / "jobs.json").read_text())["jobs"][args.job]["arch"])
+    model = begin.extract(arch)
+    start = time.perf_counter()
+    train_model(model, batches, recipe(settings, "finish"), seed=seed, teacher=full, quiet=True)
+    seconds = time.perf_counter() - start
+    splits = ("holdout", "test") if args.split == "test" else ("holdout",)
+    scores = {split: evaluate(model, batches, split)["accuracy"] for split in splits}
+    print(json.dumps({**scores, "seconds": seconds}), flush=True)
+
+
+def child(args: argparse.Namespace, mode: str, folder: Path, seed: int, job: str = "") -> dict[str, Any]:
+    words = [sys.executable, __file__, "--mode", mode, "--net", args.net, "--data", args.data, "--split", args.split]
+    words += ["--folder", str(folder), "--seed", str(seed), "--settings", args.settings, "--job", job]
+    words += ["--random", str(args.random), "--budgets", *map(str, args.budgets)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    lines = done.stdout.strip().splitlines()
+    result = json.loads(lines[-1]) if done.returncode == 0 and lines else {"failed": done.stderr[-1500:]}
+    print(f"{mode} {folder.name} {job}: {json.dumps(result)}", flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--net", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--budgets", type=int, nargs="+", default=[75, 58, 50, 35])
+    parser.add_argument("--random", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--split", choices=("holdout", "test"), default="test")
+    parser.add_argument("--settings", default="{}", help="JSON that changes SETTINGS")
+    parser.add_argument("--work", default="cut", help="folder for weights and archs")
+    parser.add_argument("--out", help="write the record here as JSON")
+    for hidden in ("mode", "folder", "job"):
+        parser.add_argument(f"--{hidden}", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    settings = merged(SETTINGS, json.loads(args.settings))
+    if args.mode:
+        return (prepare if args.mode == "prepare" else finish)(args, settings)
+    folders = [Path(args.work) / f"{args.net.split(':')[1]}-{seed}" for seed in range(args.seeds)]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(lambda item: child(args, "prepare", item[1], item[0]), enumerate(folders)))
+        contents = [json.loads((folder / "jobs.json").read_text()) for folder in folders]
+        tasks = [(seed, job) for job in contents[0]["jobs"] for seed in range(args.seeds)]
+        done = list(pool.map(lambda task: child(args, "finish", folders[task[0]], task[0], task[1]), tasks))
+    for (seed, job), result in zip(tasks, done, strict=True):
+        contents[seed]["jobs"][job] |= result
+    summary = table(contents, args.split)
+    save_record(
+        "pretrained_cut", {**vars(args), "settings": settings}, {"summary": summary, "runs": contents}, args.out
+    )
+    return None
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {**base, **{k: {**base[k], **v} if isinstance(base.get(k), dict) else v for k, v in changes.items()}}
+
+
+def table(contents: list[dict[str, Any]], split: str) -> dict[str, Any]:
+    """Mean and standard deviation over the seeds of each kind of arch, random ones together."""
+    rows: dict[str, list[float]] = {"full": [content["full"][split] for content in contents]}
+    for content in contents:
+        for name, job in content["jobs"].items():
+            if split in job:
+                rows.setdefault(name.split(" random")[0] + (" random" if "random" in name else ""), []).append(
+                    job[split]
+                )
+    summary = {}
+    for name, values in rows.items():
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        summary[name] = {"mean": statistics.fmean(values), "std": spread, "n": len(values)}
+        print(f"{name:16} {100 * summary[name]['mean']:6.2f} +- {100 * spread:.2f}  (n={len(values)})")
+    return summary
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Layers of the plain vision transformers that timm has: ViT, DeiT, DINOv2, and the image towers of CLIP and SigLIP.
+
+They compute what timm's layers compute (the tests compare them), and can lack a branch: a block without heads has no
+attention, one without neurons no MLP, so that a net can be cut anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.layers import resample_abs_pos_embed
+from torch import Tensor, nn
+
+from nasformer.layers.attention import SelfAttention
+from nasformer.layers.blocks import Mlp
+from nasformer.layers.cost import Cost, linear_cost, norm_cost
+from nasformer.layers.drop_path import DropPath
+from nasformer.layers.head import TokenHead
+from nasformer.layers.stem import Grid, PatchEmbed
+
+
+class TokenEmbed(PatchEmbed):
+    """Patches with a class token and registers before them; positions are for all of them, or for patches only.
+
+    Args:
+        reg_tokens: Learned tokens behind the class token that no head reads (Darcet et al. 2024).
+        no_embed_class: Whether only patches have positions.
+        proj_bias: Whether the convolution has a bias; in front of a norm it needs none.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        class_token: bool = True,
+        reg_tokens: int = 0,
+        no_embed_class: bool = False,
+        proj_bias: bool = True,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.grid, self.prefix_tokens = grid, class_token + reg_tokens
+        self.no_embed_class = no_embed_class
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size, bias=proj_bias)
+        self.register_parameter("cls_token", nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None)
+        self.reg_token = nn.Parameter(torch.empty(1, reg_tokens, embed_dim)) if reg_tokens else None
+        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1] + self.positioned, embed_dim))
+        for tokens in (self.cls_token, self.reg_token, self.pos_embed):
+            if tokens is not None:
+                nn.init.trunc_normal_(tokens, std=0.02)
+
+    @property
+    def positioned(self) -> int:
+        """How many of the tokens before the patches have positions."""
+        return 0 if self.no_embed_class else self.prefix_tokens
+
+    def set_grid(self, grid: Grid) -> None:
+        """Takes another image size: positions of patches are resampled."""
+        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), self.positioned)
+        self.pos_embed, self.grid = nn.Parameter(positions), grid
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.embed(x)
+        prefix = [t.expand(x.shape[0], -1, -1) for t in (self.cls_token, self.reg_token) if t is not None]
+        if self.no_embed_class:
+            return torch.cat([*(t.to(tokens.dtype) for t in prefix), tokens + self.pos_embed.to(tokens.dtype)], dim=1)
+        return torch.cat([*(t.to(tokens.dtype) for t in prefix), tokens], dim=1) + self.pos_embed
+
+    @staticmethod
+    def cost(  # type: ignore[override]
+        grid: Grid,
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        class_token: bool = True,
+        reg_tokens: int = 0,
+        no_embed_class: bool = False,
+        proj_bias: bool = True,
+    ) -> Cost:
+        patches, inputs, prefix = grid[0] * grid[1], in_chans * patch_size**2, class_token + reg_tokens
+        vectors = inputs + proj_bias + prefix + patches + (0 if no_embed_class else prefix)
+        return Cost(vectors * embed_dim, patches * inputs * embed_dim)
+
+
+class LayerScale(nn.Module):
+    """A learned scale of each channel."""
+
+    def __init__(self, embed_dim: int, init: float = 1e-5) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((embed_dim,), init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class GatedMlp(nn.Module):
+    """SwiGLU (Shazeer 2020): one half of the hidden layer, through SiLU, scales the other."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(embed_dim, 2 * hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, embed_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, values = self.fc1(x).chunk(2, dim=-1)
+        return self.fc2(F.silu(gate) * values)
+
+    @staticmethod
+    def cost(tokens: int, embed_dim: int, hidden_dim: int) -> Cost:
+        return linear_cost(tokens, embed_dim, 2 * hidden_dim) + linear_cost(tokens, hidden_dim, embed_dim)
+
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "swiglu")
+
+
+def make_mlp(embed_dim: int, hidden_dim: int, activation: str) -> nn.Module:
+    """The MLP with one of the activations; `swiglu` makes it a gated one."""
+    return GatedMlp(embed_dim, hidden_dim) if activation == "swiglu" else Mlp(embed_dim, hidden_dim, activation)
+
+
+class ViTBlock(nn.Module):
+    """Pre-norm block of a ViT, without attention where it has no heads, without MLP where it has no neurons.
+
+    Args:
+        tokens: How many tokens there are; only the cost depends on it.
+        qk_norm: Whether queries and keys of each head are normalised.
+        layer_scale: Whether each branch ends in a learned scale of its channels.
+        activation: One of `ACTIVATIONS`.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        hidden_dim: int,
+        tokens: int,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        layer_scale: bool = False,
+        activation: str = "gelu",
+        norm_eps: float = 1e-6,
+        stochastic_depth: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_heads:
+            self.norm1 = nn.LayerNorm(embed_dim, norm_eps)
+            self.attn = SelfAttention(embed_dim, num_heads * head_dim, head_dim, qkv_bias, qk_norm, norm_eps)
+            self.ls1 = LayerScale(embed_dim) if layer_scale else nn.Identity()
+        if hidden_dim:
+            self.norm2 = nn.LayerNorm(embed_dim, norm_eps)
+            self.mlp = make_mlp(embed_dim, hidden_dim, activation)
+            self.ls2 = LayerScale(embed_dim) if layer_scale else nn.Identity()
+            for linear in (module for module in self.mlp.modules() if isinstance(module, nn.Linear)):
+                nn.init.trunc_normal_(linear.weight, std=0.02)
+                nn.init.zeros_(linear.bias)
+        self.num_heads, self.hidden_dim = num_heads, hidden_dim
+        self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.num_heads:
+            x = x + self.drop_path(self.ls1(self.attn(self.norm1(x))))
+        if self.hidden_dim:
+            x = x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+        return x
+
+    @staticmethod
+    def cost(
+        embed_dim: int,
+        num_heads: int,
+        head_dim: int,
+        hidden_dim: int,
+        tokens: int,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        layer_scale: bool = False,
+        activation: str = "gelu",
+        **costless: Any,
+    ) -> Cost:
+        cost, branch = Cost(), norm_cost(embed_dim) + Cost(params=embed_dim * layer_scale)
+        if num_heads:
+            width = num_heads * head_dim
+            cost += branch + SelfAttention.cost(tokens, embed_dim, width)
+            cost += Cost(params=4 * head_dim * qk_norm - (0 if qkv_bias else 3 * width))
+        if hidden_dim:
+            mlp = GatedMlp if activation == "swiglu" else Mlp
+            cost += branch + mlp.cost(tokens, embed_dim, hidden_dim)
+        return cost
+
+
+class AttentionPool(nn.Module):
+    """A learned query that attends to all tokens, then an MLP: the pooling of SigLIP.
+
+    Args:
+        width: Of the attention, which stays as it is where the embedding is narrower.
+    """
+
+    def __init__(
+        self, embed_dim: int, width: int, num_heads: int, hidden_dim: int, activation: str, norm_eps: float
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.latent = nn.Parameter(torch.empty(1, 1, embed_dim))
+        self.q = nn.Linear(embed_dim, width)
+        self.kv = nn.Linear(embed_dim, 2 * width)
+        self.proj = nn.Linear(width, embed_dim)
+        self.norm = nn.LayerNorm(embed_dim, norm_eps)
+        self.mlp = make_mlp(embed_dim, hidden_dim, activation)
+        nn.init.trunc_normal_(self.latent, std=embed_dim**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(self.latent.expand(x.shape[0], -1, -1).to(x.dtype)).unflatten(2, (self.num_heads, -1))
+        k, v = self.kv(x).unflatten(2, (2, self.num_heads, -1)).unbind(2)
+        pooled = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (q, k, v)))
+        x = self.proj(pooled.transpose(1, 2).flatten(2))
+        return (x + self.mlp(self.norm(x)))[:, 0]
+
+    @staticmethod
+    def cost(embed_dim: int, width: int, hidden_dim: int, tokens: int, activation: str) -> Cost:
+        mlp = GatedMlp if activation == "swiglu" else Mlp
+        linears = linear_cost(1, embed_dim, width) + linear_cost(tokens, embed_dim, 2 * width)
+        rest = linear_cost(1, width, embed_dim) + mlp.cost(1, embed_dim, hidden_dim) + norm_cost(embed_dim)
+        return linears + rest + Cost(params=embed_dim, macs=2 * tokens * width)
+
+
+class ViTHead(TokenHead):
+    """Classifier on the class token, on the mean of the patches, or on an attention pool (`map`), perhaps normalised.
+
+    Args:
+        prefix_tokens: How many tokens precede the patches; the mean and the attention pool leave them out.
+        fc_norm: Whether the pooled vector is normalised.
+        pool_width, pool_heads, pool_hidden: Sizes of the attention pool.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_classes: int,
+        tokens: int,
+        global_pool: str = "token",
+        prefix_tokens: int = 1,
+        fc_norm: bool = False,
+        norm_eps: float = 1e-6,
+        activation: str = "gelu",
+        pool_width: int = 0,
+        pool_heads: int = 0,
+        pool_hidden: int = 0,
+    ) -> None:
+        super().__init__(embed_dim, num_classes, global_pool)
+        self.prefix_tokens = prefix_tokens
+        self.fc_norm = nn.LayerNorm(embed_dim, norm_eps) if fc_norm else nn.Identity()
+        if global_pool == "map":
+            self.attn_pool = AttentionPool(embed_dim, pool_width, pool_heads, pool_hidden, activation, norm_eps)
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.fc_norm(self.pool(x))
+        return x if pre_logits else self.fc(x)
+
+    def pool(self, x: Tensor) -> Tensor:
+        if self.global_pool == "token":
+            return x[:, 0]
+        patches = x[:, self.prefix_tokens :]
+        return self.attn_pool(patches) if self.global_pool == "map" else patches.mean(dim=1)
+
+    @staticmethod
+    def cost(  # type: ignore[override]
+        embed_dim: int,
+        num_classes: int,
+        tokens: int,
+        global_pool: str = "token",
+        prefix_tokens: int = 1,
+        fc_norm: bool = False,
+        norm_eps: float = 1e-6,
+        activation: str = "gelu",
+        pool_width: int = 0,
+        pool_heads: int = 0,
+        pool_hidden: int = 0,
+    ) -> Cost:
+        cost = TokenHead.cost(embed_dim, num_classes) + (norm_cost(embed_dim) if fc_norm else Cost())
+        if global_pool == "map":
+            cost += AttentionPool.cost(embed_dim, pool_width, pool_hidden, tokens - prefix_tokens, activation)
+        return cost

@@ -1,0 +1,106 @@
+"""The last stage of a run: the winner is trained on its own, since the weights it inherits serve all archs.
+
+Each start (the weights inherited from the supernet, those of a pretrained net, or fresh ones) is trained in
+OUT/finish/NAME. What is shipped is the best on the held-out images, which may be the inherited weights themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from nasformer.families.base import Backbone
+from nasformer.families.storage import fingerprint, fresh_model
+from nasformer.results.result import FinishResult, RunResult
+from nasformer.runs.baselines import split_accuracies
+from nasformer.runs.search import publish
+from nasformer.search.model_result import ModelResult
+from nasformer.supernet.calibration import recalibrate
+from nasformer.supernet.supernet import Supernet
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+from nasformer.utils.progress import say
+
+if TYPE_CHECKING:
+    from nasformer.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Start:
+    """Weights to finish a winner from, and how."""
+
+    model: Backbone
+    recipe: Recipe
+    teacher: nn.Module | None = None
+
+
+def single_recipe(recipe: Recipe, **changes: object) -> Recipe:
+    """A supernet's recipe for one of its members on its own."""
+    plain = {"sandwich": 0, "inplace_distillation": False, "decay": "all", "freeze": "optimizer", "watch_epochs": 0.0}
+    return replace(recipe, **{**plain, **changes})  # type: ignore[arg-type]
+
+
+def supernet_starts(run: Run, supernet: Supernet, result: RunResult, method: str, recipe: Recipe) -> dict[str, Start]:
+    """How the winner of a supernet trained from scratch is finished: its weights trained on, or anew."""
+    if method == "none":
+        return {}
+    if method == "retrain":
+        model = fresh_model(run.space, result.arch, run.options.seed)
+        return {"retrained": Start(model.to(run.device), single_recipe(recipe))}
+    inherited = supernet.extract(result.arch)
+    recalibrate(inherited, run.batches, run.options.calibration_images)
+    return {"finetuned": Start(inherited, single_recipe(recipe, lr=FINETUNE_LR * recipe.lr))}
+
+
+FINETUNE_LR = 0.3
+"""Learning rate of weights that are trained on, as a share of the rate they were trained with."""
+
+
+def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> RunResult:
+    """Trains the winner from each start and ships the best on held-out images; the result says which it was."""
+    if not starts:
+        return result
+    if run.world.size > 1:
+        say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
+        return result
+    tried = {"inherited": result.winner.get("holdout_accuracy")}
+    models = {}
+    for name, start in starts.items():
+        models[name] = train_start(run, name, start, label=f"winner, {name}")
+        precision = start.recipe.precision
+        tried[name] = evaluate(models[name], run.batches, "holdout", precision=precision)["accuracy"]
+    chosen = max(tried, key=lambda name: tried[name])
+    if chosen == "inherited":
+        say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
+        result = replace(result, finish=FinishResult(chosen, tried))
+        publish(run.folder, result)
+        return result
+    model = models[chosen]
+    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, starts[chosen].recipe.precision)}
+    finished = ModelResult(f"winner, {chosen}", result.winner.arch, scores)
+    result = replace(result, finished=finished, finish=FinishResult(chosen, tried))
+    run.publish(model, result)
+    return result
+
+
+def train_start(run: Run, name: str, start: Start, label: str) -> Backbone:
+    """A start, trained in its folder; a finished training is left as it is."""
+    folder = run.folder / f"finish/{name}"
+    settings = {**run.settings, "space": run.space.name, "weights": fingerprint(start.model)}
+    if start.teacher is not None:
+        settings["teacher_weights"] = fingerprint(start.teacher)
+    train_model(
+        start.model,
+        run.batches,
+        start.recipe,
+        folder=folder.train,
+        seed=run.options.seed,
+        settings=settings,
+        teacher=start.teacher,
+        label=label,
+    )
+    return start.model.eval()

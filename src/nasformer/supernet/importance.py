@@ -1,0 +1,199 @@
+"""Importance of a pretrained net's heads and neurons, and the net sorted by it, so that every prefix keeps the best.
+
+Slices of a supernet are prefixes. In a pretrained net the order of heads and neurons means nothing, so they are
+permuted: the outputs stay the same, and what a smaller member keeps are the most important ones. A measure of
+importance is a function of the model and some batches; `register_importance` adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nasformer.errors import UserError
+
+Labelled = tuple[Tensor, Tensor | None]
+"""Images, and their labels (or soft targets) where there are any."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """The heads of an attention layer, or the neurons of an MLP.
+
+    Args:
+        name: The layer's name in the model.
+        count: How many there are.
+        width: How many inputs of `reader` each has: the width of a head, 1 for a neuron.
+        writer: The linear layer whose outputs they are, `parts` for each (q, k and v; gate and value).
+        reader: The linear layer whose inputs they are.
+    """
+
+    name: str
+    count: int
+    width: int
+    parts: int
+    writer: nn.Linear
+    reader: nn.Linear
+    tables: tuple[nn.Parameter, ...] = ()
+
+    def by_unit(self, inputs: Tensor) -> Tensor:
+        """The inputs of the reader, [..., units, width]."""
+        return inputs.unflatten(-1, (self.count, self.width))
+
+    @torch.no_grad()
+    def permute(self, order: Tensor) -> None:
+        """Puts the units into another order, in every weight that knows them."""
+        for weight in (w for w in (self.writer.weight, self.writer.bias) if w is not None):
+            units = weight.unflatten(0, (self.parts, self.count, self.width))
+            weight.copy_(units[:, order].flatten(0, 2))
+        columns = self.reader.weight.unflatten(1, (self.count, self.width))
+        self.reader.weight.copy_(columns[:, order].flatten(1))
+        for table in self.tables:
+            table.copy_(table[order])
+
+
+def find_units(model: nn.Module) -> list[Units]:
+    """Every layer of heads or neurons in a model: those with `qkv` and `proj`, and those with `fc1` and `fc2`."""
+    units = []
+    for name, layer in model.named_modules():
+        if hasattr(layer, "qkv") and hasattr(layer, "proj"):
+            tables = (layer.positions,) if hasattr(layer, "positions") else ()  # Swin's: a table a head
+            heads = layer.proj.in_features // layer.head_dim
+            units.append(Units(name, heads, layer.head_dim, 3, layer.qkv, layer.proj, tables))
+        elif isinstance(getattr(layer, "fc1", None), nn.Linear) and isinstance(getattr(layer, "fc2", None), nn.Linear):
+            neurons = layer.fc2.in_features
+            units.append(Units(name, neurons, 1, layer.fc1.out_features // neurons, layer.fc1, layer.fc2))
+    return units
+
+
+Measure = Callable[[nn.Module, Sequence[Units], Iterable[Labelled]], list[Tensor]]
+"""From a model, its units and batches to the importance of each unit."""
+_measures: dict[str, Measure] = {}
+
+
+def register_importance(name: str) -> Callable[[Measure], Measure]:
+    """Decorator that makes a measure of importance known by name."""
+
+    def register(measure: Measure) -> Measure:
+        if _measures.setdefault(name, measure) is not measure:
+            raise UserError(f"there is another measure of importance named {name!r}; give yours another name")
+        return measure
+
+    return register
+
+
+def list_importances() -> dict[str, str]:
+    """What each measure is: the first line of its docstring."""
+    return {name: (measure.__doc__ or "").splitlines()[0] for name, measure in _measures.items()}
+
+
+def find_importance(name: str) -> Measure:
+    if name not in _measures:
+        raise UserError(f"unknown measure of importance {name!r}; there are: {', '.join(_measures)}")
+    return _measures[name]
+
+
+def sort_by_importance(model: nn.Module, batches: Iterable[Labelled], measure: str = "gate") -> dict[str, Tensor]:
+    """Sorts heads and neurons in place, the most important first; returns the importances, sorted, by layer.
+
+    The model computes the same as before.
+    """
+    units, training = find_units(model), model.training
+    scores = find_importance(measure)(model.eval(), units, batches)
+    model.train(training)
+    sorted_scores = {}
+    for unit, score in zip(units, scores, strict=True):
+        order = score.argsort(descending=True, stable=True)
+        unit.permute(order)
+        sorted_scores[unit.name] = score[order].cpu()
+    return sorted_scores
+
+
+# Measures
+
+
+@register_importance("gate")
+def gate_gradient(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """How much the loss would change if a unit were scaled: the root mean square over images of that gradient.
+
+    Where there are no labels, the model's own top class stands for them.
+    """
+    totals = [torch.zeros(unit.count, device=unit.reader.weight.device) for unit in units]
+    for images, labels in batches:
+        with recorded_inputs(units, keep_gradients=True) as inputs, torch.enable_grad():
+            logits = model(images).float()
+            wanted = logits.detach().argmax(-1) if labels is None else labels
+            F.cross_entropy(logits, wanted, reduction="sum").backward()
+        for total, unit, x in zip(totals, units, inputs, strict=True):
+            if x is not None and x.grad is not None:
+                change = unit.by_unit(x.detach() * x.grad).sum(-1)
+                total += change.reshape(len(images), -1, unit.count).sum(1).float().square().sum(0)
+        model.zero_grad(set_to_none=True)
+    return [total.sqrt() for total in totals]
+
+
+@register_importance("activation")
+def activation_norm(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """How large the outputs of a unit are, in the root mean square over tokens; no labels are needed."""
+    return [norms.square().sum(-1).sqrt() for norms in input_norms(model, units, batches)]
+
+
+@register_importance("wanda")
+def weighted_activation(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """Outputs of a unit times the weights that read them (Sun et al. 2024, summed by unit); no labels are needed."""
+    norms = input_norms(model, units, batches)
+    read = [unit.by_unit(unit.reader.weight.detach().abs()) for unit in units]
+    return [(weights.sum(0) * norm).sum(-1) for weights, norm in zip(read, norms, strict=True)]
+
+
+@register_importance("magnitude")
+def weight_magnitude(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """Norms of the weights that write and read a unit, multiplied; neither labels nor images are needed."""
+    scores = []
+    for unit in units:
+        written = unit.writer.weight.detach().unflatten(0, (unit.parts, unit.count, unit.width))
+        read = unit.by_unit(unit.reader.weight.detach())
+        scores.append(written.square().sum((0, 2, 3)).sqrt() * read.square().sum((0, 2)).sqrt())
+    return scores
+
+
+@torch.no_grad()
+def input_norms(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """The root mean square of each input of the units' readers: [units, width]."""
+    totals: list[Tensor] = [torch.zeros(unit.count, unit.width, device=unit.reader.weight.device) for unit in units]
+    seen = [0] * len(units)
+    for images, _ in batches:
+        with recorded_inputs(units) as inputs:
+            model(images)
+        for index, (unit, x) in enumerate(zip(units, inputs, strict=True)):
+            if x is not None:
+                flat = x.float().flatten(0, -2)
+                totals[index] += unit.by_unit(flat.square().sum(0))
+                seen[index] += len(flat)
+    return [(total / max(count, 1)).sqrt() for total, count in zip(totals, seen, strict=True)]
+
+
+@contextmanager
+def recorded_inputs(units: Sequence[Units], keep_gradients: bool = False) -> Iterator[list[Tensor | None]]:
+    """The last input of each unit's reader, with its gradient where asked; None where the reader did not run."""
+    inputs: list[Tensor | None] = [None] * len(units)
+
+    def record(index: int) -> Callable[..., None]:
+        def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if keep_gradients:
+                given[0].retain_grad()
+            inputs[index] = given[0]
+
+        return hook
+
+    handles = [unit.reader.register_forward_pre_hook(record(index)) for index, unit in enumerate(units)]
+    try:
+        yield inputs
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,51 @@
+"""The last stage of a run: the winner is trained on its own, and the best on held-out images is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiny  # noqa: F401 - one thread, as for all small tensors
+from nasformer.cli.main import main
+from nasformer.data.sources import load_data
+from nasformer.families.storage import load_model
+from nasformer.results.result import RunResult
+from nasformer.train.evaluate import evaluate
+from small_run import contents, words
+
+
+@pytest.fixture(scope="module", params=["finetune", "retrain"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    assert main(words("run", folder, finish=request.param)) == 0
+    return folder
+
+
+def test_the_best_on_held_out_images_is_shipped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = RunResult.load(run / "result.json")
+    assert result.finish is not None
+    tried = result.finish.holdout_accuracy
+    assert len(tried) == 2
+    assert tried["inherited"] == result.winner["holdout_accuracy"]
+    assert tried[result.finish.chosen] == max(tried.values())
+    assert (result.finished is None) == (result.finish.chosen == "inherited")
+    assert result.shipped["holdout_accuracy"] == max(tried.values())
+
+
+def test_the_model_is_the_one_that_was_shipped(run: Path) -> None:
+    result = RunResult.load(run / "result.json")
+    accuracy = evaluate(load_model(run / "model"), load_data("digits", holdout=0.2), "test")["accuracy"]
+    assert accuracy == pytest.approx(result.shipped["test_accuracy"])
+
+
+def test_a_finished_run_is_left_as_it_is(run: Path) -> None:
+    before, method = contents(run), run.parent.name.rstrip("0123456789")
+    assert main(words("run", run, finish=method)) == 0
+    assert contents(run) == before
+
+
+def test_inherited_accuracies_are_marked_beside_those_of_own_training(run: Path) -> None:
+    result, page = RunResult.load(run / "result.json"), (run / "report.html").read_text()
+    marked = "random (inherited)" in page
+    assert marked == (result.finished is not None)

@@ -1,0 +1,176 @@
+"""Pretrained nets as supernets: their weights, and their heads and neurons sorted by importance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import tiny  # noqa: F401 - one thread, as for all small tensors
+from nasformer.errors import UserError
+from nasformer.supernet.importance import (
+    find_importance,
+    find_units,
+    list_importances,
+    register_importance,
+    sort_by_importance,
+)
+from nasformer.supernet.pretrained import find_pretrained
+from nasformer.supernet.supernet import Supernet
+
+SMALL: dict[str, Any] = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 4, "num_classes": 7}
+NETS: dict[str, dict[str, Any]] = {
+    "vit_tiny_patch16_224": SMALL,
+    "vit_giant_patch14_dinov2": {**SMALL, "img_size": 28, "mlp_ratio": 2.0},
+    "swin_tiny_patch4_window7_224": {"img_size": 224, "depths": (1, 1, 1, 1), "num_classes": 7},
+}
+Batch = list[tuple[Tensor, Tensor | None]]
+
+
+def pretrained(name: str = "vit_tiny_patch16_224") -> nn.Module:
+    torch.manual_seed(1)
+    model = timm.create_model(name, **NETS[name]).eval()
+    for weight in model.parameters():
+        nn.init.normal_(weight, mean=float(weight.ndim == 1) / 2, std=0.1)
+    return model
+
+
+@pytest.fixture
+def supernet() -> Supernet:
+    return Supernet.from_pretrained(pretrained()).eval()
+
+
+def batch(supernet: Supernet, labels: bool = True) -> Batch:
+    x = torch.randn(4, *supernet.space.image_shape, generator=torch.Generator().manual_seed(0))
+    return [(x, torch.tensor([0, 1, 2, 3]) if labels else None)]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_largest_member_computes_what_the_net_computes(name: str) -> None:
+    model = pretrained(name)
+    supernet = Supernet.from_pretrained(model).eval()
+    ((x, _),) = batch(supernet)
+    with torch.no_grad():
+        assert torch.allclose(supernet(x, supernet.space.root.largest()), model(x), atol=1e-5)
+
+
+def test_other_classes_and_sizes_get_a_fresh_classifier_and_resampled_positions() -> None:
+    model = pretrained()
+    supernet = Supernet.from_pretrained(model, num_classes=3, img_size=64)
+    logits = supernet(torch.randn(1, 3, 64, 64), supernet.space.root.largest())
+    assert logits.shape == (1, 3)
+    assert torch.equal(supernet.weights.get_parameter("blocks.0.attn.qkv.weight"), model.blocks[0].attn.qkv.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "labels"),
+    [
+        *(("vit_tiny_patch16_224", measure, True) for measure in list_importances()),
+        ("vit_tiny_patch16_224", "gate", False),
+        ("vit_giant_patch14_dinov2", "gate", True),
+        ("swin_tiny_patch4_window7_224", "gate", True),
+    ],
+)
+def test_sorting_changes_no_output(name: str, measure: str, labels: bool) -> None:
+    supernet = Supernet.from_pretrained(pretrained(name)).eval()
+    model, batches = supernet.extract(supernet.space.root.largest()).eval(), batch(supernet, labels)
+    before = {key: weight.clone() for key, weight in model.state_dict().items()}
+    with torch.no_grad():
+        expected = model(batches[0][0])
+    scores = sort_by_importance(model, batches, measure)
+    with torch.no_grad():
+        assert torch.allclose(model(batches[0][0]), expected, atol=1e-5)
+    assert any(not torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
+    assert all(torch.equal(score, score.sort(descending=True).values) for score in scores.values())
+    assert {unit.name for unit in find_units(model)} == set(scores)
+
+
+def test_the_gate_gradient_is_that_of_a_gate(supernet: Supernet) -> None:
+    """By finite differences: how the loss of one image changes when a head is scaled."""
+    model = supernet.extract(supernet.space.root.largest()).eval().double()
+    ((x, labels),) = batch(supernet)
+    images, wanted = x[:1].double(), labels[:1] if labels is not None else None
+    units = find_units(model)
+    found = find_importance("gate")(model, units, [(images, wanted)])[0]
+    changes = []
+    for head in range(units[0].count):
+        losses = []
+        for scale in (1 - 1e-4, 1 + 1e-4):
+            columns = units[0].reader.weight.data.unflatten(1, (units[0].count, -1))
+            columns[:, head] *= scale
+            losses.append(nn.functional.cross_entropy(model(images), wanted).item())
+            columns[:, head] /= scale
+        changes.append(abs(losses[1] - losses[0]) / 2e-4)
+    assert found.tolist() == pytest.approx(changes, rel=1e-3)
+
+
+def test_a_measure_of_your_own(supernet: Supernet) -> None:
+    @register_importance("backwards")
+    def backwards(model: nn.Module, units: Any, batches: Any) -> list[Tensor]:
+        """The last unit first."""
+        return [torch.arange(unit.count).float() for unit in units]
+
+    model = supernet.extract(supernet.space.root.largest())
+    first = model.get_submodule("blocks.0.mlp.fc1").bias.clone()
+    sort_by_importance(model, [], "backwards")
+    assert torch.equal(model.get_submodule("blocks.0.mlp.fc1").bias, first.flip(0))
+    with pytest.raises(UserError, match="unknown measure of importance 'weight'; there are: gate"):
+        find_importance("weight")
+
+
+def test_weights_of_a_file(tmp_path: Path) -> None:
+    model = timm.create_model("test_vit", num_classes=5)
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    x = torch.randn(1, 3, 160, 160)
+    for file in ("weights.safetensors", "weights.pth"):
+        source = find_pretrained(f"timm:test_vit:{tmp_path / file}")
+        with torch.no_grad():
+            assert torch.allclose(source.model(x), model.eval()(x), atol=1e-5)
+        assert len(source.facts.mean or ()) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("timm:test_vit:{folder}/nothing.safetensors", "there is no file of weights"),
+        (
+            "timm:test_vit2:{folder}/weights.safetensors",
+            "reg_token is missing, expected .* are these weights of test_vit2",
+        ),
+        ("{folder}", "expected timm:NAME, timm:NAME:FILE, or the folder of a run or a model"),
+    ],
+)
+def test_what_is_no_source_is_refused(tmp_path: Path, source: str, message: str) -> None:
+    save_file(timm.create_model("test_vit").state_dict(), tmp_path / "weights.safetensors")
+    with pytest.raises(UserError, match=message):
+        find_pretrained(source.format(folder=tmp_path))
+
+
+SHARED = Path(__file__).parents[3] / "shared"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the real weights and images are not on this machine")
+@pytest.mark.parametrize(("name", "top1"), [("vit_tiny_patch16_224", 0.753), ("deit_tiny_patch16_224", 0.708)])
+def test_real_weights_have_their_published_accuracy(name: str, top1: float) -> None:
+    import sys
+
+    sys.path.insert(0, str(SHARED / "data"))
+    from read import load_tiles  # type: ignore[import-not-found]
+
+    images, labels = load_tiles(SHARED / "data" / "imagenet_val_1k.npz")["test"]
+    source = find_pretrained(f"timm:{name}:{SHARED / 'weights' / name}.safetensors")
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (source.facts.mean, source.facts.std))
+    correct = 0
+    with torch.no_grad():
+        for start in range(0, len(images), 50):
+            x = torch.from_numpy(images[start : start + 50]).permute(0, 3, 1, 2).float() / 255
+            answers = source.model((x - mean) / std).argmax(-1)
+            correct += (answers == torch.from_numpy(labels[start : start + 50])).sum().item()
+    assert correct / len(images) == pytest.approx(top1, abs=0.0025)
