@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from nasformer.space.node import Node
     from nasformer.space.nodes import Choice, OneOf, Repeat
     from nasformer.space.struct import Rule, Struct
+    from nasformer.supernet.importance import list_importances, register_importance, sort_by_importance
     from nasformer.supernet.storage import load_supernet, save_supernet
     from nasformer.supernet.supernet import Supernet
     from nasformer.train.evaluate import evaluate
@@ -107,6 +108,7 @@ _MODULES = {
     "space.node": ("Node",),
     "space.nodes": ("Choice", "OneOf", "Repeat"),
     "space.struct": ("Rule", "Struct"),
+    "supernet.importance": ("list_importances", "register_importance", "sort_by_importance"),
     "supernet.storage": ("load_supernet", "save_supernet"),
     "supernet.supernet": ("Supernet",),
     "train.evaluate": ("evaluate",),
