@@ -1,7 +1,7 @@
 """The answers of public commands, compared with those of version 0.1 (tests/golden/commands.json).
 
-An answer may have further fields, but none less and none other. Times of the clock and what was changed on purpose are
-left out of the stored answers.
+An answer may have further fields, and at its end further names or lines, such as those of new spaces; but what was
+there is still there and the same. Times of the clock and what was changed on purpose are left out of the stored answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def differences(found: Any, expected: Any, where: str = "answer") -> Iterator[st
                 yield from differences(found[name], value, f"{where}.{name}")
             else:
                 yield f"{where}.{name} is missing"
-    elif isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+    elif isinstance(expected, list) and isinstance(found, list) and len(named(found, expected)) == len(expected):
         for number, value in enumerate(expected):
             yield from differences(found[number], value, f"{where}[{number}]")
     elif isinstance(expected, float) and isinstance(found, float):
@@ -37,6 +37,11 @@ def differences(found: Any, expected: Any, where: str = "answer") -> Iterator[st
             yield f"{where} is {found}, not {expected}"
     elif found != expected:
         yield f"{where} is {found!r}, not {expected!r}"
+
+
+def named(found: list[Any], expected: list[Any]) -> list[Any]:
+    """The items to compare: of a list of names, as many as there were."""
+    return found[: len(expected)] if all(isinstance(item, str) for item in expected) else found
 
 
 @pytest.mark.parametrize("name", GOLDEN["commands"])
@@ -53,12 +58,14 @@ def test_commands_answer_as_before(name: str, capsys: Any, tmp_path: Path, monke
     elif "error" in stored:
         assert err == stored["error"]
     else:
-        assert out == stored["text"]
+        assert out.startswith(stored["text"])
 
 
 def test_the_comparison_sees_what_differs() -> None:
     expected = {"params": 5, "scores": [0.5, {"dss": 1.0}], "name": "x"}
     assert list(differences({**expected, "more": 1, "scores": [0.50001, {"dss": 1.0}]}, expected)) == []
+    assert list(differences(["a", "b", "c"], ["a", "b"])) == []
+    assert list(differences([1, 2], [1])) == ["answer is [1, 2], not [1]"]
     found = {"params": 6, "scores": [0.6, {}]}
     assert list(differences(found, expected)) == [
         "answer.params is 6, not 5",

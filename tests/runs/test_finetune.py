@@ -17,11 +17,10 @@ from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
 from nasformer.families.registry import get_space
-from nasformer.families.storage import load_model, save_model
+from nasformer.families.storage import adapt_channels, build_from, fresh_model, load_model, save_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import single
 from nasformer.runs.ship import provenance
-from nasformer.runs.single import adapt_channels, build_from, fresh_model
 from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
@@ -75,7 +74,7 @@ def test_the_winner_of_a_search_is_trained_further(finished: Path, tuned: Path) 
 def test_it_starts_from_the_weights_of_the_supernet(finished: Path, tmp_path: Path) -> None:
     supernet = load_supernet(finished / "supernet")
     for name, more, arch in (
-        ("a", [], RunFolder(finished).winner()),
+        ("a", [], RunFolder(finished).read_result().arch),
         ("b", ["--arch", ARCH], supernet.space.arch(ARCH)),
     ):
         assert main(words(tmp_path / name, finished, *more, "--holdout", "0.2", **STILL)) == 0
