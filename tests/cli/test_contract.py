@@ -1,7 +1,7 @@
 """The answers of public commands, compared with those of version 0.1 (tests/golden/commands.json).
 
 An answer may have further fields, and at its end further names or lines, such as those of new spaces; but what was
-there is still there and the same. Times of the clock and what was changed on purpose are left out of the stored answers.
+there is still there and the same. Times of the clock and what was changed on purpose are left out of what is stored.
 """
 
 from __future__ import annotations
