@@ -25,6 +25,7 @@ RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 QUICK = "--train.epochs 1 --export false"
 FEW = "--search.population 2 --search.generations 1"
+RUN = f"{QUICK} {FEW} --finish none"
 SMALL = "--space autoformer-micro --img-size 16 --patch-size 4"
 SHORTER = {
     "README.md": {
@@ -33,19 +34,19 @@ SHORTER = {
     },
     "docs/tutorials/first-search.md": {
         "plan --config digits": "plan --config digits --steps 1 --draws 20",
-        "run --config digits": f"run --config digits {QUICK} {FEW} --search.random_references 1",
+        "run --config digits": f"run --config digits {RUN} --search.random_references 1",
         "search --config digits": f"search --config digits {FEW} --search.random_references 1",
         "retrain runs/smaller": f"retrain runs/smaller {QUICK}",
     },
     "docs/tutorials/photos.md": {
         "plan --config photos-small": f"plan --config photos-small {SMALL} --steps 1 --draws 20",
         "--space autoformer-tiny --img-size 64": f"{SMALL} --num-classes 2 --nets 3 --holdout 2 --rounds 2",
-        "run --config photos-small": f"run --config photos-small {SMALL} {QUICK} {FEW}",
+        "run --config photos-small": f"run --config photos-small {SMALL} {RUN}",
         "--max-latency 20ms": "--max-latency 1s --latency-profile $PROFILE",
         "finetune runs/photos": f"finetune runs/photos --space autoformer-micro {QUICK}",
         "--img-size 96": "--img-size 24",
     },
-    "examples/plugin/README.md": {"run --space convmixer-micro": f"run --space convmixer-micro {QUICK} {FEW}"},
+    "examples/plugin/README.md": {"run --space convmixer-micro": f"run --space convmixer-micro {RUN}"},
 }
 """What is replaced in a page before it runs in a test, so that it takes seconds."""
 

@@ -35,7 +35,7 @@ class HillClimbing(Strategy):
 
     def near_the_best(self) -> list[Proposal]:
         """New neighbours of the best candidate; none as long as no score is finite."""
-        best = next(iter(self.problem.ranked(self.candidates)), None)
+        best = next(iter(self.problem.best_first(self.candidates)), None)
         if best is None:
             return []
         around = list(self.problem.node.neighbours(best.arch))
