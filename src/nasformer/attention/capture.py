@@ -172,6 +172,11 @@ def _(layer: RelativeAttention, weights: Tensor, grid: Grid) -> GroupedWeights:
 @grouped_weights.register
 def _(layer: SelfAttention, weights: Tensor, grid: Grid) -> GroupedWeights:
     tokens = numbered_map(grid, weights.device).view(1, -1)
+    before = weights.shape[-1] - tokens.shape[-1]
+    if before:  # the class token, number 0, and registers, which are nowhere on the map
+        tokens = torch.cat([tokens.new_zeros(1, 1), tokens], 1)
+        kept = torch.cat([torch.arange(1), torch.arange(before, weights.shape[-1])]).to(weights.device)
+        weights = weights[..., kept, :][..., kept]
     return GroupedWeights(weights[:, None], tokens, tokens)
 
 

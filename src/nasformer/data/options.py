@@ -53,6 +53,7 @@ class DataOptions:
         if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
             in_all = amount.unit == "in all" and amount.value
             self.holdout = f"{amount.value} images" if in_all else amount.value or 0
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nasformer.errors import UserError
+from nasformer.families.options import OPTION_RANGES
 from nasformer.families.sharing import SharingRules
 from nasformer.layers.cost import Cost
 from nasformer.layers.drop_path import set_drop_path
@@ -399,19 +400,6 @@ def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 GIVE_ANOTHER = "give another value"
-OPTION_RANGES = {
-    "img_size": (1, 2**14),
-    "patch_size": (1, 2**14),
-    "stride": (1, 2**14),
-    "stem_stride": (1, 2**14),
-    "in_chans": (1, 2**12),
-    "num_classes": (0, 2**24),
-    "stem_dim": (1, 2**20),
-    "head_dim": (1, 2**20),
-    "super_depth": (1, 2**20),
-    "max_relative_position": (0, 2**14),
-}
-"""Least and largest value of options by name; those that end in _rate are probabilities, others just finite."""
 
 
 def option_types(model: type[Backbone]) -> dict[str, Any]:

@@ -6,9 +6,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nasformer.errors import UserError
+from nasformer.utils.units import check_range
 
 if TYPE_CHECKING:
     from nasformer.families.space import Space
+
+OPTION_RANGES = {
+    "img_size": (1, 2**14),
+    "patch_size": (1, 2**14),
+    "stride": (1, 2**14),
+    "stem_stride": (1, 2**14),
+    "in_chans": (1, 2**12),
+    "num_classes": (0, 2**24),
+    "stem_dim": (1, 2**20),
+    "head_dim": (1, 2**20),
+    "super_depth": (1, 2**20),
+    "max_relative_position": (0, 2**14),
+}
+"""Least and largest value of options by name; those that end in _rate are probabilities, others just finite."""
 
 
 @dataclass
@@ -29,6 +44,10 @@ class SpaceOptions:
     """channels of the images; None: as the data has it"""
     model: dict[str, Any] = field(default_factory=dict)
     """further options of the model, such as {"drop_path_rate": 0.1}"""
+
+    def __post_init__(self) -> None:
+        for name in ("img_size", "patch_size", "num_classes", "in_chans"):
+            check_range(self, name, *OPTION_RANGES[name], optional=True)
 
     def model_options(self) -> dict[str, Any]:
         """The options of the model that were set."""

@@ -91,8 +91,8 @@ def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
 def facts_in(folder: str | Path) -> dict[str, Any]:
     """The facts that a model was saved with."""
     config = read_json(Path(folder) / CONFIG)
-    WeightFacts.load(Path(folder) / CONFIG)
-    return {name: value for name, value in config.items() if name not in (*OUR_KEYS, *TIMM_KEYS)}
+    unknown = [name for name, value in vars(WeightFacts.load(Path(folder) / CONFIG)).items() if value is None]
+    return {name: value for name, value in config.items() if name not in (*OUR_KEYS, *TIMM_KEYS, *unknown)}
 
 
 def load_model(

@@ -21,7 +21,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import Segment
 from nasformer.latency.measure import Machine
 from nasformer.utils.files import read_json, write_json
-from nasformer.utils.schema import from_json, to_json
+from nasformer.utils.schema import from_json, is_version, to_json
 
 # Times of layers: measured ones by key in a table, those of other kinds by a law fitted to the kinds like them.
 
@@ -306,7 +306,7 @@ class Profile:
         content = read_json(Path(path))
         if "profile" not in content:
             raise UserError(f"{path} is not a profile; {remedy}")
-        if content["profile"] != VERSION:
+        if not is_version(content["profile"], VERSION):
             raise UserError(f"{path} is a profile of another version of nasformer; profile the space again")
         return from_json(cls, content, path, f"it is not a profile as nasformer writes it; {remedy}")
 

@@ -125,7 +125,7 @@ class ViTBlock(nn.Module):
     """Pre-norm block of a ViT, without attention where it has no heads, without MLP where it has no neurons.
 
     Args:
-        tokens: How many tokens there are; only the cost depends on it.
+        grid: Rows and columns of patches; only the cost depends on it and on `prefix_tokens`, those before them.
         qk_norm: Whether queries and keys of each head are normalised.
         layer_scale: Whether each branch ends in a learned scale of its channels.
         activation: One of `ACTIVATIONS`.
@@ -137,7 +137,8 @@ class ViTBlock(nn.Module):
         num_heads: int,
         head_dim: int,
         hidden_dim: int,
-        tokens: int,
+        grid: Grid,
+        prefix_tokens: int = 1,
         qkv_bias: bool = True,
         qk_norm: bool = False,
         layer_scale: bool = False,
@@ -173,13 +174,15 @@ class ViTBlock(nn.Module):
         num_heads: int,
         head_dim: int,
         hidden_dim: int,
-        tokens: int,
+        grid: Grid,
+        prefix_tokens: int = 1,
         qkv_bias: bool = True,
         qk_norm: bool = False,
         layer_scale: bool = False,
         activation: str = "gelu",
         **costless: Any,
     ) -> Cost:
+        tokens = grid[0] * grid[1] + prefix_tokens
         cost, branch = Cost(), norm_cost(embed_dim) + Cost(params=embed_dim * layer_scale)
         if num_heads:
             width = num_heads * head_dim

@@ -53,8 +53,11 @@ class Score:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Score:
         """Reads a score; KeyError, TypeError or ValueError for anything else."""
-        values = tuple(math.nan if value is None else float(value) for value in content["values"])
-        return cls(values, float(content["seconds"]), str(content.get("not_applicable", "")))
+        values, seconds = content["values"], content["seconds"]
+        if not isinstance(values, list) or any(isinstance(number, bool | str) for number in (*values, seconds)):
+            raise ValueError("values or seconds are no numbers")
+        known = tuple(math.nan if value is None else float(value) for value in values)
+        return cls(known, float(seconds), str(content.get("not_applicable", "")))
 
 
 def score_model(model: nn.Module, proxies: str | Iterable[str], probe: Probe) -> dict[str, Score]:

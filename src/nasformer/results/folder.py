@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nasformer.errors import UserError
+from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import WeightFacts
 from nasformer.results.config import RunConfig
@@ -107,9 +108,13 @@ class RunFolder:
             raise UserError(f"{self} has no search result yet; search it first, or name an architecture with --arch")
         return RunResult.load(self.result)
 
-    def winner(self) -> Arch:
-        """The architecture that the run's search found."""
-        return self.read_result().arch
+    def winner(self, space: Space) -> Arch:
+        """The architecture that the run's search found in the space."""
+        result = self.read_result()
+        try:
+            return space.arch(result.winner.arch)
+        except UserError as error:
+            raise UserError(f"{self.result}: the winner is no arch of {space.name} ({error})") from None
 
     def facts(self, *names: str) -> dict[str, Any]:
         """What is known of the weights of a run, supernet or model folder, such as the names of their classes."""

@@ -110,7 +110,7 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
         return command
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
-    return complete(command, space, options, command.arch or folder.winner().to_json())
+    return complete(command, space, options, command.arch or folder.read_result().arch.to_json())
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
@@ -182,7 +182,7 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     path = Path(command.run)
     if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
         supernet = find_supernet(path, get_space(command.space) if command.space else None)
-        arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner()
+        arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner(supernet.space)
         return PretrainedSource(RunFolder(path), extract(supernet, arch), supernet.space.name, shared=True)
     folder = RunFolder(model_folder(path))
     if command.arch:
@@ -238,7 +238,8 @@ def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch:
     inherited = bool(arch) or (path / "supernet").is_dir()
     if inherited:
         supernet = find_supernet(path)
-        model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner())
+        named = supernet.space.arch(arch) if arch else RunFolder(path).winner(supernet.space)
+        model = extract(supernet, named)
     else:
         path = model_folder(path)
         model = load_model(path)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.utils.schema import is_version
 
 VERSION = 1
 _START = b'{"journal":'
@@ -115,7 +116,7 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
 
 
 def _settings(path: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    if header["journal"] != VERSION or not isinstance(header.get("settings"), dict):
+    if not is_version(header["journal"], VERSION) or not isinstance(header.get("settings"), dict):
         raise UserError(f"{path} is a journal of another version of nasformer; use another --out folder")
     return dict(header["settings"])
 

@@ -43,7 +43,7 @@ class ModelResult:
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> ModelResult:
         """Reads a model; texts among its numbers are let be, candidates of a front have an id in place of a name."""
-        if not isinstance(arch := entry.get("arch") or {}, dict):
+        if not isinstance(arch := {} if entry.get("arch") is None else entry["arch"], dict):
             raise ValueError("arch is not an object")
         numbers = {key: value for key, value in entry.items() if key not in NOT_SCORES and is_number(key, value)}
         name = entry.get("name") or (f"#{entry['id']}" if "id" in entry else "model")

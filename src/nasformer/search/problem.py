@@ -71,8 +71,11 @@ RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
 
 
 def recorded_scores(record: Mapping[str, Any]) -> dict[str, float]:
-    """The scores in the record of a candidate."""
-    return plain_scores({name: value for name, value in record.items() if name not in RESERVED})
+    """The scores in the record of a candidate; TypeError or ValueError for what is no number."""
+    scores = {name: value for name, value in record.items() if name not in RESERVED}
+    if any(isinstance(value, bool | str) for value in scores.values()):
+        raise ValueError("a score is no number")
+    return plain_scores(scores)
 
 
 def plain_scores(scores: Mapping[str, Any]) -> dict[str, float]:

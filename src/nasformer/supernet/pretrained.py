@@ -113,7 +113,7 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     >>> import timm
     >>> vit = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
     >>> supernet_of(vit)
-    Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 949,642 shared parameters, cpu)
+    Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 932,554 shared parameters, cpu)
     """
     from nasformer.families.timm_models import space_of
 

@@ -65,7 +65,8 @@ class TrainLog:
     @staticmethod
     def last_loss(path: Path) -> float:
         """The loss that was written last; NaN where there is none."""
-        return next((line["loss"] for line in reversed(TrainLog.read(path)) if "loss" in line), math.nan)
+        losses = [line["loss"] for line in TrainLog.read(path) if line.get("loss") is not None]
+        return losses[-1] if losses else math.nan
 
 
 def is_snapshot(line: dict[str, Any]) -> bool:

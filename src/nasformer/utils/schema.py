@@ -68,6 +68,11 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def is_version(value: Any, version: int) -> bool:
+    """Whether a file is of this version; true, which Python takes for 1, is none."""
+    return type(value) is int and value == version
+
+
 class _Mismatch(Exception):
     """A value is not what its annotation says."""
 

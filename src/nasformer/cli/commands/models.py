@@ -124,7 +124,7 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     target = check_output(options.to, "model.safetensors", option="--to")
     folder = RunFolder(options.run)
     supernet = single.find_supernet(folder.path, options.chosen_space() if options.space else None)
-    arch = supernet.space.arch(options.arch) if options.arch else folder.winner()
+    arch = supernet.space.arch(options.arch) if options.arch else folder.winner(supernet.space)
     facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on")
     save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)

@@ -45,6 +45,7 @@ class ProfileCommand(SpaceOptions):
     """the file to write; none: profiles/SPACE-SIZEpx-DEVICE-BACKEND-bBATCH-tTHREADS.json"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, least in {"batch_size": 1, "threads": 1, "nets": 3, "holdout": 1, "rounds": 1}.items():
             check_range(self, name, least, MOST)
         check_seed(self)

@@ -17,6 +17,7 @@ from nasformer.utils.units import check_range, check_seed
 if TYPE_CHECKING:
     from nasformer.proxies.scoring import Score
     from nasformer.ranking.table import Table
+    from nasformer.search.journal import Journal
 
 CHUNK = 16  # nets scored between two signs of progress
 MAX_RESAMPLES = 100_000
@@ -167,11 +168,22 @@ def score_table(
     return means, {name: sum(score.seconds for score in values) / len(values) for name, values in scores.items()}
 
 
+def read_scores(journal: Journal, most: int) -> list[Score]:
+    """The scores that are kept, of the first nets of a table."""
+    from nasformer.proxies.scoring import Score
+    from nasformer.utils.schema import from_json
+
+    lines = enumerate(journal.records, 2)
+    scores = [from_json(Score, record, f"{journal.path}, line {number}") for number, record in lines]
+    if len(scores) > most:
+        raise UserError(f"{journal.path} has {len(scores)} scores of {most} nets; use another --out folder")
+    return scores
+
+
 def score_nets(options: RankCommand, table: Table, folder: Path | None) -> list[Score]:
     """The scores by one proxy. With a folder they are kept: for other columns, and in case of a kill."""
     from hashlib import blake2b
 
-    from nasformer.proxies.scoring import Score
     from nasformer.runs.run import make_scorer
     from nasformer.search.journal import Journal
     from nasformer.utils.progress import progress
@@ -181,7 +193,7 @@ def score_nets(options: RankCommand, table: Table, folder: Path | None) -> list[
     settings = {**scorer.settings, "seed": options.seed, "data": options.data, "archs": digest}
     opened = Journal(folder / f"{options.proxy}.jsonl", settings) if folder else nullcontext()
     with opened as journal, progress(options.proxy, len(archs)) as report:
-        scores = [Score.from_dict(record) for record in (journal.records if journal else [])]
+        scores = read_scores(journal, len(archs)) if journal else []
         for start in range(len(scores), len(archs), CHUNK):
             fresh = [row[options.proxy] for row in scorer.score_many(archs[start : start + CHUNK])]
             if journal:

@@ -51,6 +51,7 @@ class SampleCommand(BudgetOptions, SpaceOptions):
     """seed of everything random"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range(self, "n", 1)
         check_seed(self)
 
