@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 # The cheapest space of each.
 FAMILIES = {"autoformer": "autoformer-micro", "pit": "pit-tiny", "esformer": "esformer-s0", "trionet": "trionet-micro"}
-FAMILIES |= {"s3": "s3-micro"}
+FAMILIES |= {"s3": "s3-micro", "vit": "vit-micro"}
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 

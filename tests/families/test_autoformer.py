@@ -291,9 +291,8 @@ def test_other_input_size(img_size: int | tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("global_pool", "max"), ("qkv_bias_sharing", "typo")])
 def test_options_outside_their_choices_are_refused(name: str, value: str) -> None:
-    space = get_space("autoformer-micro", **{name: value})
-    with pytest.raises(UserError, match=f"{name} is '{value}', allowed: "):
-        space.plan(space.root.smallest())
+    with pytest.raises(UserError, match=f'{name} is "{value}", expected one of "'):
+        get_space("autoformer-micro", **{name: value})
 
 
 @pytest.mark.parametrize("shape", [(19, 16), (8, 32)])

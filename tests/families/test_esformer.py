@@ -174,13 +174,16 @@ def test_images_of_other_shapes() -> None:
         ({"img_size": (64, 16)}, "is not a multiple of 32"),
         ({"patch_size": 8}, "patch_size is 8, allowed: 1, 2, 4"),
         ({"head_dim": 24}, "qkv_dim 64 is not a multiple of head_dim 24"),
-        ({"global_pool": "token"}, "global_pool is 'token', allowed: avg"),
+        ({"global_pool": "token"}, 'global_pool is "token", expected "avg"'),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
-    space = get_space("esformer-s0", **options)
-    with pytest.raises(UserError, match=message):
+    def plan() -> None:
+        space = get_space("esformer-s0", **options)
         space.plan(space.arch("edgenext-like-xxs"))
+
+    with pytest.raises(UserError, match=message):
+        plan()
 
 
 # Sharing

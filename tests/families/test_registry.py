@@ -166,7 +166,7 @@ def test_repr_is_short_and_html_has_all_dimensions(space: Space) -> None:
 
 
 def test_repr_of_a_space_that_cannot_be_built_leaves_sizes_out() -> None:
-    assert repr(get_space("autoformer-micro", global_pool="max")) == "Space('autoformer-micro', 1.79e+6 archs)"
+    assert repr(get_space("autoformer-micro", img_size=33)) == "Space('autoformer-micro', 1.79e+6 archs)"
 
 
 def test_html_is_escaped() -> None:

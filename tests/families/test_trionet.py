@@ -300,14 +300,17 @@ def test_dropout_before_the_head() -> None:
     ("options", "message"),
     [
         ({"stem_stride": 3}, "stem_stride is 3, allowed: 1, 2, 4"),
-        ({"head_sharing": "none"}, "head_sharing is 'none', allowed: multi-head, prefix"),
-        ({"global_pool": "token"}, "global_pool is 'token', allowed: avg"),
+        ({"head_sharing": "none"}, 'head_sharing is "none", expected one of "multi-head", "prefix"'),
+        ({"global_pool": "token"}, 'global_pool is "token", expected "avg"'),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
-    space = get_space("trionet", **options)
-    with pytest.raises(UserError, match=message):
+    def plan() -> None:
+        space = get_space("trionet", **options)
         space.plan(space.arch("resnet-26"))
+
+    with pytest.raises(UserError, match=message):
+        plan()
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:

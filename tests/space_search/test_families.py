@@ -19,6 +19,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "esformer-s0": {"img_size": 32},
     "trionet-micro": {"img_size": 32},
     "s3-micro": {},
+    "vit-micro": {"img_size": 8, "patch_size": 4},
 }
 
 

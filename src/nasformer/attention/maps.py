@@ -205,7 +205,7 @@ def attention_maps(model: Backbone, images: Tensor, block: str) -> AttentionMaps
     axes = layers if len(layers) > 1 else [""]
     heads = [Head(number + 1, axis) for axis, part in zip(axes, parts, strict=True) for number in range(part.shape[1])]
     weights = torch.cat(parts, 1)
-    class_token = isinstance(model, TokenBackbone)
+    class_token = isinstance(model, TokenBackbone) and model.options.get("class_token", True)
     if not class_token:
         weights[:, :, 0] = 0  # padding has queries as well, but their output is cut off
     return AttentionMaps(block, grid, tuple(heads), class_token, weights)

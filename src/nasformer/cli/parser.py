@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import math
 import re
 import textwrap
 import types
@@ -290,7 +291,9 @@ def from_text(annotation: Any, text: str) -> Any:
 
 
 def check(name: str, annotation: Any, value: Any) -> Any:
-    """The value, if it is of its type."""
+    """The value, if it is of its type. In files of ours NaN stands for what is not known; an option must say it."""
+    if isinstance(value, float) and math.isnan(value):
+        raise UserError(f"{name} is nan; give a number")
     if get_origin(annotation) is Literal and value not in get_args(annotation):
         raise UserError(f"{name} is {value!r}; choose one of {', '.join(map(str, get_args(annotation)))}")
     return from_json(annotation, value, name, remedy="give another value")
