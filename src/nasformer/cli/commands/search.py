@@ -97,9 +97,9 @@ def print_gain(result: RunResult, random: Sequence[ModelResult]) -> None:
 
     mean = MeanScore.of(random, "test_accuracy")
     if mean.count > 1:
-        gain = 100 * (result.winner["test_accuracy"] - mean.mean)
-        others = f"{mean.count} random architectures within the budget"
-        print(f"the winner is {gain:+.1f} points above the mean of {others} (± {100 * mean.error:.1f}) on test images")
+        gain, error = 100 * (result.winner["test_accuracy"] - mean.mean), 100 * mean.error
+        others = f"the mean of {mean.count} random architectures within the budget"
+        print(f"test images: winner {gain:+.1f} points above {others} (± {error:.1f}), all with inherited weights")
 
 
 def in_words(name: str, score: float) -> str:
