@@ -88,6 +88,7 @@ def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:
     assert contents(finished) == before
 
 
+@pytest.mark.slow
 def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
     assert main(words(finished, out, max_macs="50%", finish="none", holdout=0.2)) == 0
