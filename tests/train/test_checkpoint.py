@@ -13,6 +13,7 @@ import tiny
 from nasformer.errors import UserError
 from nasformer.train import checkpoint
 from nasformer.train.checkpoint import Checkpoints, Rollback
+from nasformer.train.loop import train_supernet
 from nasformer.utils import files
 
 SETTINGS = {"lr": 0.1, "space": "one", "shape": (1, 2), "augment": {"hflip": 0.5}}
@@ -234,3 +235,31 @@ def test_a_damaged_note_of_a_rollback_is_said_to_be_one(tmp_path: Path, content:
     (tmp_path / "rollback.json").write_text(content)
     with pytest.raises(UserError, match=rf"rollback\.json{message}.*; restore .* or start in another folder"):
         Checkpoints(tmp_path, {}).load_rollback()
+
+
+def test_another_number_of_processes_is_said(tmp_path: Path, capsys: Any) -> None:
+    """The same settings, but sums in another order: the weights differ in their last digits."""
+    Checkpoints(tmp_path, SETTINGS, processes=2).save(4, parts(4))
+    Checkpoints(tmp_path, SETTINGS, processes=2).warn_of_other_processes(4)
+    assert capsys.readouterr().err == ""
+    one = Checkpoints(tmp_path, SETTINGS)
+    assert_at(one, 4)
+    one.warn_of_other_processes(4)
+    assert "was trained by 2 processes so far, now by 1: sums are rounded in another order" in capsys.readouterr().err
+
+
+def test_a_training_that_goes_on_says_it(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    with pytest.raises(tiny.Interrupted):
+        tiny.train(tmp_path, tiny.recipe(epochs=1), fail_at=3)
+    monkeypatch.setattr(Checkpoints, "__init__", with_processes(Checkpoints.__init__, 2))
+    model, batches = tiny.supernet(), tiny.Watched(tiny.recipe(epochs=1))
+    train_supernet(model, batches, tiny.recipe(epochs=1), folder=tmp_path)
+    assert "was trained by 1 processes so far, now by 2" in capsys.readouterr().err
+
+
+def with_processes(init: Any, count: int) -> Any:
+    def initialise(self: Checkpoints, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.processes = count
+
+    return initialise

@@ -52,7 +52,8 @@ class Journal:
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Puts lines on the disk, together. If that fails the part already written is taken back."""
-        lines = "".join(_dumps(record) + "\n" for record in records).encode()
+        # Half a character, as a name of a file may have it, becomes JSON's escape for it.
+        lines = "".join(_dumps(record) + "\n" for record in records).encode("utf-8", "backslashreplace")
         end = os.fstat(self._file.fileno()).st_size
         try:
             while lines:  # one write, unless the disk takes just a part of it

@@ -94,7 +94,7 @@ def operator_archs(root: Node) -> dict[str, Arch]:
 
 Parts = dict[str, dict[str, Tensor]]
 """The state of a training: weights, optimizer and, where there is one, average, each by the names of weights."""
-SETTINGS, CHECKSUMS = "settings.json", "checksums"
+SETTINGS, CHECKSUMS, PROCESSES = "settings.json", "checksums", "processes"
 
 
 class DamagedCheckpoint(Exception):
@@ -109,11 +109,13 @@ class Checkpoints:
         folder: Where they live.
         settings: What the training was started with; a checkpoint of other settings is refused.
         quiet: Says nothing of damaged ones.
+        processes: How many train together; with others the same settings end with slightly different weights.
     """
 
     folder: Path
     settings: dict[str, Any]
     quiet: bool = False
+    processes: int = 1
 
     def __post_init__(self) -> None:
         self.settings = json.loads(json.dumps(self.settings))  # as it will be read: tuples are lists there
@@ -130,8 +132,9 @@ class Checkpoints:
         for name, tensors in parts.items():
             save_tensors(draft / f"{name}.safetensors", tensors)
         checksums = {file.name: file_digest(file) for file in sorted(draft.iterdir())}
-        checksums[SETTINGS] = json_digest(self.settings)
-        write_json(draft / SETTINGS, {**self.settings, CHECKSUMS: checksums})
+        settings = {**self.settings, PROCESSES: self.processes}
+        checksums[SETTINGS] = json_digest(settings)
+        write_json(draft / SETTINGS, {**settings, CHECKSUMS: checksums})
         shutil.rmtree(final, ignore_errors=True)  # such as a damaged one
         os.replace(draft, final)
         older = [other for other in self.steps() if other < step]
@@ -181,6 +184,15 @@ class Checkpoints:
     def _warn(self, damages: list[str], then: str) -> None:
         for damage in [] if self.quiet else damages:
             say(f"{damage}; {then}")
+
+    def warn_of_other_processes(self, step: int) -> None:
+        """Says where a training goes on from a checkpoint of more or fewer processes."""
+        before = read_json(self.path(step) / SETTINGS).get(PROCESSES, self.processes)
+        if before != self.processes:
+            say(
+                f"warning: {self.folder} was trained by {before} processes so far, now by {self.processes}: sums are "
+                "rounded in another order, so the last digits of the weights will not be those of an undisturbed training"
+            )
 
     def read(self, step: int) -> tuple[dict[str, Any], Parts]:
         """A checkpoint's settings and tensors, verified; those of versions without checksums are taken as they are."""

@@ -236,7 +236,8 @@ class Trainer:
         self.total = recipe.total_steps(batches.steps_per_epoch)
         self.interval = max(1, round(recipe.log_epochs * batches.steps_per_epoch))
         everything = {**result_settings(recipe), **(settings or {}), "seed": seed}
-        self.checkpoints = Checkpoints(folder / "checkpoints", everything, self.quiet) if folder else None
+        kept = (everything, self.quiet, self.world.size)
+        self.checkpoints = Checkpoints(folder / "checkpoints", *kept) if folder else None
         self.log_path = folder / "log.jsonl" if folder else None
         self.snapshots: Snapshots | None = None
         if isinstance(model, Supernet):
@@ -448,6 +449,8 @@ class Trainer:
         self.saved_at = time.monotonic()
         if 0 < self.done < self.total and not self.quiet:
             say(f"{self.label}: resuming at step {self.done} of {self.total}")
+            if self.checkpoints:
+                self.checkpoints.warn_of_other_processes(self.done)
 
     def set_saved_state(self, checkpoints: Checkpoints, parts: Parts) -> None:
         try:
