@@ -19,7 +19,7 @@ $(DOCS_STAMP): $(STAMP)
 	touch $(DOCS_STAMP)
 
 demo: $(STAMP)
-	$(BIN)/nasformer run --config digits --out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/nasformer run --config digits --out runs/demo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
