@@ -191,7 +191,7 @@ class Checkpoints:
         if before != self.processes:
             say(
                 f"warning: {self.folder} was trained by {before} processes so far, now by {self.processes}: sums are "
-                "rounded in another order, so the last digits of the weights will not be those of an undisturbed training"
+                "rounded in another order, so the last digits of the weights differ from an undisturbed training"
             )
 
     def read(self, step: int) -> tuple[dict[str, Any], Parts]:
