@@ -160,9 +160,10 @@ def _read_weights(path: Path) -> Any:
     import torch
 
     if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
+        from safetensors.torch import load, load_file
 
-        return load_file(path)
+        is_unicode = not any("\ud800" <= letter <= "\udfff" for letter in str(path))
+        return load_file(path) if is_unicode else load(path.read_bytes())  # it takes no other names
     if path.suffix == ".npz":
         import numpy as np
 
