@@ -181,7 +181,7 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
     >>> [round(learning_rate(step, 1, recipe), 2) for step in range(10)]
     [0.0, 0.5, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
     """
-    peak, warmup = recipe.peak_lr(), recipe.warmup_epochs * steps_per_epoch
+    peak, warmup = recipe.peak_lr(), recipe.warmup_steps(steps_per_epoch)
     if step < warmup:
         return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
     progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
@@ -192,6 +192,21 @@ def result_settings(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe decides the result of a training."""
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
     return {name: value for name, value in asdict(recipe).items() if name not in without}
+
+
+def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
+    """What of a recipe is chosen by the images, in words; empty where the recipe says it all."""
+    chosen, steps_per_epoch = list[str](), batches.steps_per_epoch
+    augment = recipe.augment.for_images(batches.img_size, batches.in_chans)
+    if recipe.epochs == "auto" and not recipe.iterations:
+        steps = recipe.total_steps(steps_per_epoch)
+        chosen.append(f"{recipe.total_epochs(steps_per_epoch)} epochs ({steps:,} steps; --train.epochs)")
+    if recipe.augment.padding is None and augment.crop == "pad":
+        chosen.append(f"shifts up to {augment.padding} of {batches.img_size} px (--train.augment.padding)")
+    if recipe.augment.hflip is None and augment.crop != "none":
+        mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
+        chosen.append(f"images {mirrored} (--train.augment.hflip)")
+    return ", ".join(chosen)
 
 
 class Trainer:
@@ -224,6 +239,8 @@ class Trainer:
         calibration_images: int = IMAGES,
         label: str = "train",
     ) -> None:
+        self.chosen = chosen_settings(recipe, batches)
+        recipe = recipe.for_images(batches.steps_per_epoch, batches.img_size, batches.in_chans)
         self.model, self.batches, self.recipe, self.sampler, self.loss = model, batches, recipe, sampler, loss
         self.teacher = teacher
         self.seed, self.world, self.label = seed, world or World(), label
@@ -252,6 +269,8 @@ class Trainer:
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
+        if self.chosen and not self.quiet:
+            say(f"{self.label}: {self.chosen}")
         self.restore()
         log, mean = self.open_log(), math.nan
         if self.done == self.total and self.log_path:
