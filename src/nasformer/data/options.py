@@ -42,6 +42,9 @@ class DataOptions:
     """seed of everything random"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: for a training one or all, whichever is faster in a
+    short trial"""
 
     def __post_init__(self) -> None:
         check_range(self, "max_bad", 0, 1)

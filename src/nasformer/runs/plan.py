@@ -39,6 +39,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.schema import to_json
 
 WARM_UP = 2  # steps, or batches
@@ -139,7 +140,8 @@ def make_plan(command: PlanCommand) -> Plan:
         check_search(run.space, command.search, budget, command.seed)
         next(iter(run.batches.evaluation("holdout", 1)))
         costs = check_baselines(run, command.baseline)
-        times = time_stages(run, recipe, command.search, budget, command.steps, costs)
+        with cpu_threads(supernet_threads(run, recipe)):
+            times = time_stages(run, recipe, command.search, budget, command.steps, costs)
     example, params = run.space.arch(survey.example), [cost["params"] for cost in costs.values()]
     disk = disk_needed(run.space, recipe, times.candidates, Path(command.out or "."), example, params)
     return Plan(space.name, command.data, survey, times, disk, list(warnings_of(survey, disk)))
@@ -181,6 +183,13 @@ def survey_space(space: Space, budget: Budget, draws: int, seed: int) -> SpaceSu
 def spread(all_costs: Sequence[dict[str, float]], drawn: Sequence[dict[str, float]], name: str) -> Spread:
     values = [costs[name] for costs in all_costs]
     return Spread(min(values), median(costs[name] for costs in drawn), max(values))
+
+
+def supernet_threads(run: Run, recipe: Recipe) -> int:
+    """The threads that the training of the supernet would choose."""
+    supernet = Supernet(run.space, run.options.seed).to(run.device)
+    sampler = make_sampler(run.space, recipe.sampler, recipe.sandwich, run.options.seed)
+    return Trainer(supernet, run.batches, recipe, sampler=sampler, seed=run.options.seed).choose_threads()
 
 
 def time_stages(

@@ -54,6 +54,7 @@ from nasformer.train.distributed import World, join_world
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
+from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
 from nasformer.utils.schema import to_json
 
@@ -225,7 +226,8 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
-        result = job.summarise(job.run(), trained)
+        with threads_of_training(self.folder.train):
+            result = job.summarise(job.run(), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 

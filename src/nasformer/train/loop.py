@@ -45,6 +45,8 @@ from nasformer.train.loss import Loss, Teacher, load_teacher, soft_cross_entropy
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
+from nasformer.train.threads import training_threads
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 
@@ -253,7 +255,7 @@ class Trainer:
         self.interval = max(1, round(recipe.log_epochs * batches.steps_per_epoch))
         everything = {**result_settings(recipe), **(settings or {}), "seed": seed}
         self.checkpoints = Checkpoints(folder / "checkpoints", everything, self.quiet) if folder else None
-        self.log_path = folder / "log.jsonl" if folder else None
+        self.folder, self.log_path = folder, folder / "log.jsonl" if folder else None
         self.snapshots: Snapshots | None = None
         if isinstance(model, Supernet):
             self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
@@ -272,6 +274,31 @@ class Trainer:
         if self.chosen and not self.quiet:
             say(f"{self.label}: {self.chosen}")
         self.restore()
+        with cpu_threads(self.choose_threads()):
+            return self.train()
+
+    def choose_threads(self) -> int:
+        """The threads of the CPU to train on; where it trains elsewhere or among others, those that are set."""
+        if self.device.type != "cpu" or self.world.size > 1 or self.done == self.total:
+            return torch.get_num_threads()
+        return training_threads(self.folder, self.total - self.done, self.try_step, self.label, self.quiet)
+
+    def try_step(self) -> None:
+        """The work of a step on noise; weights, statistics and random numbers stay as they were."""
+        size, channels = self.batches.img_size, self.batches.in_chans
+        count = min(self.recipe.batch_size, getattr(self.batches, "batch_size", self.recipe.batch_size))
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        training = self.model.training
+        with torch.random.fork_rng(devices=[]):
+            targets = torch.full((count, self.batches.num_classes), 1 / self.batches.num_classes)
+            self.model.train()
+            self.gradients(torch.randn(count, channels, size, size), targets, self.archs(0))
+        self.optimizer.zero_grad()
+        self.model.train(training)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+    def train(self) -> float:
         log, mean = self.open_log(), math.nan
         if self.done == self.total and self.log_path:
             mean = TrainLog.last_loss(self.log_path)
@@ -350,7 +377,7 @@ class Trainer:
         torch.manual_seed(mix(self.seed, Purpose.LAYERS, draw, self.world.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step) * group["lr_scale"]
-        archs: list[Arch | None] = list(self.sampler(draw)) if self.sampler else [None]
+        archs = self.archs(draw)
         loss = self.gradients(x, targets, archs)
         reduce_gradients(self.model, self.world)
         if self.recipe.clip_grad:
@@ -360,6 +387,10 @@ class Trainer:
         if self.average:
             self.average.update(self.model, step)
         return loss / len(archs)
+
+    def archs(self, draw: int) -> list[Arch | None]:
+        """The archs that a step runs; None stands for a model that is no supernet."""
+        return list(self.sampler(draw)) if self.sampler else [None]
 
     def rate(self, step: int) -> float:
         rate = learning_rate(step, self.batches.steps_per_epoch, self.recipe)

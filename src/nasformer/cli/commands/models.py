@@ -83,6 +83,8 @@ class PredictCommand:
     """how many classes to name"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: all"""
 
     def __post_init__(self) -> None:
         if self.top < 1:
