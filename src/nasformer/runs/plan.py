@@ -26,7 +26,7 @@ from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.options import PlanCommand
-from nasformer.runs.run import Run, asked_space
+from nasformer.runs.run import Run, asked_space, check_before_images
 from nasformer.runs.search import check_search
 from nasformer.search.budget import Budget
 from nasformer.search.options import SearchOptions
@@ -39,7 +39,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
-from nasformer.utils.device import cpu_threads
+from nasformer.utils.device import choose_device, cpu_threads
 from nasformer.utils.schema import to_json
 
 WARM_UP = 2  # steps, or batches
@@ -133,6 +133,7 @@ class Plan:
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
     space, budget, recipe = asked_space(command), command.budget(), command.train
+    check_before_images(command, space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(RunFolder(folder), command, space, recipe, World())
         run.use_profile(command, command.search.objectives)
