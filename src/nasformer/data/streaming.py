@@ -115,6 +115,10 @@ class StreamingFolder:
         return len(self._files["holdout"])
 
     @property
+    def class_counts(self) -> Tensor:
+        return torch.as_tensor(self._files["train"].labels).bincount(minlength=self.num_classes)
+
+    @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(len(self._files["train"]), self.batch_size)
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batch, Batches, BatchSource
+from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES
@@ -39,9 +40,9 @@ from nasformer.train.checkpoint import (
     weights_are_finite,
 )
 from nasformer.train.distributed import World, join_world, reduce_gradients
-from nasformer.train.evaluate import autocast
+from nasformer.train.evaluate import SubnetEvaluator, autocast, evaluate
 from nasformer.train.log import TrainLog
-from nasformer.train.loss import Loss, Teacher, load_teacher, soft_cross_entropy
+from nasformer.train.loss import Loss, Teacher, class_weights, load_teacher, soft_cross_entropy
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
@@ -193,7 +194,8 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
 def result_settings(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe decides the result of a training."""
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
-    return {name: value for name, value in asdict(recipe).items() if name not in without}
+    settings = {name: value for name, value in asdict(recipe).items() if name not in without}
+    return settings if recipe.balance else {name: value for name, value in settings.items() if name != "balance"}
 
 
 def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
@@ -209,6 +211,29 @@ def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
         mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
         chosen.append(f"images {mirrored} (--train.augment.hflip)")
     return ", ".join(chosen)
+
+
+class EarlyStopping:
+    """The best weights of a training so far, by held-out accuracy and, where that is equal, by held-out loss.
+
+    Args:
+        patience: Steps without a better one after which the training stops.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.step, self.weights = patience, 0, dict[str, Tensor]()
+        self.best = (-math.inf, -math.inf)
+
+    def is_better(self, line: dict[str, Any]) -> bool:
+        """Whether a line of the log is better than all before; one without held-out scores is not."""
+        return "holdout_accuracy" in line and self.order(line) > self.best
+
+    def remember(self, step: int, line: dict[str, Any]) -> None:
+        self.step, self.best = step, self.order(line)
+
+    @staticmethod
+    def order(line: dict[str, Any]) -> tuple[float, float]:
+        return line["holdout_accuracy"], -line["holdout_loss"]
 
 
 class Trainer:
@@ -259,6 +284,12 @@ class Trainer:
         self.snapshots: Snapshots | None = None
         if isinstance(model, Supernet):
             self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
+
+        self.calibration_images = calibration_images
+        self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
+        self.stopping = EarlyStopping(recipe.patience * batches.steps_per_epoch) if recipe.patience else None
+        if self.stopping and not batches.held_out:
+            raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
 
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
@@ -313,6 +344,8 @@ class Trainer:
                     batches, log = batches_from(self.batches, self.done, self.rollback), self.open_log()
         if self.average:
             self.average.copy_to(self.model)
+        if self.stopping and self.stopping.weights:
+            self.model.load_state_dict(self.stopping.weights)
         return mean
 
     def open_log(self) -> TrainLog:
@@ -334,12 +367,38 @@ class Trainer:
                 report(self.done, self.note)
                 self.save_if_due(stop)
         mean = self.mean_loss()
-        log.append(self.log_line(loss=mean, lr=self.rate(end - 1)))
+        held_out = self.evaluate_held_out() if self.stopping else {}
+        log.append(self.log_line(loss=mean, lr=self.rate(end - 1), **held_out))
         self.note = f"loss {mean:.3f}"
         report(end, self.note)
         self.begin_interval(self.state())
+        self.stop_early()
         self.save_if_due(stop)
         return mean
+
+    def evaluate_held_out(self) -> dict[str, float]:
+        """Accuracy and loss on the held-out images, for the log; the best weights so far are remembered."""
+        assert self.stopping
+        if isinstance(self.model, Supernet):
+            subnets = SubnetEvaluator(self.model, self.batches, self.recipe.precision, self.calibration_images)
+            scores = subnets.evaluate(self.model.space.root.largest(), "holdout")
+        else:
+            scores = evaluate(self.model, self.batches, "holdout", precision=self.recipe.precision)
+        self.model.train()
+        line = {f"holdout_{name}": scores[name] for name in ("accuracy", "loss")}
+        if self.world.agree(self.stopping.is_better(line), self.device):
+            weights = self.model.state_dict().items()
+            self.stopping.remember(self.done, line)
+            self.stopping.weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights}
+        return line
+
+    def stop_early(self) -> None:
+        """Makes this step the last where patience has run out."""
+        if self.stopping and self.done < self.total and self.done - self.stopping.step >= self.stopping.patience:
+            if not self.quiet:
+                epoch = self.stopping.step / self.batches.steps_per_epoch
+                say(f"{self.label}: stopped early, with the weights of epoch {epoch:.4g}, the best on held-out images")
+            self.total = self.done
 
     @property
     def interval_start(self) -> int:
@@ -399,6 +458,8 @@ class Trainer:
     def gradients(self, x: Tensor, targets: Tensor, archs: list[Arch | None]) -> Tensor:
         """Adds up the gradients of a step's archs, in a sandwich the largest first; returns the sum of their losses."""
         largest, *others = archs
+        if self.class_weights is not None:
+            targets = targets * self.class_weights
         if self.teacher:
             with autocast(self.device, self.recipe.precision):
                 targets = self.teacher(x, targets)
@@ -472,6 +533,8 @@ class Trainer:
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizer)
         if self.average:
             parts["average"] = self.average.tensors
+        if self.stopping and self.stopping.weights:
+            parts["best"] = self.stopping.weights
         return {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in parts.items()
@@ -483,6 +546,8 @@ class Trainer:
         restore_optimizer(self.model, self.optimizer, parts["optimizer"])
         if self.average and "average" in parts:
             self.average.restore(parts["average"])
+        if self.stopping:
+            self.stopping.weights = parts.get("best", {})
 
     def restore(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""
@@ -494,6 +559,7 @@ class Trainer:
             if parts:
                 self.set_state(parts)
                 self.restore_interval(self.checkpoints, parts)
+                self.restore_stopping(TrainLog.read(self.log_path))
         self.world.barrier()  # nobody may write while another still reads
         self.saved_at = time.monotonic()
         if 0 < self.done < self.total and not self.quiet:
@@ -511,6 +577,13 @@ class Trainer:
                 self.begin_interval({})
         if "interval" in parts:
             self.losses = parts["interval"]["losses"].to(self.device)
+
+    def restore_stopping(self, lines: list[dict[str, Any]]) -> None:
+        """What was best so far, which the log tells; a training that was stopped early stays so."""
+        for line in lines if self.stopping else []:
+            if self.stopping and line["step"] <= self.done and self.stopping.is_better(line):
+                self.stopping.remember(line["step"], line)
+        self.stop_early()
 
     def roll_back(self, trouble: NotFinite) -> None:
         """Goes back to where the interval began, once; says so, and notes it for a training that is resumed."""

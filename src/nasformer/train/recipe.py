@@ -73,6 +73,11 @@ class Recipe:
     """How much its answers count; the labels have the rest."""
     teacher_answers: Literal["hard", "soft"] = "hard"
     """What is learned of it: "hard", its top class (AutoFormer's option); "soft", its probabilities of all classes."""
+    balance: bool = False
+    """Whether images of rare classes count more, so that all classes count alike."""
+    patience: int | None = None
+    """Early stopping: epochs without a better accuracy on the held-out images (of a supernet: of its largest arch)
+    after which a training ends. It keeps the weights that were best there, so that this accuracy flatters a little."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """bf16 autocast, on by default on a GPU that has it."""
     repeats: int = 1
@@ -97,7 +102,7 @@ class Recipe:
         for name, least in {"epochs": 1, "warmup_epochs": 0}.items():
             if getattr(self, name) != "auto":
                 check_range(self, name, least)
-        for name in ("iterations", "lr_batch"):
+        for name in ("iterations", "lr_batch", "patience"):
             check_range(self, name, 1, optional=True)
         for name in ("lr", "min_lr", "warmup_lr", "weight_decay", "sandwich"):
             check_range(self, name, 0)
@@ -110,6 +115,8 @@ class Recipe:
         check_range(self, "log_epochs", above=0)
         if self.inplace_distillation and not self.sandwich:
             raise UserError("inplace_distillation needs the largest arch in every step; set sandwich to 2 as well")
+        if self.patience and self.ema:
+            raise UserError("patience keeps the best weights, ema an average of them; set only one of the two")
         if self.decay == "largest" and not self.sandwich:
             raise UserError("decay=largest needs the largest arch in every step; set sandwich to 2 as well")
 
