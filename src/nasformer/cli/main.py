@@ -120,7 +120,7 @@ def run_command(words: list[str]) -> int:
     if parsed.options is None:
         print(parsed.help)
         return 0
-    threads = getattr(parsed.options, "threads", "auto")
+    threads: Any = getattr(parsed.options, "threads", "auto")
     if threads == "auto":
         return command.function(parsed.options, parsed.json) or 0
     from nasformer.utils.device import asked_threads

@@ -302,9 +302,9 @@ class Trainer:
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
-        if self.chosen and not self.quiet:
-            say(f"{self.label}: {self.chosen}")
         self.restore()
+        if self.chosen and self.done < self.total and not self.quiet:
+            say(f"{self.label}: {self.chosen}")
         with cpu_threads(self.choose_threads()):
             return self.train()
 
