@@ -109,7 +109,7 @@ def test_an_arch_of_ones_own_is_extracted_and_evaluated(capsys: Any, finished: P
     supernet, model = nasformer.load_supernet(finished / "supernet"), load_model(tmp_path)
     tiny.assert_same(model, supernet.extract(supernet.space.arch(arch)))
     expected = json_output(capsys, "evaluate", tmp_path)
-    assert set(expected) == {"accuracy", "top5", "images", "worst"}
+    assert set(expected) == {"accuracy", "top5", "balanced_accuracy", "macro_f1", "images", "worst"}
     assert json_output(capsys, "evaluate", finished, "--arch", arch) == expected
     file = ["--space", "autoformer-micro", "--patch-size", "4", "--img-size", "8", "--in-chans", "1"]
     weights = finished / "supernet" / "supernet.safetensors"

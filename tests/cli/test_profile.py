@@ -84,8 +84,8 @@ def test_budgets_that_cannot_be_kept_are_refused(asked: list[str], expected: str
 
 def test_nothing_runs_where_nothing_was_profiled(capsys: Any, tmp_path: Path) -> None:
     message = refused(capsys, words("run", tmp_path / "run", max_latency="5ms", device="cpu"))
-    command = "nasformer profile --space autoformer-micro --img-size 8 --in-chans 1 --device cpu"
-    assert message.rstrip().endswith(f"measure it first: {command}")
+    command = "nasformer profile --space autoformer-micro --img-size SIZE --device cpu"  # no image was read yet
+    assert message.rstrip().endswith(f"measure it first, for images of your size: {command}")
     assert not (tmp_path / "run" / "train").exists()
 
 

@@ -53,9 +53,10 @@ def test_the_command_writes_them_and_names_the_worst_classes(finished: Path, tmp
     capsys.readouterr()
     argv = ["evaluate", str(finished / "model"), "--out", str(tmp_path / "out")]
     assert main(argv) == 0
-    scores, worst = capsys.readouterr().out.splitlines()
+    scores, balanced, worst = capsys.readouterr().out.splitlines()
     content = read_json(tmp_path / "out" / "evaluation.json")
     assert scores == f"test: top-1 {content['accuracy']:.2%}, top-5 {content['top5']:.2%}"
+    assert balanced.startswith(f"balanced accuracy {content['balanced_accuracy']:.2%}, macro-F1 ")
     assert worst.startswith("worst: ")
     assert worst.count("%") == 3
     assert sum(map(sum, content["confusion"])) == content["images"] == 360

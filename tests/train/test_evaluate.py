@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import Tensor, nn
 
 import tiny
@@ -161,7 +162,16 @@ def test_scores_are_those_of_evaluate() -> None:
     model, batches = tiny.SPACE.build(tiny.SMALLEST), tiny.Watched(tiny.recipe())
     found = find_confusion(model, batches, "holdout", CLASSES).scores
     scores = evaluate(model, batches, "holdout")
-    assert found == {name: scores[name] for name in ("accuracy", "top5")} | {"images": len(tiny.DATA.holdout)}
+    assert found["images"] == len(tiny.DATA.holdout)
+    assert [found[name] for name in ("accuracy", "top5")] == [scores[name] for name in ("accuracy", "top5")]
+
+
+def test_balanced_accuracy_and_macro_f1_are_those_of_sklearn() -> None:
+    counts = torch.tensor([[50, 7, 0, 0], [0, 3, 1, 0], [2, 0, 4, 0], [0, 0, 0, 0]])
+    labels, answers = zip(*[pair for pair in counts.nonzero().tolist() for _ in range(int(counts[*pair]))], strict=True)
+    found = Confusion(counts, 1.0, ["a", "b", "c", "d"]).scores
+    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(labels, answers))
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, answers, average="macro"))
 
 
 def test_a_class_without_images_has_no_accuracy() -> None:

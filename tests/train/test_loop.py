@@ -166,7 +166,7 @@ FINITE = [
     *("epochs", "iterations", "batch_size", "accumulate", "lr", "lr_batch", "min_lr", "warmup_epochs", "warmup_lr"),
     "layer_decay",
     *("weight_decay", "clip_grad", "ema", "sandwich", "teacher_weight", "repeats", "log_epochs"),
-    *("checkpoint_seconds", "watch_epochs"),
+    *("checkpoint_seconds", "watch_epochs", "layer_decay", "patience"),
 ]
 
 

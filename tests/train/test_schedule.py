@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 import tiny
+from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.train.log import TrainLog
-from nasformer.train.loop import learning_rate
+from nasformer.train.loop import learning_rate, train_supernet
 from nasformer.train.recipe import Recipe
 
 RECIPE = Recipe(epochs=10, warmup_epochs=2, lr=1.0, warmup_lr=0.1, min_lr=0.2)
 
 
 def rates(recipe: Recipe = RECIPE, steps_per_epoch: int = 5) -> list[float]:
-    return [learning_rate(step, steps_per_epoch, recipe) for step in range(recipe.epochs * steps_per_epoch)]
+    return [learning_rate(step, steps_per_epoch, recipe) for step in range(recipe.total_steps(steps_per_epoch))]
 
 
 def test_warm_up_is_a_line_from_warmup_lr_to_the_peak() -> None:
@@ -79,3 +80,24 @@ def test_another_number_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         for second in others:
             with pytest.raises(UserError, match=r"was trained with (iterations|epochs) = "):
                 tiny.train(folder, tiny.recipe(epochs=1, iterations=second))
+
+
+def test_what_a_recipe_leaves_open_is_chosen_by_the_images_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Recipe().for_images(steps_per_epoch=1000, img_size=32, in_chans=3)
+    assert (recipe.epochs, recipe.warmup_epochs, recipe.augment.padding, recipe.augment.hflip) == (30, 2, 4, 0.5)
+    recipe = Recipe(augment=AugmentOptions(hflip=0.2)).for_images(steps_per_epoch=10, img_size=8, in_chans=1)
+    assert (recipe.epochs, recipe.warmup_epochs, recipe.augment.padding, recipe.augment.hflip) == (150, 2, 1, 0.2)
+    assert Recipe(iterations=10).warmup_steps(steps_per_epoch=10) == 1
+
+    train_supernet(tiny.supernet(), tiny.DATA, Recipe(epochs=1))
+    said = capsys.readouterr().err.splitlines()[0]
+    assert "supernet: shifts up to 1 of 8 px (--train.augment.padding), images not mirrored" in said
+    train_supernet(tiny.supernet(), tiny.DATA, Recipe(iterations=1, augment=tiny.PLAIN))
+    assert "mirrored" not in capsys.readouterr().err
+
+
+def test_a_training_with_the_values_chosen_before_goes_on(tmp_path: Path) -> None:
+    given = Recipe(iterations=2, warmup_epochs=0, augment=AugmentOptions(padding=1, hflip=0.0))
+    train_supernet(tiny.supernet(), tiny.DATA, given, folder=tmp_path, quiet=True)
+    left_open = Recipe(iterations=2, warmup_epochs=0)
+    train_supernet(tiny.supernet(), tiny.DATA, left_open, folder=tmp_path, quiet=True)

@@ -138,7 +138,13 @@ def run_command(words: list[str]) -> int:
     if parsed.options is None:
         print(parsed.help)
         return 0
-    return command.function(parsed.options, parsed.json) or 0
+    threads: Any = getattr(parsed.options, "threads", "auto")
+    if threads == "auto":
+        return command.function(parsed.options, parsed.json) or 0
+    from nasformer.utils.device import asked_threads
+
+    with asked_threads(threads):
+        return command.function(parsed.options, parsed.json) or 0
 
 
 def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -196,10 +196,10 @@ class Augment:
         return [draw_layer(draws, settings) for _ in range(settings.layers)] if settings else []
 
     def _move(self, images: Tensor, layers: list[Layer], draws: Draws) -> Tensor:
-        options = self.options
-        padding = options.padding if options.crop == "pad" else 0
         size = (images.shape[-2], images.shape[-1])
-        move = draw_move(draws, options.crop, padding, options.hflip, options.rotate, size)
+        options = self.options.for_images(min(size), images.shape[1])
+        padding = (options.padding or 0) if options.crop == "pad" else 0
+        move = draw_move(draws, options.crop, padding, options.hflip or 0.0, options.rotate, size)
         for layer in layers:
             move = add_geometry(move, layer, size)
         return apply_move(images, move, padding, send(self._fill, images.device))

@@ -125,6 +125,10 @@ class BatchSource(Protocol):
         """How evaluation prepares images, for whoever uses a model elsewhere."""
 
     @property
+    def class_counts(self) -> Tensor:
+        """How many training images each class has."""
+
+    @property
     def steps_per_epoch(self) -> int: ...
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
@@ -204,6 +208,10 @@ class Batches:
     @property
     def held_out(self) -> int:
         return len(self.data.holdout)
+
+    @property
+    def class_counts(self) -> Tensor:
+        return self.data.train.labels.bincount(minlength=self.num_classes)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasformer.errors import UserError
@@ -42,6 +42,9 @@ class DataOptions:
     """seed of everything random"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: for a training one or all, whichever is faster in a
+    short trial"""
 
     def __post_init__(self) -> None:
         check_range(self, "max_bad", 0, 1)
@@ -93,10 +96,12 @@ class AugmentOptions:
 
     crop: Literal["none", "pad", "resized"] = "pad"
     """none; pad: shift by up to `padding` pixels; resized: a random part, scaled to the whole"""
-    padding: int = 4
-    """largest shift of crop=pad in pixels; what comes into view has the mean colour"""
-    hflip: float = 0.5
-    """probability of mirroring left to right"""
+    padding: int | None = None
+    """largest shift of crop=pad in pixels; what comes into view has the mean colour. None: an eighth of the image's
+    side, at most 4"""
+    hflip: float | None = None
+    """probability of mirroring left to right. None: 0.5 for images in colour, 0 for grey ones, which are often digits
+    or letters"""
     rotate: float = 0.0
     """largest rotation in degrees"""
     randaugment: str = ""
@@ -117,14 +122,27 @@ class AugmentOptions:
     """share of each target that is spread over all classes"""
 
     def __post_init__(self) -> None:
-        for name in ("hflip", "erasing", "mix_prob", "switch_prob", "smoothing"):
+        for name in ("erasing", "mix_prob", "switch_prob", "smoothing"):
             check_range(self, name, 0, 1)
-        for name in ("padding", "rotate", "color_jitter", "mixup", "cutmix"):
+        for name in ("rotate", "color_jitter", "mixup", "cutmix"):
             check_range(self, name, 0)
+        check_range(self, "hflip", 0, 1, optional=True)
+        check_range(self, "padding", 0, optional=True)
         if self.crop not in ("none", "pad", "resized"):
             raise UserError(f"crop is {self.crop!r}; give none, pad or resized")
         if self.randaugment:
             RandAugment.parse(self.randaugment)
+
+    def for_images(self, img_size: int, in_chans: int) -> AugmentOptions:
+        """The same for images of this size and so many channels: what was left open is chosen.
+
+        >>> options = AugmentOptions().for_images(img_size=8, in_chans=1)
+        >>> options.padding, options.hflip
+        (1, 0.0)
+        """
+        padding = min(img_size // 8, 4) if self.padding is None else self.padding
+        hflip = (0.0 if in_chans == 1 else 0.5) if self.hflip is None else self.hflip
+        return replace(self, padding=padding, hflip=hflip)
 
 
 FULL_MAGNITUDE = 10.0

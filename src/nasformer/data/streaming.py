@@ -87,6 +87,7 @@ class StreamingFolder:
         if not isinstance(files, ImageFiles):
             amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
             files = find_files(str(files), **amounts, img_size=img_size, max_bad=max_bad)
+        augment = augment.for_images(files.size, files.channels)
         check_streamable(files, augment)
         files.bad.tell(len(files.splits), files.name)
         splits = files.splits
@@ -112,6 +113,10 @@ class StreamingFolder:
     @property
     def held_out(self) -> int:
         return len(self._files["holdout"])
+
+    @property
+    def class_counts(self) -> Tensor:
+        return torch.as_tensor(self._files["train"].labels).bincount(minlength=self.num_classes)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -176,7 +181,7 @@ class StreamingFolder:
         transform = create_transform(
             self.img_size,
             is_training=True,
-            hflip=self.augment.hflip,
+            hflip=self.augment.hflip or 0.0,
             color_jitter=self.augment.color_jitter,
             auto_augment=self.augment.randaugment or None,
             re_prob=self.augment.erasing,

@@ -99,8 +99,7 @@ def with_profile(
 ) -> tuple[Space, Profile | None]:
     """The space with predicted costs, and their profile, where a command limits or lowers latency or memory."""
     budget = command.budget()
-    asked = {f"-{name}" for name in PREDICTED} & set(objectives)
-    if not asked and (budget.max_latency_ms, budget.max_memory_bytes, command.latency_profile) == (None, None, None):
+    if not needs_profile(budget, command.latency_profile, objectives):
         return space, None
     profile = find_profile(space, command.latency_profile, device)
     if budget.max_memory_bytes is not None and not profile.has_memory:
@@ -109,6 +108,26 @@ def with_profile(
             "backend eager, or leave --max-memory out"
         )
     return replace(space, predicted=profile.costs), profile
+
+
+def needs_profile(budget: Budget, path: str | None, objectives: Sequence[str]) -> bool:
+    """Whether a search is asked to limit or lower latency or memory."""
+    lowered = {f"-{name}" for name in PREDICTED} & set(objectives)
+    return bool(lowered) or (budget.max_latency_ms, budget.max_memory_bytes, path) != (None, None, None)
+
+
+def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
+    """Refuses before the size of the images is known where no profile of this space is there, or not as named."""
+    if not needs_profile(command.budget(), command.latency_profile, objectives):
+        return
+    profiles = [Profile.load(command.latency_profile)] if command.latency_profile else all_profiles().values()
+    if any(profile.space == space.name for profile in profiles):
+        return
+    where = command.latency_profile or f"{FOLDER}/"
+    raise UserError(
+        f"nothing was profiled for {space.name} (looked in {where}); measure it first, for images of your size: "
+        f"nasformer profile --space {shlex.quote(space.name)} --img-size SIZE --device {device}"
+    )
 
 
 def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile:

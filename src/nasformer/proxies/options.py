@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from nasformer.utils.units import check_range
 
@@ -21,6 +22,8 @@ class ProbeOptions:
     """images of the batch that is shown"""
     probe_img_size: int | None = None
     """side of these images, where smaller ones will do; costs stay those of the model's own size"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: one for proxies; for a supernet's archs those of its training"""
 
     def __post_init__(self) -> None:
         check_range(self, "repeats", 1)
@@ -30,4 +33,6 @@ class ProbeOptions:
 
     def probing(self) -> dict[str, int | None]:
         """The arguments of a `Scorer`."""
-        return {"repeats": self.repeats, "batch_size": self.probe_size, "img_size": self.probe_img_size}
+        threads = None if self.threads == "auto" else self.threads
+        sizes = {"batch_size": self.probe_size, "img_size": self.probe_img_size}
+        return {"repeats": self.repeats, **sizes, "threads": threads}

@@ -26,7 +26,7 @@ from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.options import PlanCommand
-from nasformer.runs.run import Run, asked_space
+from nasformer.runs.run import Run, asked_space, check_before_images
 from nasformer.runs.search import check_search
 from nasformer.search.budget import Budget
 from nasformer.search.options import SearchOptions
@@ -39,6 +39,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device, cpu_threads
 from nasformer.utils.schema import to_json
 
 WARM_UP = 2  # steps, or batches
@@ -132,6 +133,7 @@ class Plan:
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
     space, budget, recipe = asked_space(command), command.budget(), command.train
+    check_before_images(command, space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(RunFolder(folder), command, space, recipe, World())
         run.use_profile(command, command.search.objectives)
@@ -139,7 +141,8 @@ def make_plan(command: PlanCommand) -> Plan:
         check_search(run.space, command.search, budget, command.seed)
         next(iter(run.batches.evaluation("holdout", 1)))
         costs = check_baselines(run, command.baseline)
-        times = time_stages(run, recipe, command.search, budget, command.steps, costs)
+        with cpu_threads(supernet_threads(run, recipe)):
+            times = time_stages(run, recipe, command.search, budget, command.steps, costs)
     example, params = run.space.arch(survey.example), [cost["params"] for cost in costs.values()]
     disk = disk_needed(run.space, recipe, times.candidates, Path(command.out or "."), example, params)
     return Plan(space.name, command.data, survey, times, disk, list(warnings_of(survey, disk)))
@@ -181,6 +184,13 @@ def survey_space(space: Space, budget: Budget, draws: int, seed: int) -> SpaceSu
 def spread(all_costs: Sequence[dict[str, float]], drawn: Sequence[dict[str, float]], name: str) -> Spread:
     values = [costs[name] for costs in all_costs]
     return Spread(min(values), median(costs[name] for costs in drawn), max(values))
+
+
+def supernet_threads(run: Run, recipe: Recipe) -> int:
+    """The threads that the training of the supernet would choose."""
+    supernet = Supernet(run.space, run.options.seed).to(run.device)
+    sampler = make_sampler(run.space, recipe.sampler, recipe.sandwich, run.options.seed)
+    return Trainer(supernet, run.batches, recipe, sampler=sampler, seed=run.options.seed).choose_threads()
 
 
 def time_stages(

@@ -103,7 +103,7 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     A length that the user gives, in epochs or steps, is that of the supernet; the full net takes a quarter of it, and
     the winner half.
     """
-    asked = recipe.iterations or (recipe.epochs != Recipe().epochs and recipe.total_steps(steps_per_epoch))
+    asked = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
     steps = int(asked) / 4 if asked else steps_for(images)
 
     def last(share: float) -> dict[str, Any]:

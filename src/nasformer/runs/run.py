@@ -25,12 +25,12 @@ from nasformer.families.base import Backbone
 from nasformer.families.options import SpaceOptions
 from nasformer.families.space import Space
 from nasformer.families.storage import save_model
-from nasformer.latency.lookup import with_profile
+from nasformer.latency.lookup import PREDICTED, check_profiled, with_profile
 from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import check_baselines, train_baselines
+from nasformer.runs.baselines import check_baselines, timm_names, train_baselines
 from nasformer.runs.data import (
     UNTRAINED,
     check_holdout,
@@ -48,12 +48,15 @@ from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
+from nasformer.search.problem import Problem
+from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World, join_world
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
+from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
 from nasformer.utils.schema import to_json
 
@@ -96,8 +99,9 @@ def search_run(command: SearchCommand) -> RunResult | None:
 
 def training_free_run(command: SearchCommand) -> RunResult:
     """Searches untrained archs by proxies; with a run folder it can be killed and goes on."""
-    scorer = make_scorer(command, asked_space(command))
-    device = choose_device(command.device).type
+    space, device = asked_space(command), choose_device(command.device).type
+    check_before_images(command, space, device)
+    scorer = make_scorer(command, space)
     scorer.space, profile = with_profile(scorer.space, command, command.search.objectives, device)
     folder = RunFolder(command.out) if command.out else None
     job = ArchSearch(
@@ -124,9 +128,11 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
     """The run of a command, whose folder no other process may use meanwhile."""
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
-    folder, world = RunFolder(command.out), join_world(choose_device(command.device))
+    device = choose_device(command.device)
+    folder, world = RunFolder(command.out), join_world(device)
     folder.check_own(kind)
     space = asked_space(command, folder)
+    check_before_images(command, space, device.type)
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world)
         if world.main:
@@ -134,6 +140,23 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
                 yield run
         else:
             yield run
+
+
+KNOWN_SCORES = dict.fromkeys(("accuracy", "loss", "params", "macs", *PREDICTED), 0.0)
+"""What a candidate of a supernet may be judged by, as far as it matters before there is one."""
+
+
+def check_before_images(command: Any, space: Space, device: str) -> None:
+    """Refuses what is wrong whatever the images are, since reading them may take minutes."""
+    timm_names(getattr(command, "baseline", ""))
+    search: SearchOptions | None = getattr(command, "search", None)
+    objectives = search.objectives if search else []
+    if isinstance(command, BudgetOptions):
+        check_profiled(space, command, objectives, device)
+    if search:
+        complete_options(find_strategy(search.strategy), search.for_strategy())
+        if objectives and not getattr(command, "proxy", ""):
+            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(KNOWN_SCORES)
 
 
 def asked_space(command: SpaceOptions, folder: RunFolder | None = None) -> Space:
@@ -225,7 +248,8 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
-        result = job.summarise(job.run(), trained)
+        with threads_of_training(self.folder.train):
+            result = job.summarise(job.run(), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 

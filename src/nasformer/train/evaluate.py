@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -143,7 +144,7 @@ class Confusion:
 
     >>> confusion = Confusion(torch.tensor([[3, 1], [0, 4]]), 1.0, ["cat", "dog"])
     >>> confusion.scores
-    {'accuracy': 0.875, 'top5': 1.0, 'images': 8}
+    {'accuracy': 0.875, 'top5': 1.0, 'balanced_accuracy': 0.875, 'macro_f1': 0.873015873015873, 'images': 8}
     >>> confusion.worst(1)
     [ClassScore(name='cat', images=4, correct=3, accuracy=0.75, mistaken_for='dog')]
     """
@@ -155,7 +156,20 @@ class Confusion:
     @property
     def scores(self) -> dict[str, float]:
         images = int(self.counts.sum())
-        return {"accuracy": int(self.counts.trace()) / images, "top5": self.top5, "images": images}
+        balanced = {"balanced_accuracy": self.balanced_accuracy, "macro_f1": self.macro_f1}
+        return {"accuracy": int(self.counts.trace()) / images, "top5": self.top5, **balanced, "images": images}
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean of the classes' accuracies, so that rare classes count as much as others."""
+        return fmean(score.accuracy for score in self.by_class if score.accuracy is not None)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of the classes' F1 (of precision and recall), over classes that occur as label or as answer."""
+        hits, occurrences = self.counts.diagonal(), self.counts.sum(0) + self.counts.sum(1)
+        occurs = occurrences > 0
+        return float((2 * hits[occurs].double() / occurrences[occurs]).mean())
 
     @property
     def by_class(self) -> list[ClassScore]:

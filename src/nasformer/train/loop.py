@@ -40,12 +40,14 @@ from nasformer.train.checkpoint import (
     weights_are_finite,
 )
 from nasformer.train.distributed import World, join_world, reduce_gradients
-from nasformer.train.evaluate import autocast
+from nasformer.train.evaluate import SubnetEvaluator, autocast, evaluate
 from nasformer.train.log import TrainLog
-from nasformer.train.loss import Loss, Teacher, load_teacher, soft_cross_entropy
+from nasformer.train.loss import Loss, Teacher, class_weights, load_teacher, soft_cross_entropy
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
+from nasformer.train.threads import training_threads
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 
@@ -182,7 +184,7 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
     >>> [round(learning_rate(step, 1, recipe), 2) for step in range(10)]
     [0.0, 0.5, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
     """
-    peak, warmup = recipe.peak_lr(), recipe.warmup_epochs * steps_per_epoch
+    peak, warmup = recipe.peak_lr(), recipe.warmup_steps(steps_per_epoch)
     if step < warmup:
         return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
     progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
@@ -192,7 +194,46 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
 def result_settings(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe decides the result of a training."""
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
-    return {name: value for name, value in asdict(recipe).items() if name not in without}
+    settings = {name: value for name, value in asdict(recipe).items() if name not in without}
+    return settings if recipe.balance else {name: value for name, value in settings.items() if name != "balance"}
+
+
+def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
+    """What of a recipe is chosen by the images, in words; empty where the recipe says it all."""
+    chosen, steps_per_epoch = list[str](), batches.steps_per_epoch
+    augment = recipe.augment.for_images(batches.img_size, batches.in_chans)
+    if recipe.epochs == "auto" and not recipe.iterations:
+        steps = recipe.total_steps(steps_per_epoch)
+        chosen.append(f"{recipe.total_epochs(steps_per_epoch)} epochs ({steps:,} steps; --train.epochs)")
+    if recipe.augment.padding is None and augment.crop == "pad":
+        chosen.append(f"shifts up to {augment.padding} of {batches.img_size} px (--train.augment.padding)")
+    if recipe.augment.hflip is None and augment.crop != "none":
+        mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
+        chosen.append(f"images {mirrored} (--train.augment.hflip)")
+    return ", ".join(chosen)
+
+
+class EarlyStopping:
+    """The best weights of a training so far, by held-out accuracy and, where that is equal, by held-out loss.
+
+    Args:
+        patience: Steps without a better one after which the training stops.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.step, self.weights = patience, 0, dict[str, Tensor]()
+        self.best = (-math.inf, -math.inf)
+
+    def is_better(self, line: dict[str, Any]) -> bool:
+        """Whether a line of the log is better than all before; one without held-out scores is not."""
+        return "holdout_accuracy" in line and self.order(line) > self.best
+
+    def remember(self, step: int, line: dict[str, Any]) -> None:
+        self.step, self.best = step, self.order(line)
+
+    @staticmethod
+    def order(line: dict[str, Any]) -> tuple[float, float]:
+        return line["holdout_accuracy"], -line["holdout_loss"]
 
 
 class Trainer:
@@ -225,6 +266,8 @@ class Trainer:
         calibration_images: int = IMAGES,
         label: str = "train",
     ) -> None:
+        self.chosen = chosen_settings(recipe, batches)
+        recipe = recipe.for_images(batches.steps_per_epoch, batches.img_size, batches.in_chans)
         self.model, self.batches, self.recipe, self.sampler, self.loss = model, batches, recipe, sampler, loss
         self.teacher = teacher
         self.seed, self.world, self.label = seed, world or World(), label
@@ -238,10 +281,16 @@ class Trainer:
         everything = {**result_settings(recipe), **(settings or {}), "seed": seed}
         kept = (everything, self.quiet, self.world.size)
         self.checkpoints = Checkpoints(folder / "checkpoints", *kept) if folder else None
-        self.log_path = folder / "log.jsonl" if folder else None
+        self.folder, self.log_path = folder, folder / "log.jsonl" if folder else None
         self.snapshots: Snapshots | None = None
         if isinstance(model, Supernet):
             self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
+
+        self.calibration_images = calibration_images
+        self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
+        self.stopping = EarlyStopping(recipe.patience * batches.steps_per_epoch) if recipe.patience else None
+        if self.stopping and not batches.held_out:
+            raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
 
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
@@ -255,6 +304,33 @@ class Trainer:
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
         self.restore()
+        if self.chosen and self.done < self.total and not self.quiet:
+            say(f"{self.label}: {self.chosen}")
+        with cpu_threads(self.choose_threads()):
+            return self.train()
+
+    def choose_threads(self) -> int:
+        """The threads of the CPU to train on; where it trains elsewhere or among others, those that are set."""
+        if self.device.type != "cpu" or self.world.size > 1 or self.done == self.total:
+            return torch.get_num_threads()
+        return training_threads(self.folder, self.total - self.done, self.try_step, self.label, self.quiet)
+
+    def try_step(self) -> None:
+        """The work of a step on noise; weights, statistics and random numbers stay as they were."""
+        size, channels = self.batches.img_size, self.batches.in_chans
+        count = min(self.recipe.batch_size, getattr(self.batches, "batch_size", self.recipe.batch_size))
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        training = self.model.training
+        with torch.random.fork_rng(devices=[]):
+            targets = torch.full((count, self.batches.num_classes), 1 / self.batches.num_classes)
+            self.model.train()
+            self.gradients(torch.randn(count, channels, size, size), targets, self.archs(0))
+        self.optimizer.zero_grad()
+        self.model.train(training)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+    def train(self) -> float:
         log, mean = self.open_log(), math.nan
         if self.done == self.total and self.log_path:
             mean = TrainLog.last_loss(self.log_path)
@@ -269,6 +345,8 @@ class Trainer:
                     batches, log = batches_from(self.batches, self.done, self.rollback), self.open_log()
         if self.average:
             self.average.copy_to(self.model)
+        if self.stopping and self.stopping.weights:
+            self.model.load_state_dict(self.stopping.weights)
         return mean
 
     def open_log(self) -> TrainLog:
@@ -290,12 +368,38 @@ class Trainer:
                 report(self.done, self.note)
                 self.save_if_due(stop)
         mean = self.mean_loss()
-        log.append(self.log_line(loss=mean, lr=self.rate(end - 1)))
+        held_out = self.evaluate_held_out() if self.stopping else {}
+        log.append(self.log_line(loss=mean, lr=self.rate(end - 1), **held_out))
         self.note = f"loss {mean:.3f}"
         report(end, self.note)
         self.begin_interval(self.state())
+        self.stop_early()
         self.save_if_due(stop)
         return mean
+
+    def evaluate_held_out(self) -> dict[str, float]:
+        """Accuracy and loss on the held-out images, for the log; the best weights so far are remembered."""
+        assert self.stopping
+        if isinstance(self.model, Supernet):
+            subnets = SubnetEvaluator(self.model, self.batches, self.recipe.precision, self.calibration_images)
+            scores = subnets.evaluate(self.model.space.root.largest(), "holdout")
+        else:
+            scores = evaluate(self.model, self.batches, "holdout", precision=self.recipe.precision)
+        self.model.train()
+        line = {f"holdout_{name}": scores[name] for name in ("accuracy", "loss")}
+        if self.world.agree(self.stopping.is_better(line), self.device):
+            weights = self.model.state_dict().items()
+            self.stopping.remember(self.done, line)
+            self.stopping.weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights}
+        return line
+
+    def stop_early(self) -> None:
+        """Makes this step the last where patience has run out."""
+        if self.stopping and self.done < self.total and self.done - self.stopping.step >= self.stopping.patience:
+            if not self.quiet:
+                epoch = self.stopping.step / self.batches.steps_per_epoch
+                say(f"{self.label}: stopped early, with the weights of epoch {epoch:.4g}, the best on held-out images")
+            self.total = self.done
 
     @property
     def interval_start(self) -> int:
@@ -333,7 +437,7 @@ class Trainer:
         torch.manual_seed(mix(self.seed, Purpose.LAYERS, draw, self.world.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step) * group["lr_scale"]
-        archs: list[Arch | None] = list(self.sampler(draw)) if self.sampler else [None]
+        archs = self.archs(draw)
         loss = self.gradients(x, targets, archs)
         reduce_gradients(self.model, self.world)
         if self.recipe.clip_grad:
@@ -344,6 +448,10 @@ class Trainer:
             self.average.update(self.model, step)
         return loss / len(archs)
 
+    def archs(self, draw: int) -> list[Arch | None]:
+        """The archs that a step runs; None stands for a model that is no supernet."""
+        return list(self.sampler(draw)) if self.sampler else [None]
+
     def rate(self, step: int) -> float:
         rate = learning_rate(step, self.batches.steps_per_epoch, self.recipe)
         return rate * self.rollback.lr_factor(step) if self.rollback else rate
@@ -351,6 +459,8 @@ class Trainer:
     def gradients(self, x: Tensor, targets: Tensor, archs: list[Arch | None]) -> Tensor:
         """Adds up the gradients of a step's archs, in a sandwich the largest first; returns the sum of their losses."""
         largest, *others = archs
+        if self.class_weights is not None:
+            targets = targets * self.class_weights
         if self.teacher:
             with autocast(self.device, self.recipe.precision):
                 targets = self.teacher(x, targets)
@@ -424,6 +534,8 @@ class Trainer:
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizer)
         if self.average:
             parts["average"] = self.average.tensors
+        if self.stopping and self.stopping.weights:
+            parts["best"] = self.stopping.weights
         return {
             part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
             for part, tensors in parts.items()
@@ -435,6 +547,8 @@ class Trainer:
         restore_optimizer(self.model, self.optimizer, parts["optimizer"])
         if self.average and "average" in parts:
             self.average.restore(parts["average"])
+        if self.stopping:
+            self.stopping.weights = parts.get("best", {})
 
     def restore(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""
@@ -445,6 +559,7 @@ class Trainer:
             self.rollback = self.checkpoints.load_rollback()
             if parts:
                 self.set_saved_state(self.checkpoints, parts)
+                self.restore_stopping(TrainLog.read(self.log_path))
         self.world.barrier()  # nobody may write while another still reads
         self.saved_at = time.monotonic()
         if 0 < self.done < self.total and not self.quiet:
@@ -474,6 +589,13 @@ class Trainer:
                 self.begin_interval({})
         if "interval" in parts:
             self.losses = parts["interval"]["losses"].to(self.device)
+
+    def restore_stopping(self, lines: list[dict[str, Any]]) -> None:
+        """What was best so far, which the log tells; a training that was stopped early stays so."""
+        for line in lines if self.stopping else []:
+            if self.stopping and line["step"] <= self.done and self.stopping.is_better(line):
+                self.stopping.remember(line["step"], line)
+        self.stop_early()
 
     def roll_back(self, trouble: NotFinite) -> None:
         """Goes back to where the interval began, once; says so, and notes it for a training that is resumed."""

@@ -20,6 +20,16 @@ def soft_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tenso
     return F.cross_entropy(logits.float(), targets)
 
 
+def class_weights(counts: Tensor) -> Tensor:
+    """Weights under which all classes count alike, and an image 1 on average; a class without images has none.
+
+    >>> class_weights(torch.tensor([6, 2, 0]))
+    tensor([0.6667, 2.0000, 0.0000])
+    """
+    present = counts > 0
+    return torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
+
+
 class Teacher:
     """Distillation: mixes a teacher's answers into the targets of a batch, once for all archs of a step.
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.utils.units import check_range
 
+USUAL_EPOCHS, MOST_EPOCHS = 30, 300
+"""Epochs, where the recipe leaves them open, of a large and of a very small set."""
+USUAL_STEPS = 1500
+"""Steps that a small set is trained for: 30 epochs of 1,300 digits are 300 steps, and end far too early."""
+USUAL_WARMUP = 2.0
+"""Epochs of warm-up where the recipe leaves them open; but at most a tenth of the steps."""
+
 
 @dataclass
 class Recipe:
     """How to train. The defaults suit small images; `recipes/` holds the papers' settings as YAML."""
 
-    epochs: int = 30
-    """Passes over the training images."""
+    epochs: int | Literal["auto"] = "auto"
+    """Passes over the training images; auto: 30, but up to 300 for a small set, to have 1,500 steps."""
     iterations: int | None = None
     """Steps of training, in place of `epochs`."""
     batch_size: int = 128
@@ -31,8 +38,8 @@ class Recipe:
     """The batch size that `lr` is meant for: it is scaled to the real one. None: taken as it is."""
     min_lr: float = 1e-5
     """Where the cosine ends."""
-    warmup_epochs: float = 2
-    """Epochs of linear growth from `warmup_lr` to the peak."""
+    warmup_epochs: float | Literal["auto"] = "auto"
+    """Epochs of linear growth from `warmup_lr` to the peak; auto: 2, but at most a tenth of the steps."""
     warmup_lr: float = 1e-6
     """Where the warm-up starts."""
     weight_decay: float = 0.05
@@ -66,6 +73,11 @@ class Recipe:
     """How much its answers count; the labels have the rest."""
     teacher_answers: Literal["hard", "soft"] = "hard"
     """What is learned of it: "hard", its top class (AutoFormer's option); "soft", its probabilities of all classes."""
+    balance: bool = False
+    """Whether images of rare classes count more, so that all classes count alike."""
+    patience: int | None = None
+    """Early stopping: epochs without a better accuracy on the held-out images (of a supernet: of its largest arch)
+    after which a training ends. It keeps the weights that were best there, so that this accuracy flatters a little."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """bf16 autocast, on by default on a GPU that has it."""
     repeats: int = 1
@@ -85,11 +97,14 @@ class Recipe:
     augment: AugmentOptions = field(default_factory=AugmentOptions)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "repeats"):
+        for name in ("batch_size", "accumulate", "repeats"):
             check_range(self, name, 1)
-        for name in ("iterations", "lr_batch"):
+        for name, least in {"epochs": 1, "warmup_epochs": 0}.items():
+            if getattr(self, name) != "auto":
+                check_range(self, name, least)
+        for name in ("iterations", "lr_batch", "patience"):
             check_range(self, name, 1, optional=True)
-        for name in ("lr", "min_lr", "warmup_lr", "warmup_epochs", "weight_decay", "sandwich"):
+        for name in ("lr", "min_lr", "warmup_lr", "weight_decay", "sandwich"):
             check_range(self, name, 0)
         for name in ("checkpoint_seconds", "watch_epochs"):
             check_range(self, name, 0)
@@ -100,6 +115,8 @@ class Recipe:
         check_range(self, "log_epochs", above=0)
         if self.inplace_distillation and not self.sandwich:
             raise UserError("inplace_distillation needs the largest arch in every step; set sandwich to 2 as well")
+        if self.patience and self.ema:
+            raise UserError("patience keeps the best weights, ema an average of them; set only one of the two")
         if self.decay == "largest" and not self.sandwich:
             raise UserError("decay=largest needs the largest arch in every step; set sandwich to 2 as well")
 
@@ -109,7 +126,36 @@ class Recipe:
         >>> Recipe(epochs=3).total_steps(20), Recipe(epochs=3, iterations=7).total_steps(20)
         (60, 7)
         """
-        return self.iterations or math.ceil(self.epochs * steps_per_epoch)
+        return self.iterations or math.ceil(self.total_epochs(steps_per_epoch) * steps_per_epoch)
+
+    def total_epochs(self, steps_per_epoch: int) -> int:
+        """How many epochs the training has, unless `iterations` says its steps.
+
+        >>> [Recipe().total_epochs(steps) for steps in (1, 10, 1000)]
+        [300, 150, 30]
+        """
+        if self.epochs != "auto":
+            return self.epochs
+        return min(MOST_EPOCHS, max(USUAL_EPOCHS, math.ceil(USUAL_STEPS / steps_per_epoch)))
+
+    def warmup_steps(self, steps_per_epoch: int) -> float:
+        """How many steps the learning rate grows for.
+
+        >>> Recipe(epochs=10).warmup_steps(20), Recipe(epochs=100).warmup_steps(20)
+        (20.0, 40.0)
+        """
+        if self.warmup_epochs != "auto":
+            return self.warmup_epochs * steps_per_epoch
+        return min(USUAL_WARMUP * steps_per_epoch, 0.1 * self.total_steps(steps_per_epoch))
+
+    def for_images(self, steps_per_epoch: int, img_size: int, in_chans: int) -> Recipe:
+        """The recipe for a dataset: what was left open is chosen."""
+        return replace(
+            self,
+            epochs=self.total_epochs(steps_per_epoch),
+            warmup_epochs=self.warmup_steps(steps_per_epoch) / steps_per_epoch,
+            augment=self.augment.for_images(img_size, in_chans),
+        )
 
     def peak_lr(self) -> float:
         return self.lr * self.batch_size / self.lr_batch if self.lr_batch else self.lr

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
 
 import torch
 
 from nasformer.errors import UserError
+from nasformer.utils.units import check_number
+
+TRIALS = 3
+"""How often work is timed with each number of threads; the first time does not count."""
+GAIN = 0.9
+"""All threads are taken where their time is below this share of one thread's: they cost other programs theirs."""
+_threads_are_fixed = False
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -30,10 +39,42 @@ def choose_device(name: str = "auto") -> torch.device:
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """Runs each operation on the CPU on so many threads, and restores the number that was set before."""
-    before = torch.get_num_threads()
+    """Runs each operation on the CPU on so many threads, without trials of other numbers; then as before."""
+    global _threads_are_fixed
+    before = torch.get_num_threads(), _threads_are_fixed
     torch.set_num_threads(count)
+    _threads_are_fixed = True
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        _threads_are_fixed = before[1]
+
+
+def asked_threads(threads: int | Literal["auto"]) -> AbstractContextManager[None]:
+    """So many threads as a user asks for; auto leaves it to trials."""
+    if threads == "auto":
+        return nullcontext()
+    check_number("threads", threads, 1, whole=True)
+    return cpu_threads(threads)
+
+
+def threads_are_fixed() -> bool:
+    """Whether the number of threads was asked for, or chosen already."""
+    return _threads_are_fixed
+
+
+def fastest_threads(work: Callable[[], object]) -> int:
+    """One thread, or all that torch has, whichever does some work faster now; on a busy machine one often does."""
+    available = torch.get_num_threads()
+    if available == 1:
+        return 1
+    seconds: dict[int, list[float]] = {1: [], available: []}
+    for _ in range(TRIALS):
+        for count, times in seconds.items():
+            with cpu_threads(count):
+                start = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - start)
+    best = {count: min(times[1:]) for count, times in seconds.items()}
+    return available if best[available] < GAIN * best[1] else 1

@@ -83,6 +83,8 @@ class PredictCommand:
     """how many classes to name"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: all"""
 
     def __post_init__(self) -> None:
         check_range(self, "top", 1)
@@ -165,7 +167,9 @@ def evaluate(options: EvaluateCommand, as_json: bool) -> None:
     worst = confusion.worst(WORST)
     if as_json:
         return print_json({**confusion.scores, "worst": [asdict(score) for score in worst]})
-    print(f"{options.split}: top-1 {confusion.scores['accuracy']:.2%}, top-5 {confusion.scores['top5']:.2%}")
+    scores = confusion.scores
+    print(f"{options.split}: top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}")
+    print(f"balanced accuracy {scores['balanced_accuracy']:.2%}, macro-F1 {scores['macro_f1']:.2%}")
     print("worst: " + ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in worst))
     return None
 

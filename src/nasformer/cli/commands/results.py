@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from nasformer.cli.tables import print_json, print_table
 from nasformer.errors import UserError
@@ -32,6 +32,8 @@ class DoctorCommand:
     """the images, where they are no longer where the training found them"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: all"""
 
 
 @dataclass
