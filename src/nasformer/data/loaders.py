@@ -116,6 +116,10 @@ class BatchSource(Protocol):
     def held_out(self) -> int:
         """How many images are held out of training."""
 
+    @property
+    def test_images(self) -> int:
+        """How many images there are to test on."""
+
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """How images are normalised. A trained model wants them as in its training: set them before any batch."""
@@ -204,6 +208,10 @@ class Batches:
     @property
     def held_out(self) -> int:
         return len(self.data.holdout)
+
+    @property
+    def test_images(self) -> int:
+        return len(self.data.test)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -114,6 +114,10 @@ class StreamingFolder:
         return len(self._files["holdout"])
 
     @property
+    def test_images(self) -> int:
+        return len(self._files["test"])
+
+    @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(len(self._files["train"]), self.batch_size)
 

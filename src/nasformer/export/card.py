@@ -68,19 +68,26 @@ def provenance(folder: Path) -> dict[str, Any]:
     winner = result.get("winner")
     if not isinstance(winner, dict):
         raise UserError(f"{run / 'result.json'} is damaged (no winner); search or retrain again")
-    weights = WEIGHTS.get(str(winner.get("name")), "inherited from a trained supernet")
+    shipped = result.get("finished") or winner
+    name = str(shipped.get("name")).removeprefix("winner, ")
+    weights = WEIGHTS.get(name, name if name.startswith("from ") else "inherited from a trained supernet")
     asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
-    accuracies = {name: winner[name] for name in ACCURACIES if name in winner}
+    accuracies = {name: shipped[name] for name in ACCURACIES if name in shipped}
     return {"weights": weights, **asked, **accuracies, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
 
 
 def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:
-    """The text of README.md; `differences` are those of the logits, by file."""
+    """The text of README.md; `differences` are those of the logits, by file.
+
+    Args:
+        facts: What is known of the model. Its provenance may have the verdict on its run, in sentences.
+    """
     made = facts.get("provenance", {})
     parts = [
         f"# A network of the family {model.family}",
         f"Found and written by nasformer {nasformer.__version__}.",
         markdown_table(summary(model, facts)),
+        *([" ".join(map(escape_markdown, made["verdict"]))] if made.get("verdict") else []),
         "## Files",
         "The last column is the largest difference of any logit to the searched model's, on random images.",
         files_table(differences),

@@ -33,6 +33,15 @@ class FinishResult:
 
 
 @dataclass(frozen=True)
+class ImageCounts:
+    """How many images accuracies are from, and of how many classes."""
+
+    holdout: int
+    test: int
+    classes: int
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What a run found.
 
@@ -52,6 +61,7 @@ class RunResult:
         finished: The winner after a training of its own, which is what the run ships; winner and references have
             inherited weights.
         finish: What was tried for that.
+        images: What the accuracies are from; None without data, and in results of older versions.
     """
 
     space: str
@@ -68,6 +78,7 @@ class RunResult:
     note: str | None = None
     finished: ModelResult | None = None
     finish: FinishResult | None = None
+    images: ImageCounts | None = None
     version: int = VERSION
 
     @property
@@ -84,6 +95,11 @@ class RunResult:
     def shipped(self) -> ModelResult:
         """The model that the run ships."""
         return self.finished or self.winner
+
+    @property
+    def trained(self) -> list[ModelResult]:
+        """The references that were trained on their own."""
+        return [model for model in self.references if model.name.startswith(TRAINED)]
 
     @property
     def random(self) -> list[ModelResult]:

@@ -20,6 +20,7 @@ from nasformer.families.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder, options_from
+from nasformer.results.result import RunResult
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet import health
@@ -66,6 +67,7 @@ class SupernetRun:
         self.seed = int(self.config.get("seed") or 0)
         self.archs = fixed_subnets(self.space, self.seed)
         recorded = DataOptions(**options_from(self.config, DataOptions))
+        self.image_count = recorded_images(folder)
         self.data = replace(recorded, data=data or recorded.data, device=device, download=False)
 
     def find_space(self) -> Space:
@@ -95,6 +97,7 @@ class SupernetRun:
         precision = (self.config.get("train") or {}).get("precision", "auto")
         evaluator = SubnetEvaluator(supernet, batches, precision, self.data.calibration_images)
         split: Split = "holdout" if batches.held_out else "test"
+        self.image_count = batches.held_out or batches.test_images
         accuracies = {name: evaluator.accuracy(arch, split) for name, arch in self.archs.items()}
         last = self.log[-1]
         return Snapshot(last["step"], last.get("epoch"), accuracies), SPLITS[split]
@@ -122,6 +125,12 @@ class SupernetRun:
             return True
 
 
+def recorded_images(folder: RunFolder) -> int | None:
+    """How many images are held out, as the result of a search says; snapshots in the log do not."""
+    images = RunResult.load(folder.result).images if folder.result.exists() else None
+    return images.holdout if images else None
+
+
 def newest_checkpoint(folder: RunFolder) -> Path | None:
     checkpoints = Checkpoints(folder.train / "checkpoints", {})
     steps = checkpoints.steps()
@@ -136,7 +145,8 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
     alarms += health.extreme_alarms(last["smallest"], last["largest"], accuracies)
     alarms += health.dimension_alarms(sizes, accuracies)
     if run.finished():
-        alarms += health.chance_alarms(max(accuracies), run.space.options.get("num_classes", 1000))
+        classes = run.space.options.get("num_classes", 1000)
+        alarms += health.chance_alarms(max(accuracies), last["largest"], classes, run.image_count)
     return Diagnosis(
         step=run.log[-1]["step"],
         images=images,

@@ -6,7 +6,6 @@ Times come from a few real steps on the real data; nothing is written but to a t
 from __future__ import annotations
 
 import json
-import math
 import random
 import shutil
 import tempfile
@@ -39,6 +38,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
+from nasformer.utils.intervals import wilson
 from nasformer.utils.schema import to_json
 
 WARM_UP = 2  # steps, or batches
@@ -146,16 +146,13 @@ def make_plan(command: PlanCommand) -> Plan:
 
 
 def share_of(fitting: int, draws: int) -> Share:
-    """Wilson's interval, which makes sense for shares near 0 and 1 too.
+    """The share that fits, with Wilson's interval.
 
     >>> share = share_of(0, 100)
     >>> share.low, round(share.high, 3)
     (0.0, 0.037)
     """
-    z, share = 1.96, fitting / draws
-    centre = (share + z**2 / (2 * draws)) / (1 + z**2 / draws)
-    half = z * math.sqrt(share * (1 - share) / draws + z**2 / (4 * draws**2)) / (1 + z**2 / draws)
-    return Share(draws, fitting, max(0.0, centre - half) if fitting else 0.0, min(1.0, centre + half))
+    return Share(draws, fitting, *wilson(fitting / draws, draws))
 
 
 def survey_space(space: Space, budget: Budget, draws: int, seed: int) -> SpaceSurvey:

@@ -30,6 +30,7 @@ from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
 from nasformer.results.result import RunResult
+from nasformer.results.verdict import resolution_warning
 from nasformer.runs.baselines import check_baselines, train_baselines
 from nasformer.runs.data import (
     UNTRAINED,
@@ -51,10 +52,12 @@ from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World, join_world
+from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
+from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
 
 
@@ -225,6 +228,7 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
+        warn_of_noise(supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         result = job.summarise(job.run(), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
@@ -268,6 +272,15 @@ class Run:
 
     def last_loss(self) -> float:
         return TrainLog.last_loss(self.folder.log)
+
+
+def warn_of_noise(supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int) -> None:
+    """Says before a search that the held-out images cannot tell its candidates apart, where they are too few."""
+    if resolution_warning(0.5, batches.held_out):  # the largest error there can be: no need to measure otherwise
+        subnets = SubnetEvaluator(supernet, batches, precision, calibration_images)
+        accuracy = subnets.accuracy(supernet.space.root.largest(), "holdout")
+        if warning := resolution_warning(accuracy, batches.held_out):
+            say(f"warning: {warning}")
 
 
 def make_scorer(command: Any, space: Space) -> Scorer:

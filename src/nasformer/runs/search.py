@@ -22,7 +22,7 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import best_of_random, best_of_start, fitting_timm_models
+from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
 from nasformer.search.budget import Budget, references
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
@@ -98,7 +98,8 @@ class InheritedEvaluator:
         return self.subnets.model(arch)
 
     def summary(self, search: SearchResult) -> dict[str, Any]:
-        return {"health": check_up(self.space, self.subnets.accuracy, self.seed)}
+        counts = count_images(self.subnets.batches)
+        return {"health": check_up(self.space, self.subnets.accuracy, self.seed), "images": counts}
 
 
 class UntrainedEvaluator:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
 from nasformer.export.card import provenance
 from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, load_model
+from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
+from nasformer.results.verdict import judge
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
 
 
 def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
     """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
-    model, origin = load_model(source), provenance(source)
+    model, origin = load_model(source), origin_of(source)
     return export_model(model, to, facts_in(source) | ({"provenance": origin} if origin else {}), formats)
 
 
@@ -47,4 +50,11 @@ def is_exported(model: Path, target: Path) -> bool:
         return False
     exported, current = read_json(target / CONFIG), read_json(model / CONFIG)
     same = all(exported.get(name) == value for name, value in current.items())
-    return same and exported.get("provenance", {}) == provenance(model)
+    return same and exported.get("provenance", {}) == origin_of(model)
+
+
+def origin_of(model: Path) -> dict[str, Any]:
+    """How the model of a folder was made, with the verdict on the run that it lies in."""
+    origin, run = provenance(model), model.parent if model.name == "model" else model
+    verdict = judge(read_run(run)) if origin else None
+    return {**origin, "verdict": verdict.sentences} if verdict else origin

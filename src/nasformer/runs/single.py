@@ -22,7 +22,7 @@ from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import build_from, fingerprint, fresh_model, load_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines
+from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.run import Run, asked_space, open_run
@@ -93,7 +93,7 @@ def train_single(
         return None
     scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision)}
     winner = ModelResult(name, model.arch.to_dict(), scores)
-    result = RunResult(run.space.name, run.options.data, winner, references)
+    result = RunResult(run.space.name, run.options.data, winner, references, images=count_images(run.batches))
     run.publish(model, result)
     if export:
         ship(run.folder)
