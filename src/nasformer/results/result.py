@@ -7,6 +7,7 @@ with a `RunResult`; what does not apply to a run is None and left out of the fil
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.health import SupernetHealth
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.schema import from_json, to_json
+from nasformer.utils.tables import html_row, html_table
 
 VERSION = 1
 TRAINED = ("timm:", "full net")
@@ -111,6 +113,18 @@ class RunResult:
         """The architecture of the winner."""
         return Arch.from_dict(self.winner.arch)
 
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value:.5g}" for name, value in shown_scores(self.shipped).items())
+        on = f" on {self.data}" if self.data else ""
+        return f"RunResult({self.space}{on}, {self.shipped.name}: {scores}; {len(self.references)} references)"
+
+    def _repr_html_(self) -> str:
+        """The models and their scores, for notebooks."""
+        names = list(dict.fromkeys(name for model in self.models for name in shown_scores(model)))
+        rows = [html_row([self.label(one), *(f"{one.get(name):.5g}" for name in names)]) for one in self.models]
+        title = f"{self.space} on {self.data}" if self.data else self.space
+        return f"<div><b>{escape(title)}</b>{html_table(['model', *names], rows)}</div>"
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; what does not apply to the run is left out."""
         content = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -126,6 +140,11 @@ class RunResult:
         if int_or_zero(content.get("version", VERSION)) > VERSION:
             raise UserError(f"{path} was written by a newer nasformer (version {content['version']}); update nasformer")
         return from_json(cls, content, path)
+
+
+def shown_scores(model: ModelResult) -> dict[str, float]:
+    """Costs and scores, without what relative positions cost."""
+    return {name: value for name, value in model.scores.items() if not name.startswith("position_")}
 
 
 def int_or_zero(value: Any) -> int:

@@ -49,7 +49,7 @@ from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
-from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import SubnetEvaluator
@@ -241,7 +241,7 @@ class Run:
 
     def load_supernet(self, source: str | None = None) -> Supernet:
         """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""
-        path = Path(source or self.folder.supernet)
+        path = supernet_folder(Path(source or self.folder.supernet))
         supernet = load_supernet(path, self.space).to(self.device)
         check_holdout(self.options, path)
         check_options(self.options, self.batches, supernet.space)

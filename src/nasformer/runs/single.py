@@ -17,7 +17,6 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import build_from, fingerprint, fresh_model, load_model
 from nasformer.results.folder import RunFolder
@@ -182,7 +181,7 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     """What the command is to start from: the weights of a supernet, or of a model."""
     path = Path(command.run)
     if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
-        supernet = find_supernet(path, get_space(command.space) if command.space else None)
+        supernet = load_supernet(path, get_space(command.space) if command.space else None)
         arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner()
         return PretrainedSource(RunFolder(path), extract(supernet, arch), supernet.space.name, shared=True)
     folder = RunFolder(model_folder(path))
@@ -191,11 +190,6 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     source = PretrainedSource(folder, load_model(folder.path), None, shared=False)
     source.space = source.fact("space")
     return source
-
-
-def find_supernet(path: Path, space: Space | None = None) -> Supernet:
-    """The supernet of a run folder, of a supernet folder, or in a file of weights."""
-    return load_supernet(path / "supernet" if (path / "supernet").is_dir() else path, space)
 
 
 def extract(supernet: Supernet, arch: Arch) -> Backbone:
@@ -238,7 +232,7 @@ def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch:
     device = choose_device(options.device)
     inherited = bool(arch) or (path / "supernet").is_dir()
     if inherited:
-        supernet = find_supernet(path)
+        supernet = load_supernet(path)
         model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner())
     else:
         path = model_folder(path)
