@@ -13,7 +13,7 @@ from nasformer.data.sources import load_data
 from nasformer.families.storage import load_model
 from nasformer.results.result import RunResult
 from nasformer.train.evaluate import evaluate
-from small_run import contents, output, words
+from small_run import contents, words
 
 
 @pytest.fixture(scope="module", params=["finetune", "retrain"])
@@ -54,7 +54,11 @@ def test_inherited_accuracies_are_marked_beside_those_of_own_training(run: Path)
 
 def test_a_run_ends_with_a_verdict_and_commands_that_work(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     method = run.parent.name.rstrip("0123456789")
-    said = output(capsys, *words("run", run, finish=method))
+    capsys.readouterr()
+    assert main(words("run", run, finish=method)) == 0
+    said, progress = capsys.readouterr()
+    for stage in ("winner and references: ", "check-up of the supernet: ", "drawing the report: "):
+        assert stage in progress
     page = (run / "report.html").read_text()
     first = next(line for line in said.splitlines() if line.startswith("The search "))
     assert page.index(first) < page.index("test accuracy")

@@ -30,6 +30,7 @@ def ship(run: RunFolder) -> None:
     try:
         if is_exported(run.model, run.export):
             return
+        say(f"exporting the model in every format and checking each: {run.export}")
         exported = export_folder(run.model, run.export)
     except OSError:  # a full disk: that is said elsewhere, and the same command goes on
         raise
