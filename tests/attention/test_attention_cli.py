@@ -74,7 +74,7 @@ def test_what_cannot_be_shown(finished: Path, digit: Path, tmp_path: Path, capsy
     assert "say which model and image: nasformer attention MODEL IMAGE" in told()
     assert "say which model and image" in told(finished, "--block", "1")
     assert "say which model and image" in told(*both, "--data", "digits", "--block", "1")
-    assert "say which block: --block 3.7 is block 7 of stage 3" in told(*both)
+    assert "say which block: --block BLOCK; with attention there are: 1, 2, 3" in told(*both)
     assert "block '3.10' does not exist; there are: 1, 2" in told(*both, "--block", "3.10")  # and is no number 3.1
     assert "--query is '1'; give row,column" in told(*both, "--block", "1", "--query", "1")
     assert "the query 2,0 is outside the map of block 1" in told(*both, "--block", "1", "--query", "2,0")

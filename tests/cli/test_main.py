@@ -129,7 +129,9 @@ def test_progress_never_mixes_with_the_result(capsys: Any, run: Path) -> None:
     assert main([*words("search", run), "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)
-    assert err.startswith("search: 8/8")
+    warning, progress = err.splitlines()[:2]
+    assert warning.startswith("warning: hold out more images (--holdout): with 288")
+    assert progress.startswith("search: 8/8")
 
 
 def test_the_recipes_are_what_the_commands_take() -> None:

@@ -132,6 +132,7 @@ def test_the_command_exports_a_model_folder(finished: Path, tmp_path: Path, caps
     assert main(["export", str(finished / "model"), "--to", str(tmp_path / "b"), "--formats", "", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == {"model.safetensors": 0.0}
     assert facts_in(tmp_path / "b")["provenance"]["seed"] == 0
+    assert "The search" in (tmp_path / "b" / "README.md").read_text()
 
 
 def test_the_command_refuses(finished: Path, tmp_path: Path, capsys: Any) -> None:

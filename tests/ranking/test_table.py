@@ -10,6 +10,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.ranking.table import read_table
+from nasformer.search.run import search
 
 SPACE = get_space("autoformer-tiny")
 ARCH = {"embed_dim": 192, "depth": 12, "num_heads": [3] * 12, "mlp_ratio": [3.5] * 12}
@@ -112,3 +113,22 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_table(tmp_path / "missing.json")
     with pytest.raises(UserError, match="cannot be read"):
         read_table(tmp_path)
+
+
+def test_the_candidates_of_a_run_are_a_table(tmp_path: Path) -> None:
+    space = get_space("autoformer-micro", img_size=16)
+    found = search(
+        space,
+        lambda arch: {"accuracy": space.costs(arch)["params"] / 1e6},
+        space.costs,
+        strategy="random",
+        options={"evaluations": 5},
+        journal=tmp_path / "search" / "journal.jsonl",
+        settings={"space": space.name, "model_options": {"img_size": 16}},
+    )
+    table = read_table(tmp_path)
+    assert table.archs == [candidate.arch for candidate in found.candidates]
+    assert table.columns == ["accuracy"]
+    assert table.space.options["img_size"] == 16
+    with pytest.raises(UserError, match="a folder without a search"):
+        read_table(tmp_path / "search")

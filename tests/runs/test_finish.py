@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,21 @@ def test_inherited_accuracies_are_marked_beside_those_of_own_training(run: Path)
     result, page = RunResult.load(run / "result.json"), (run / "report.html").read_text()
     marked = "random (inherited)" in page
     assert marked == (result.finished is not None)
+
+
+def test_a_run_ends_with_a_verdict_and_commands_that_work(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    method = run.parent.name.rstrip("0123456789")
+    capsys.readouterr()
+    assert main(words("run", run, finish=method)) == 0
+    said, progress = capsys.readouterr()
+    for stage in ("winner and references: ", "check-up of the supernet: ", "drawing the report: "):
+        assert stage in progress
+    page = (run / "report.html").read_text()
+    first = next(line for line in said.splitlines() if line.startswith("The search "))
+    assert page.index(first) < page.index("test accuracy")
+    commands = [shlex.split(line)[2:] for line in said.splitlines() if line.startswith("next: ")]
+    predict, export, finetune = commands
+    assert predict == ["predict", str(run), "PHOTO.jpg"]
+    assert export == ["export", str(run), "--to", f"{run}-export"]
+    assert main([*finetune, "--train.iterations", "1", "--export", "false"]) == 0
+    assert main([*export, "--formats", "python"]) == 0

@@ -113,7 +113,7 @@ def test_several_random_references_are_different_archs_in_the_budget() -> None:
 
 def test_several_random_references_are_shown_as_their_mean(finished: Path, tmp_path: Path, capsys: Any) -> None:
     argv = words("search", tmp_path / "search", search={**SETTINGS["search"], "random_references": 3})
-    said = output(capsys, *argv, "--supernet", finished / "supernet")
+    said = output(capsys, *argv, "--supernet", finished)
     rows = {row["name"]: row for row in read_json(tmp_path / "search" / "result.json")["references"]}
     accuracies = [rows[name]["test_accuracy"] for name in ("random", "random 2", "random 3")]
     mean, error = fmean(accuracies), stdev(accuracies) / 3**0.5
@@ -121,7 +121,8 @@ def test_several_random_references_are_shown_as_their_mean(finished: Path, tmp_p
     assert "random 2" not in said
     assert f"{mean:.2%} ± {error:.2%}" in said
     gain = 100 * (read_json(tmp_path / "search" / "result.json")["winner"]["test_accuracy"] - mean)
-    assert f"winner {gain:+.1f} points above the mean of 3 random architectures" in said
+    side = "above" if gain >= 0 else "below"
+    assert f"the winner is {abs(gain):.1f} points {side} the mean of 3 random architectures" in said
 
 
 def test_the_same_command_again_changes_nothing_and_computes_nothing_anew(finished: Path, monkeypatch: Any) -> None:

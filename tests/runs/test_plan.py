@@ -53,7 +53,9 @@ def test_the_plan_of_a_small_run(capsys: Any, tmp_path: Path) -> None:
 
 def test_the_plan_in_words(capsys: Any, tmp_path: Path) -> None:
     assert main([*words("plan", tmp_path / "run"), *FAST]) == 0
-    text = capsys.readouterr().out
+    text, progress = capsys.readouterr()
+    for stage in ("architectures: ", "steps of the supernet: ", "timing a candidate", "steps of the retraining: "):
+        assert stage in progress
     for part in ("satisfiable", "95 % interval", "parameters", "supernet training", "search", "retraining", "disk: "):
         assert part in text
     assert not (tmp_path / "run").exists()

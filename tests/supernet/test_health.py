@@ -135,6 +135,12 @@ def test_loss_that_is_not_finite_raises_an_alarm(bad: float) -> None:
 
 
 def test_subnets_that_guess_raise_an_alarm() -> None:
-    assert [alarm.name for alarm in chance_alarms(0.11, 10)] == ["chance"]
-    assert chance_alarms(0.13, 10) == []
-    assert [alarm.name for alarm in chance_alarms(0.0011, 1000)] == ["chance"]
+    assert [alarm.name for alarm in chance_alarms(0.11, 0.11, 10)] == ["chance"]
+    assert chance_alarms(0.13, 0.13, 10) == []
+    assert [alarm.name for alarm in chance_alarms(0.0011, 0.0011, 1000)] == ["chance"]
+
+
+def test_a_largest_subnet_within_noise_of_guessing_raises_an_alarm() -> None:
+    (alarm,) = chance_alarms(0.20, 0.15, 10, images=80)
+    assert "within noise of guessing" in alarm.finding
+    assert chance_alarms(0.20, 0.15, 10, images=1000) == []

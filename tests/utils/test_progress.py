@@ -32,8 +32,8 @@ def test_plain_lines_come_every_so_often_and_at_the_end(capsys: Any, clock: Cloc
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
-    assert len(lines) == 7
-    assert lines[0] == "train: 15/100, 15 s, about 85 s left  loss 0.15"
+    assert len(lines) == 13
+    assert lines[0] == "train: 8/100, 8 s, about 92 s left  loss 0.08"
     assert lines[-1] == "train: 100/100, 100 s, about 0 s left  loss 1.0"
 
 

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor
 from nasformer.data.options import HoldoutAmount
 from nasformer.errors import UserError
 from nasformer.utils.rng import Purpose, generator
+from nasformer.utils.tables import html_row, html_table
 
 CHUNK = 512  # images turned to float at a time, to keep memory small
 TEST_FRACTION = 0.2
+SHOWN_CLASSES = 20  # in notebooks
 
 
 @dataclass
@@ -42,6 +45,9 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self):,} images of {' x '.join(map(str, self.images.shape[1:]))})"
 
     def to(self, device: torch.device | str) -> ImageSet:
         return ImageSet(self.images.to(device), self.labels.to(device))
@@ -85,6 +91,23 @@ class Data:
             raise UserError(f"{self.name}: images are {height}x{width}, not square; give img_size to crop them")
         for name, part in (("train", self.train), ("holdout", self.holdout), ("test", self.test)):
             check_labels(part.labels, self.num_classes, f"{self.name}: {name}")
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self._parts().items())
+        shape = f"{self.in_chans} x {self.img_size} x {self.img_size}"
+        return f"Data({self.name!r}, {counts} images of {shape}, {self.num_classes} classes)"
+
+    def _repr_html_(self) -> str:
+        """Parts and the first classes, for notebooks."""
+        more = f" and {self.num_classes - SHOWN_CLASSES} more" if self.num_classes > SHOWN_CLASSES else ""
+        rows = [html_row([f"{name} images", count]) for name, count in self._parts().items()]
+        rows.append(html_row([f"{self.num_classes} classes", ", ".join(self.classes[:SHOWN_CLASSES]) + more]))
+        title = f"<b>{escape(self.name)}</b>: {self.in_chans} x {self.img_size} x {self.img_size} pixels"
+        return f"<div>{title}{html_table(['', ''], rows)}</div>"
+
+    def _parts(self) -> dict[str, str]:
+        parts = {"train": self.train, "held-out": self.holdout, "test": self.test}
+        return {name: f"{len(part):,}" for name, part in parts.items()}
 
     @property
     def num_classes(self) -> int:

@@ -116,6 +116,10 @@ class BatchSource(Protocol):
     def held_out(self) -> int:
         """How many images are held out of training."""
 
+    @property
+    def test_images(self) -> int:
+        """How many images there are to test on."""
+
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """How images are normalised. A trained model wants them as in its training: set them before any batch."""
@@ -212,6 +216,10 @@ class Batches:
     @property
     def class_counts(self) -> Tensor:
         return self.data.train.labels.bincount(minlength=self.num_classes)
+
+    @property
+    def test_images(self) -> int:
+        return len(self.data.test)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -119,6 +119,10 @@ class StreamingFolder:
         return torch.as_tensor(self._files["train"].labels).bincount(minlength=self.num_classes)
 
     @property
+    def test_images(self) -> int:
+        return len(self._files["test"])
+
+    @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(len(self._files["train"]), self.batch_size)
 

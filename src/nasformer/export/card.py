@@ -56,12 +56,17 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(net
 
 
 def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:
-    """The text of README.md; `differences` are those of the logits, by file."""
+    """The text of README.md; `differences` are those of the logits, by file.
+
+    Args:
+        facts: What is known of the model. Its provenance may have the verdict on its run, in sentences.
+    """
     made = facts.get("provenance", {})
     parts = [
         f"# A network of the family {model.family}",
         f"Found and written by nasformer {nasformer.__version__}.",
         markdown_table(summary(model, facts)),
+        *([" ".join(map(escape_markdown, made["verdict"]))] if made.get("verdict") else []),
         "## Files",
         "The last column is the largest difference of any logit to the searched model's, on random images.",
         files_table(differences),

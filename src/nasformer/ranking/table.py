@@ -19,6 +19,8 @@ A table is a JSON file::
 - ``rows``: three or more. ``arch`` is written in any way that the space reads. ``accuracy`` holds numbers by column; a
   row that lacks a column (or has null there) is left out where that column is the target. Other keys are ignored, and
   the same arch may stand in several rows.
+
+The folder of a run is a table, too: its candidates, and the scores that its search gave them as columns.
 """
 
 from __future__ import annotations
@@ -33,10 +35,13 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import Segment
+from nasformer.families.base import Segment, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
+from nasformer.search.journal import read_journal
+from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch, Value
+from nasformer.utils.files import read_json
 
 MIN_ROWS = 3  # with fewer there is nothing to rank
 
@@ -72,9 +77,10 @@ class Table:
 
 
 def read_table(path: str | Path) -> Table:
-    """Reads a table file (see the top of this module) and checks every row of it."""
+    """Reads a table file or a run folder (see the top of this module) and checks every row of it."""
+    path = Path(path)
     try:
-        return _parse(_load(Path(path)), str(path))
+        return _parse(_load_run(path) if path.is_dir() else _load(path), str(path))
     except UserError as error:
         raise UserError(f"table {path}: {error}") from None
 
@@ -91,6 +97,23 @@ def _load(path: Path) -> dict[str, Any]:
     except ValueError as error:  # no JSON, or no text at all
         raise UserError(f"is not valid JSON ({error}); expected an object with space and rows") from None
     return _expect(content, dict, "the content")
+
+
+def _load_run(folder: Path) -> dict[str, Any]:
+    """The candidates of a run as the content of a table."""
+    journal = folder / "search" / "journal.jsonl"
+    if not journal.exists():
+        raise UserError("cannot be read (a folder without a search); give a run folder with one, or a JSON file")
+    settings, records = read_journal(journal)
+    candidates = [Candidate.from_dict(record) for record in records]
+    costs = ("params", "macs", "position_", "latency_ms", "memory_bytes")
+    rows = [
+        {"arch": one.arch.to_dict(), "accuracy": {k: v for k, v in one.scores.items() if not k.startswith(costs)}}
+        for one in candidates
+    ]
+    space = settings.get("space") or read_json(folder / "config.json").get("space")
+    note, options = f"candidates of {folder}", options_from_json(settings.get("model_options") or {})
+    return {"note": note, "space": space, "model": options, "rows": rows}
 
 
 def _parse(content: dict[str, Any], source: str) -> Table:

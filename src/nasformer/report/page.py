@@ -38,6 +38,7 @@ from nasformer.report.operators import SAMPLED
 from nasformer.report.plots import FIGURES, drawn_candidates, finalist_rows
 from nasformer.results.contents import RunContents, read_run
 from nasformer.results.folder import RunFolder
+from nasformer.results.verdict import judge, search_gain
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
 from nasformer.utils.files import write_text
@@ -100,7 +101,7 @@ def candidate_row(candidate: Candidate, scores: Sequence[str]) -> list[Any]:
 def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
     """The HTML page; `pictures` are named as their captions."""
     title = page_title(run.config) or "nasformer report"
-    parts = [run_heading(run, title), tiles(list(run_tiles(run))), note(run.note), results(run)]
+    parts = [run_heading(run, title), verdict_card(run), tiles(list(run_tiles(run))), note(run.note), results(run)]
     parts += [*figures(captions(run), pictures), finalists(run), timm_models(run), winner_arch(run), pareto_front(run)]
     return document(title, [*parts, settings_tables(run.config)])
 
@@ -129,12 +130,24 @@ def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
 
 def gain(run: RunContents) -> Iterator[tuple[str, str]]:
     """Points of test accuracy of the winner above the mean of the random references."""
-    accuracies = [model.get("test_accuracy") for model in run.references("random")]
-    known = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
-    if run.winner and known and not math.isnan(accuracy := run.winner.get("test_accuracy")):
-        other = "the random reference" if len(known) == 1 else f"the mean of {len(known)} random references"
-        weights = ", both with inherited weights" if run.result and run.result.finished else ""
-        yield f"{100 * (accuracy - sum(known) / len(known)):+.1f}", f"points of test accuracy over {other}{weights}"
+    found = search_gain(run.result) if run.result else None
+    if run.result and found:
+        count = len(run.result.random)
+        other = "the random reference" if count == 1 else f"the mean of {count} random references"
+        weights = ", both with inherited weights" if run.result.finished else ""
+        margin = "" if math.isnan(found.margin) else f" ± {100 * found.margin:.1f}"
+        yield f"{100 * found.value:+.1f}{margin}", f"points of test accuracy over {other}{weights}"
+
+
+def verdict_card(run: RunContents) -> str:
+    """What the run comes to, before all numbers."""
+    verdict = judge(run)
+    if verdict is None:
+        return ""
+    first, *others = verdict.sentences
+    lines = [f"<strong>{escape(first)}</strong>", *map(escape, others)]
+    lines += [f"Next: {escape('; '.join(verdict.advice))}."] if verdict.advice else []
+    return f'<div class="card note">{"".join(f"<p>{line}</p>" for line in lines)}</div>'
 
 
 def results(run: RunContents) -> str:

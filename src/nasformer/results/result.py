@@ -7,6 +7,7 @@ with a `RunResult`; what does not apply to a run is None and left out of the fil
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.health import SupernetHealth
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.schema import from_json, to_json
+from nasformer.utils.tables import html_row, html_table
 
 VERSION = 1
 TRAINED = ("timm:", "full net")
@@ -30,6 +32,15 @@ class FinishResult:
 
     chosen: str
     holdout_accuracy: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ImageCounts:
+    """How many images accuracies are from, and of how many classes."""
+
+    holdout: int
+    test: int
+    classes: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class RunResult:
         finished: The winner after a training of its own, which is what the run ships; winner and references have
             inherited weights.
         finish: What was tried for that.
+        images: What the accuracies are from; None without data, and in results of older versions.
     """
 
     space: str
@@ -68,6 +80,7 @@ class RunResult:
     note: str | None = None
     finished: ModelResult | None = None
     finish: FinishResult | None = None
+    images: ImageCounts | None = None
     version: int = VERSION
 
     @property
@@ -86,6 +99,11 @@ class RunResult:
         return self.finished or self.winner
 
     @property
+    def trained(self) -> list[ModelResult]:
+        """The references that were trained on their own."""
+        return [model for model in self.references if model.name.startswith(TRAINED)]
+
+    @property
     def random(self) -> list[ModelResult]:
         """The random archs among the references: `random`, `random 2`, ..."""
         return [model for model in self.references if model.name.split(" ")[0] == "random"]
@@ -94,6 +112,18 @@ class RunResult:
     def arch(self) -> Arch:
         """The architecture of the winner."""
         return Arch.from_dict(self.winner.arch)
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value:.5g}" for name, value in shown_scores(self.shipped).items())
+        on = f" on {self.data}" if self.data else ""
+        return f"RunResult({self.space}{on}, {self.shipped.name}: {scores}; {len(self.references)} references)"
+
+    def _repr_html_(self) -> str:
+        """The models and their scores, for notebooks."""
+        names = list(dict.fromkeys(name for model in self.models for name in shown_scores(model)))
+        rows = [html_row([self.label(one), *(f"{one.get(name):.5g}" for name in names)]) for one in self.models]
+        title = f"{self.space} on {self.data}" if self.data else self.space
+        return f"<div><b>{escape(title)}</b>{html_table(['model', *names], rows)}</div>"
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; what does not apply to the run is left out."""
@@ -110,6 +140,11 @@ class RunResult:
         if int_or_zero(content.get("version", VERSION)) > VERSION:
             raise UserError(f"{path} was written by a newer nasformer (version {content['version']}); update nasformer")
         return from_json(cls, content, path)
+
+
+def shown_scores(model: ModelResult) -> dict[str, float]:
+    """Costs and scores, without what relative positions cost."""
+    return {name: value for name, value in model.scores.items() if not name.startswith("position_")}
 
 
 def int_or_zero(value: Any) -> int:

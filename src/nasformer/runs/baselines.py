@@ -22,6 +22,7 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
+from nasformer.results.result import ImageCounts
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate, Problem
@@ -207,6 +208,10 @@ def split_accuracies(model: nn.Module, batches: BatchSource, precision: str) -> 
     """A trained model's accuracy on the test images, and on held-out ones where there are some."""
     splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
     return {f"{split}_accuracy": evaluate(model, batches, split, precision=precision)["accuracy"] for split in splits}
+
+
+def count_images(batches: BatchSource) -> ImageCounts:
+    return ImageCounts(batches.held_out, batches.test_images, batches.num_classes)
 
 
 def check_baselines(run: Run, asked: str) -> dict[str, dict[str, int]]:

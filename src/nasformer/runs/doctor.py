@@ -22,6 +22,7 @@ from nasformer.families.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
+from nasformer.results.result import RunResult
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet import health
@@ -67,6 +68,7 @@ class SupernetRun:
             raise UserError(f"{folder} has no training of a supernet; the doctor looks at what nasformer train wrote")
         self.space = self.find_space()
         self.archs = fixed_subnets(self.space, self.config.seed)
+        self.image_count = recorded_images(folder)
         recorded = self.config.data_options()
         self.data: DataOptions = replace(recorded, data=data or recorded.data, device=device, download=False)
 
@@ -94,6 +96,7 @@ class SupernetRun:
         normalize_as(batches, self.folder)
         evaluator = SubnetEvaluator(supernet, batches, self.config.train.precision, self.data.calibration_images)
         split: Split = "holdout" if batches.held_out else "test"
+        self.image_count = batches.held_out or batches.test_images
         accuracies = {name: evaluator.accuracy(arch, split) for name, arch in self.archs.items()}
         last = self.log[-1]
         return Snapshot(last["step"], last.get("epoch"), accuracies), SPLITS[split]
@@ -115,7 +118,7 @@ class SupernetRun:
         recipe, last = self.config.train, self.log[-1]
         if recipe.iterations:
             return bool(last["step"] >= recipe.iterations)
-        return self.trained or bool((last.get("epoch") or 0) >= recipe.epochs)
+        return self.trained or (recipe.epochs != "auto" and (last.get("epoch") or 0) >= recipe.epochs)
 
     def running(self) -> bool:
         try:
@@ -123,6 +126,12 @@ class SupernetRun:
                 return False
         except UserError:
             return True
+
+
+def recorded_images(folder: RunFolder) -> int | None:
+    """How many images are held out, as the result of a search says; snapshots in the log do not."""
+    images = RunResult.load(folder.result).images if folder.result.exists() else None
+    return images.holdout if images else None
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,8 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
     alarms += health.extreme_alarms(last["smallest"], last["largest"], accuracies)
     alarms += health.dimension_alarms(sizes, accuracies)
     if run.finished():
-        alarms += health.chance_alarms(max(accuracies), run.space.options.get("num_classes", 1000))
+        classes = run.space.options.get("num_classes", 1000)
+        alarms += health.chance_alarms(max(accuracies), last["largest"], classes, run.image_count)
     return Diagnosis(
         step=run.log[-1]["step"],
         images=images,

@@ -53,7 +53,7 @@ class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
     out: str = ""
     """the run folder; its supernet is searched unless --supernet names another. With --proxy it may be left out"""
     supernet: str | None = None
-    """another supernet: a folder, or a file of weights (also AutoFormer's published ones)"""
+    """another supernet: its folder, that of a run, or a file of weights (also AutoFormer's published ones)"""
     compile: bool = False
     """compile one graph per kind of block, for a GPU"""
     search: SearchOptions = field(default_factory=SearchOptions)

@@ -6,7 +6,6 @@ Times come from a few real steps on the real data; nothing is written but to a t
 from __future__ import annotations
 
 import json
-import math
 import random
 import shutil
 import tempfile
@@ -40,6 +39,8 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device, cpu_threads
+from nasformer.utils.intervals import wilson
+from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import to_json
 
 WARM_UP = 2  # steps, or batches
@@ -137,10 +138,10 @@ def make_plan(command: PlanCommand) -> Plan:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(RunFolder(folder), command, space, recipe, World())
         run.use_profile(command, command.search.objectives)
-        survey = survey_space(run.space, budget, command.draws, command.seed)
         check_search(run.space, command.search, budget, command.seed)
         next(iter(run.batches.evaluation("holdout", 1)))
         costs = check_baselines(run, command.baseline)
+        survey = survey_space(run.space, budget, command.draws, command.seed)
         with cpu_threads(supernet_threads(run, recipe)):
             times = time_stages(run, recipe, command.search, budget, command.steps, costs)
     example, params = run.space.arch(survey.example), [cost["params"] for cost in costs.values()]
@@ -149,16 +150,13 @@ def make_plan(command: PlanCommand) -> Plan:
 
 
 def share_of(fitting: int, draws: int) -> Share:
-    """Wilson's interval, which makes sense for shares near 0 and 1 too.
+    """The share that fits, with Wilson's interval.
 
     >>> share = share_of(0, 100)
     >>> share.low, round(share.high, 3)
     (0.0, 0.037)
     """
-    z, share = 1.96, fitting / draws
-    centre = (share + z**2 / (2 * draws)) / (1 + z**2 / draws)
-    half = z * math.sqrt(share * (1 - share) / draws + z**2 / (4 * draws**2)) / (1 + z**2 / draws)
-    return Share(draws, fitting, max(0.0, centre - half) if fitting else 0.0, min(1.0, centre + half))
+    return Share(draws, fitting, *wilson(fitting / draws, draws))
 
 
 def survey_space(space: Space, budget: Budget, draws: int, seed: int) -> SpaceSurvey:
@@ -166,7 +164,11 @@ def survey_space(space: Space, budget: Budget, draws: int, seed: int) -> SpaceSu
     windows, rng = budget.windows(), random.Random(f"plan {seed}")
     check_satisfiable(space.root, space.costs, windows)
     example = sample_feasible(space.root, random.Random(f"plan example {seed}"), space.costs, windows)
-    drawn = [space.costs(space.root.sample(rng)) for _ in range(draws)]
+    drawn = []
+    with progress("architectures", draws) as report:
+        for number in range(draws):
+            drawn.append(space.costs(space.root.sample(rng)))
+            report(number + 1)
     fitting = [costs for costs in drawn if budget.fits(costs)]
     ends = [space.costs(space.root.smallest()), space.costs(space.root.largest())]
     inside = fitting + [costs for costs in [*ends, space.costs(example)] if budget.fits(costs)]
@@ -200,11 +202,12 @@ def time_stages(
     space, total = run.space, recipe.total_steps(run.batches.steps_per_epoch)
     supernet = Supernet(space, run.options.seed).to(run.device)
     sampler = make_sampler(space, recipe.sampler, recipe.sandwich, run.options.seed)
-    train = step_seconds(run, supernet, recipe, steps, sampler)
+    train = step_seconds(run, "supernet", supernet, recipe, steps, sampler)
     arch = sample_feasible(space.root, random.Random(f"plan net {run.options.seed}"), space.costs, budget.windows())
     candidates = check_search(space, options, budget, run.options.seed).evaluations
+    say("timing a candidate of the search")
     search = StageTime(candidates, evaluation_seconds(run, supernet, arch), "candidate")
-    retrain = step_seconds(run, space.build(arch).to(run.device), recipe, steps)
+    retrain = step_seconds(run, "retraining", space.build(arch).to(run.device), recipe, steps)
     has_random_search = options.baseline == "random" and options.strategy != "random"
     random_search = [StageTime(candidates, search.seconds_each, "candidate", "random search beside")]
     return StageTimes(
@@ -221,11 +224,11 @@ def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
     """A baseline from timm, which is trained for as many steps as the supernet."""
     model = fresh_timm(name, run.image_shape, run.options.seed, drop_path_rate(run.space)).to(run.device)
     total = recipe.total_steps(run.batches.steps_per_epoch)
-    return StageTime(total, step_seconds(run, model, recipe, steps), name=f"{PREFIX}{name}")
+    return StageTime(total, step_seconds(run, f"baseline {name}", model, recipe, steps), name=f"{PREFIX}{name}")
 
 
 def step_seconds(
-    run: Run, model: nn.Module, recipe: Recipe, steps: int, sampler: Callable[[int], Any] | None = None
+    run: Run, name: str, model: nn.Module, recipe: Recipe, steps: int, sampler: Callable[[int], Any] | None = None
 ) -> float:
     """The median over a few steps of training, the loading of images included."""
     teacher = teacher_of(recipe, run.batches, run.device)
@@ -236,11 +239,13 @@ def step_seconds(
     trainer = Trainer(model, run.batches, recipe, sampler=sampler, teacher=teacher, seed=run.options.seed, quiet=True)
     model.train()
     batches, seconds = run.batches.train_batches(0), list[float]()
-    for step in range(WARM_UP + steps):
-        start = time.perf_counter()
-        trainer.step(step, *next(batches))
-        synchronize(run.device)
-        seconds.append(time.perf_counter() - start)
+    with progress(f"steps of the {name}", WARM_UP + steps) as report:
+        for step in range(WARM_UP + steps):
+            start = time.perf_counter()
+            trainer.step(step, *next(batches))
+            synchronize(run.device)
+            seconds.append(time.perf_counter() - start)
+            report(step + 1)
     return median(seconds[WARM_UP:])
 
 

@@ -30,6 +30,7 @@ from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
 from nasformer.results.result import RunResult
+from nasformer.results.verdict import resolution_warning
 from nasformer.runs.baselines import check_baselines, timm_names, train_baselines
 from nasformer.runs.data import (
     UNTRAINED,
@@ -50,14 +51,16 @@ from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import Problem
 from nasformer.search.strategies.registry import complete_options, find_strategy
-from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World, join_world
+from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
+from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
 
 
@@ -248,6 +251,7 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
+        warn_of_noise(supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         with threads_of_training(self.folder.train):
             result = job.summarise(job.run(), trained)
         self.publish(job.evaluator.model(result.arch), result)
@@ -261,7 +265,7 @@ class Run:
 
     def load_supernet(self, source: str | None = None) -> Supernet:
         """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""
-        path = Path(source or self.folder.supernet)
+        path = supernet_folder(Path(source or self.folder.supernet))
         supernet = load_supernet(path, self.space).to(self.device)
         check_holdout(self.options, path)
         check_options(self.options, self.batches, supernet.space)
@@ -292,6 +296,15 @@ class Run:
 
     def last_loss(self) -> float:
         return TrainLog.last_loss(self.folder.log)
+
+
+def warn_of_noise(supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int) -> None:
+    """Says before a search that the held-out images cannot tell its candidates apart, where they are too few."""
+    if resolution_warning(0.5, batches.held_out):  # the largest error there can be: no need to measure otherwise
+        subnets = SubnetEvaluator(supernet, batches, precision, calibration_images)
+        accuracy = subnets.accuracy(supernet.space.root.largest(), "holdout")
+        if warning := resolution_warning(accuracy, batches.held_out):
+            say(f"warning: {warning}")
 
 
 def make_scorer(command: Any, space: Space) -> Scorer:

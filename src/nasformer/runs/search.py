@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import best_of_random, best_of_start, fitting_timm_models
+from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
 from nasformer.search.budget import Budget, references
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
@@ -39,6 +40,10 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import as_batches
 from nasformer.train.recipe import Recipe
+from nasformer.utils.progress import progress, say
+
+CHECKED_SUBNETS = 20
+"""Random subnets in the check-up of a supernet."""
 
 
 class Evaluator(Protocol):
@@ -98,7 +103,16 @@ class InheritedEvaluator:
         return self.subnets.model(arch)
 
     def summary(self, search: SearchResult) -> dict[str, Any]:
-        return {"health": check_up(self.space, self.subnets.accuracy, self.seed)}
+        done = count(1)
+        with progress("check-up of the supernet", CHECKED_SUBNETS + 2) as report:
+
+            def accuracy(arch: Arch) -> float:
+                found = self.subnets.accuracy(arch)
+                report(next(done))
+                return found
+
+            health = check_up(self.space, accuracy, self.seed, CHECKED_SUBNETS)
+        return {"health": health, "images": count_images(self.subnets.batches)}
 
 
 class UntrainedEvaluator:
@@ -209,18 +223,27 @@ class ArchSearch:
         drawn = self.options.random_references
         rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(found)
         costs = self.space.costs(chosen.arch)
+        winner, *rows = self.rows({"winner": chosen.arch, **rivals})
         return RunResult(
             space=self.space.name,
             data=self.data,
             budget=str(self.budget),
-            winner=self.row("winner", chosen.arch).with_scores(chosen.measured),
-            references=[*(self.row(name, arch) for name, arch in rivals.items()), *trained],
+            winner=winner.with_scores(chosen.measured),
+            references=[*rows, *trained],
             timm=fitting_timm_models(self.budget, costs["params"], self.space),
             front=found.front,
             note=found.note,
             latency=chosen.latency,
             **self.evaluator.summary(found),
         )
+
+    def rows(self, archs: Mapping[str, Arch]) -> list[ModelResult]:
+        rows = []
+        with progress("winner and references", len(archs), self.quiet) as report:
+            for name, arch in archs.items():
+                rows.append(self.row(name, arch))
+                report(len(rows))
+        return rows
 
     def row(self, name: str, arch: Arch) -> ModelResult:
         return ModelResult(name, arch.to_dict(), {**self.space.costs(arch), **self.evaluator.measure(arch)})
@@ -300,4 +323,5 @@ def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int
 def publish(folder: RunFolder, result: RunResult) -> None:
     """Writes the result and the report."""
     result.save(folder.result)
+    say(f"drawing the report: {folder.report}")
     write_report(folder.path)

@@ -11,7 +11,9 @@ from typing import Any
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
 from nasformer.export.card import ACCURACIES
 from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, load_model
+from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
+from nasformer.results.verdict import judge
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
 
@@ -21,7 +23,7 @@ ORIGINS = {"retrained": "trained from scratch", "finetuned": "inherited, then tr
 
 def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
     """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
-    model, origin = load_model(source), provenance(source)
+    model, origin = load_model(source), origin_of(source)
     return export_model(model, to, facts_in(source) | ({"provenance": origin} if origin else {}), formats)
 
 
@@ -30,10 +32,12 @@ def provenance(folder: Path) -> dict[str, Any]:
     run = RunFolder(folder.parent if folder.name == "model" else folder)
     if not run.result.exists() or not run.config.exists():
         return {}
-    config, winner = run.read_config().settings, run.read_result().winner
+    config, shipped = run.read_config().settings, run.read_result().shipped
     asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
-    accuracies = {name: winner[name] for name in ACCURACIES if math.isfinite(winner.get(name))}
-    made = {"weights": ORIGINS.get(winner.name, "inherited from a trained supernet"), **asked, **accuracies}
+    accuracies = {name: shipped[name] for name in ACCURACIES if math.isfinite(shipped.get(name))}
+    name = shipped.name.removeprefix("winner, ")
+    weights = ORIGINS.get(name, name if name.startswith("from ") else "inherited from a trained supernet")
+    made = {"weights": weights, **asked, **accuracies}
     return {**made, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
 
 
@@ -44,6 +48,7 @@ def ship(run: RunFolder) -> None:
     try:
         if is_exported(run.model, run.export):
             return
+        say(f"exporting the model in every format and checking each: {run.export}")
         exported = export_folder(run.model, run.export)
     except OSError:  # a full disk: that is said elsewhere, and the same command goes on
         raise
@@ -64,4 +69,11 @@ def is_exported(model: Path, target: Path) -> bool:
         return False
     exported, current = read_json(target / CONFIG), read_json(model / CONFIG)
     same = all(exported.get(name) == value for name, value in current.items())
-    return same and exported.get("provenance", {}) == provenance(model)
+    return same and exported.get("provenance", {}) == origin_of(model)
+
+
+def origin_of(model: Path) -> dict[str, Any]:
+    """How the model of a folder was made, with the verdict on the run that it lies in."""
+    origin, run = provenance(model), model.parent if model.name == "model" else model
+    verdict = judge(read_run(run)) if origin else None
+    return {**origin, "verdict": verdict.sentences} if verdict else origin

@@ -17,12 +17,11 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import ModelConfig, build_from, class_names, fingerprint, fresh_model, load_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import check_baselines, split_accuracies, train_baselines
+from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.run import Run, asked_space, open_run
@@ -92,7 +91,7 @@ def train_single(
         return None
     scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision)}
     winner = ModelResult(name, model.arch.to_dict(), scores)
-    result = RunResult(run.space.name, run.options.data, winner, references)
+    result = RunResult(run.space.name, run.options.data, winner, references, images=count_images(run.batches))
     run.publish(model, result)
     if export:
         ship(run.folder)
@@ -181,7 +180,7 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     """What the command is to start from: the weights of a supernet, or of a model."""
     path = Path(command.run)
     if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
-        supernet = find_supernet(path, get_space(command.space) if command.space else None)
+        supernet = load_supernet(path, get_space(command.space) if command.space else None)
         arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner(supernet.space)
         return PretrainedSource(RunFolder(path), extract(supernet, arch), supernet.space.name, shared=True)
     folder = RunFolder(model_folder(path))
@@ -190,11 +189,6 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     source = PretrainedSource(folder, load_model(folder.path), None, shared=False)
     source.space = source.fact("space")
     return source
-
-
-def find_supernet(path: Path, space: Space | None = None) -> Supernet:
-    """The supernet of a run folder, of a supernet folder, or in a file of weights."""
-    return load_supernet(path / "supernet" if (path / "supernet").is_dir() else path, space)
 
 
 def extract(supernet: Supernet, arch: Arch) -> Backbone:
@@ -237,9 +231,8 @@ def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch:
     device = choose_device(options.device)
     inherited = bool(arch) or (path / "supernet").is_dir()
     if inherited:
-        supernet = find_supernet(path)
-        named = supernet.space.arch(arch) if arch else RunFolder(path).winner(supernet.space)
-        model = extract(supernet, named)
+        supernet = load_supernet(path)
+        model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner(supernet.space))
     else:
         path = model_folder(path)
         model = load_model(path)

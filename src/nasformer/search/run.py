@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,9 +21,11 @@ from nasformer.space.arch import Arch
 from nasformer.space.feasible import Costs, check_satisfiable
 from nasformer.space.node import Node
 from nasformer.utils.progress import progress
+from nasformer.utils.tables import html_row, html_table
 
 # Costs are needed when an arch is drawn, when it is proposed and when it is scored, all within one batch.
 CACHED_COSTS = 2**13
+SHOWN = 20  # candidates of the front, in notebooks
 
 Scores = Mapping[str, float]
 Evaluate = Callable[[Arch], Scores]
@@ -54,6 +57,23 @@ class SearchResult:
     front: list[Candidate]
     note: str
     ranking: list[Candidate] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{name} {value}" for name, value in shown_scores(self.best).items())
+        return f"SearchResult({len(self.candidates):,} candidates, {len(self.front)} on the front, best: {best})"
+
+    def _repr_html_(self) -> str:
+        """The best candidate and the front, for notebooks."""
+        models = {"best": self.best, **{f"#{one.id}": one for one in self.front[:SHOWN]}}
+        head = ["candidate", *shown_scores(self.best)]
+        rows = [html_row([name, *shown_scores(one).values()]) for name, one in models.items()]
+        title = f"{len(self.candidates):,} candidates; the best, and the front ({len(self.front)})"
+        return f"<div>{escape(title)}{html_table(head, rows)}</div>"
+
+
+def shown_scores(candidate: Candidate) -> dict[str, str]:
+    """Costs and scores in few digits; without what relative positions cost."""
+    return {name: f"{value:.5g}" for name, value in candidate.scores.items() if not name.startswith("position_")}
 
 
 def search(

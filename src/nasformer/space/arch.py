@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.utils.tables import html_row, html_table
 
 Value = Any  # int, float, str, bool, Arch, or a tuple of these
 
@@ -94,6 +95,11 @@ class Arch(Mapping[str, Value]):
 
     def __repr__(self) -> str:
         return f"Arch({', '.join(f'{name}={value!r}' for name, value in self._fields.items())})"
+
+    def _repr_html_(self) -> str:
+        """A row for each field, for notebooks."""
+        rows = [html_row([name, json.dumps(value)]) for name, value in self.to_dict().items()]
+        return html_table(["field", "value"], rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle and copy would otherwise fill the slots one by one, which __setattr__ forbids. The hash stays

@@ -18,6 +18,7 @@ from typing import Any
 from nasformer.families.space import Space
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
+from nasformer.utils.intervals import Z, standard_error
 from nasformer.utils.rank_correlation import kendall, spearman
 
 RANDOM_SUBNETS = 10
@@ -154,12 +155,21 @@ def loss_alarms(losses: Sequence[float]) -> list[Alarm]:
     return []
 
 
-def chance_alarms(best: float, classes: int) -> list[Alarm]:
-    """Alarm for subnets that do no better than guessing."""
-    if best > CHANCE / classes:
-        return []
-    finding = f"no subnet is better than guessing: {best:.2%} at best, with {classes} classes"
-    return [Alarm("chance", finding, "nothing was learned: check images and labels, and --train.lr")]
+def chance_alarms(best: float, largest: float, classes: int, images: int | None = None) -> list[Alarm]:
+    """Alarm for subnets that do no better than guessing, or a largest one that is within noise of it.
+
+    Args:
+        images: How many the accuracies are from; None where that is not known.
+    """
+    advice = "nothing was learned: check images and labels, and --train.lr"
+    if best <= CHANCE / classes:
+        finding = f"no subnet is better than guessing: {best:.2%} at best, with {classes} classes"
+        return [Alarm("chance", finding, advice)]
+    if images and largest - 1 / classes <= Z * standard_error(1 / classes, images):
+        scored = f"{largest:.2%} of {images:,} images"
+        finding = f"the largest subnet ({scored}) is within noise of guessing among {classes} classes"
+        return [Alarm("chance", finding, f"{advice}; or train longer (--train.epochs)")]
+    return []
 
 
 def extreme_alarms(smallest: float, largest: float, others: Sequence[float]) -> list[Alarm]:

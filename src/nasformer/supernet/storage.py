@@ -39,10 +39,10 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     """A supernet from a folder of ours, or from a file of weights (ours or AutoFormer's published layout).
 
     Args:
-        path: The folder, or a .safetensors or .pth file.
+        path: The folder of a supernet or of a run that trained one, or a .safetensors or .pth file.
         expected: The space it should be of; needed for a file, which does not say.
     """
-    path = Path(path)
+    path = supernet_folder(Path(path))
     if not path.is_dir():
         return load_file(path, expected)
     space, state = read_space(path / CONFIG), read_tensors(path / WEIGHTS)
@@ -64,6 +64,11 @@ def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Sup
     supernet = Supernet(space)
     load_weights(supernet, state, source)
     return supernet
+
+
+def supernet_folder(path: Path) -> Path:
+    """Where the supernet is: in a folder of its own, or in that of a run."""
+    return path / "supernet" if (path / "supernet").is_dir() else path
 
 
 def load_file(path: Path, space: Space | None) -> Supernet:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-LINE_SECONDS = 15.0  # least time between two plain lines
+LINE_SECONDS = 8.0  # least time between two plain lines; nobody shall wait for more than about ten seconds
 
 
 def say(line: str) -> None:

@@ -36,7 +36,7 @@ class AttentionCommand(DataOptions):
     image: str = ""
     """an image file; or leave it out and name a test image with --data and --index"""
     block: str = ""
-    """3.7 is block 7 of stage 3; 7 is the seventh block of a net without stages"""
+    """3.7 is block 7 of stage 3; 7 is the seventh block of a net without stages; left out: says which there are"""
     query: str = ""
     """who looks: row,column on the block's map, where 0,0 is top left, or cls, the class token; none: the centre"""
     data: str = ""
@@ -48,7 +48,7 @@ class AttentionCommand(DataOptions):
 
 
 def attention(options: AttentionCommand, as_json: bool) -> None:
-    from nasformer.attention.maps import attention_maps
+    from nasformer.attention.maps import attention_blocks, attention_maps
     from nasformer.families.storage import load_model
     from nasformer.runs.predict import image_input
     from nasformer.runs.single import model_folder
@@ -57,6 +57,9 @@ def attention(options: AttentionCommand, as_json: bool) -> None:
     check(options)
     folder, query = model_folder(Path(options.model)), parse_query(options.query)
     model = load_model(folder).to(choose_device(options.device))
+    if not options.block:
+        blocks = ", ".join(attention_blocks(model))
+        raise UserError(f"say which block: --block BLOCK; with attention there are: {blocks}")
     shown = from_data(options, folder, model) if options.data else image_input(Path(options.image), folder, model)
     maps = attention_maps(model, shown.x, options.block)
     query = query or (maps.grid[0] // 2, maps.grid[1] // 2)
@@ -67,8 +70,6 @@ def attention(options: AttentionCommand, as_json: bool) -> None:
 def check(options: AttentionCommand) -> None:
     if not options.model or bool(options.image) == bool(options.data):
         raise UserError("say which model and image: nasformer attention MODEL IMAGE, or MODEL --data DATA --index N")
-    if not options.block:
-        raise UserError("say which block: --block 3.7 is block 7 of stage 3, --block 7 the seventh without stages")
     if Path(options.out).suffix not in (".png", ".svg"):
         raise UserError(f"--out is {options.out!r}; give a file that ends in .png or .svg")
 

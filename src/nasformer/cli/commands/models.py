@@ -48,6 +48,8 @@ class ExportCommand:
     """the folder to write"""
     formats: str = "python,pt2,onnx"
     """which files, beside weights, config and model card: any of python, pt2 and onnx"""
+    push_to_hub: str = ""
+    """OWNER/NAME: then upload the folder to the Hugging Face Hub, which needs nasformer[hub] and a login"""
 
 
 @dataclass
@@ -120,12 +122,13 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     from nasformer.families.storage import save_model
     from nasformer.results.folder import RunFolder, check_output
     from nasformer.runs import single
+    from nasformer.supernet.storage import load_supernet
 
     if not options.run or not options.to:
         raise UserError("say what to extract from and where to: nasformer extract RUN --to FOLDER")
     target = check_output(options.to, "model.safetensors", option="--to")
     folder = RunFolder(options.run)
-    supernet = single.find_supernet(folder.path, options.chosen_space() if options.space else None)
+    supernet = load_supernet(folder.path, options.chosen_space() if options.space else None)
     arch = supernet.space.arch(options.arch) if options.arch else folder.winner(supernet.space)
     facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on")
     save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
@@ -136,19 +139,23 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
 
 
 def export(options: ExportCommand, as_json: bool) -> None:
+    from nasformer.export.hub import hub_api, push_to_hub
     from nasformer.runs.ship import export_folder
     from nasformer.runs.single import model_folder
 
     if not options.run or not options.to:
         raise UserError("say what to export and where to: nasformer export RUN --to FOLDER")
     formats = [name.strip() for name in options.formats.split(",") if name.strip()]
+    api = hub_api(options.push_to_hub) if options.push_to_hub else None
     exported = export_folder(model_folder(Path(options.run)), options.to, formats)
+    address = {"hub": push_to_hub(exported.folder, options.push_to_hub, api)} if api else {}
     if as_json:
-        return print_json({"folder": options.to, "differences": exported.differences, "notes": exported.notes})
+        facts = {"folder": options.to, "differences": exported.differences, "notes": exported.notes}
+        return print_json({**facts, **address})
     print(f"{options.to}: logits differ from the model's by at most")
     for file, difference in exported.differences.items():
         print(f"  {file:18} {'not checked' if difference is None else f'{difference:.1e}'}")
-    for note in exported.notes:
+    for note in [*exported.notes, *(f"on the Hub: {url}" for url in address.values())]:
         print(note)
     return None
 

@@ -63,9 +63,9 @@ class RankCommand(ProbeOptions):
     example: ClassVar = "nasformer rank --table nets.json --target accuracy --proxy dss,stream --out runs/ranking"
 
     table: str = ""
-    """JSON with a space, archs and their accuracies, see docs/proxies.md"""
+    """JSON with a space, archs and their accuracies, see docs/proxies.md; or a run folder: its candidates"""
     target: str = ""
-    """the column of accuracies to compare with"""
+    """the column of accuracies to compare with; of a run: accuracy"""
     bands: int = 5
     """groups of equal size, by parameters, within which nets are compared as well"""
     resamples: int = 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table
@@ -22,13 +23,13 @@ def run(options: RunCommand, as_json: bool) -> None:
     from nasformer.runs.pretrained import run_pretrained
     from nasformer.runs.run import run_supernet
 
-    show((run_pretrained if options.from_ else run_supernet)(options), options.out, as_json)
+    show((run_pretrained if options.from_ else run_supernet)(options), options, as_json)
 
 
 def search(options: SearchCommand, as_json: bool) -> None:
     from nasformer.runs.run import search_run, training_free_run
 
-    show(training_free_run(options) if options.proxy else search_run(options), options.out, as_json)
+    show(training_free_run(options) if options.proxy else search_run(options), options, as_json)
 
 
 def train(options: TrainCommand, as_json: bool) -> None:
@@ -42,15 +43,17 @@ def train(options: TrainCommand, as_json: bool) -> None:
     return print(f"trained: {run.folder.supernet}, loss {loss:.3f}")
 
 
-def show(result: RunResult | None, out: str, as_json: bool) -> None:
+def show(result: RunResult | None, options: RunCommand | SearchCommand, as_json: bool) -> None:
     """Prints a result; under torchrun only the main process has one."""
     if result is None:
         return
-    print_json(result.to_dict()) if as_json else print_result(result, out)
+    print_json(result.to_dict()) if as_json else print_result(result, options)
 
 
-def print_result(result: RunResult, out: str) -> None:
+def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None:
     from nasformer.results.folder import RunFolder
+
+    out = options.out
 
     scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
     if result.proxies is not None:
@@ -68,7 +71,6 @@ def print_result(result: RunResult, out: str) -> None:
     where = f" on {result.data}" if result.data and result.proxies is None else ""
     title = f"{result.space}{where}, {result.budget}{judged}"
     print_table(title, ("", "parameters", "MACs", *scores.values()), rows)
-    print_gain(result, random)
     print_finalists(result)
     print_health(result)
     if result.note and result.proxies is not None:
@@ -76,6 +78,8 @@ def print_result(result: RunResult, out: str) -> None:
     print(f"winner: {result.arch.to_json()}")
     if result.proxies is None:
         print(RunFolder(out).outputs())
+        print_verdict(out)
+        print_next(options, result)
     elif out:
         report = RunFolder(out).report
         print(f"report: {report}   next: nasformer retrain {out} --data DATA --out NEW")
@@ -91,15 +95,33 @@ def mean_row(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str]:
     return [f"mean of {len(models)} random", *costs, *words]
 
 
-def print_gain(result: RunResult, random: Sequence[ModelResult]) -> None:
-    """How far the winner is above the mean of random archs, on images that the search did not see."""
-    from nasformer.search.model_result import MeanScore
+def print_verdict(out: str) -> None:
+    """What the run comes to, and what would help."""
+    from nasformer.results.contents import read_run
+    from nasformer.results.verdict import judge
 
-    mean = MeanScore.of(random, "test_accuracy")
-    if mean.count > 1:
-        gain, error = 100 * (result.winner["test_accuracy"] - mean.mean), 100 * mean.error
-        others = f"the mean of {mean.count} random architectures within the budget"
-        print(f"test images: winner {gain:+.1f} points above {others} (± {error:.1f}), all with inherited weights")
+    verdict = judge(read_run(out))
+    if verdict is None:
+        return
+    print("\n".join(verdict.sentences))
+    for advice in verdict.advice:
+        print(f"advice: {advice}")
+
+
+def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
+    """Commands that go on from a run with a model."""
+    import shlex
+
+    from nasformer.results.folder import RunFolder
+
+    folder = RunFolder(options.out)
+    commands = [["nasformer", "predict", options.out, "PHOTO.jpg"]]
+    if not folder.export.exists():
+        commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
+    images = data_words(options, data=result.data)
+    commands.append(["nasformer", "finetune", str(folder.model), *images, "--out", f"{folder}-finetuned"])
+    for words in commands:
+        print(f"next: {shlex.join(words)}")
 
 
 def in_words(name: str, score: float) -> str:
@@ -237,17 +259,27 @@ def dimension_row(name: str, dimension: Mapping[str, Any]) -> list[str]:
 def search_command(options: EvolveCommand, folder: RunFolder, number: int) -> str:
     """What to type next: S3's search, on the same images and within the same budget."""
     import shlex
-    from dataclasses import fields
 
-    from nasformer.data.options import DataOptions
     from nasformer.search.options import BudgetOptions
 
     words = ["nasformer", "search", "--supernet", str(folder.path / "steps" / str(number) / "supernet")]
-    for group in (DataOptions, BudgetOptions):
-        usual = group()
-        for item in fields(group):
-            value = getattr(options, item.name)
-            if value != getattr(usual, item.name):
-                words += [f"--{item.name.replace('_', '-')}", str(value)]
+    words += [*data_words(options), *option_words(options, BudgetOptions)]
     words += ["--search.mutation", "paper", "--search.population", "50", "--out", str(folder.path / "searched")]
     return shlex.join(words)
+
+
+def data_words(options: Any, **changes: Any) -> list[str]:
+    """The options on images that a command was given, as words of another command."""
+    from nasformer.data.options import DataOptions
+
+    return option_words(options, DataOptions, **changes)
+
+
+def option_words(options: Any, group: type, **changes: Any) -> list[str]:
+    """The options of a group that differ from their defaults, as words; `changes` replace what was given."""
+    usual, words = group(), list[str]()
+    for item in fields(group):
+        value = changes.get(item.name, getattr(options, item.name))
+        if value != getattr(usual, item.name):
+            words += [f"--{item.name.replace('_', '-')}", str(value)]
+    return words

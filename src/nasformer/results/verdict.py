@@ -1,0 +1,229 @@
+"""The verdict on a run, in sentences with intervals: did the search pay, which model to take, and what to do next.
+
+All intervals hold 95 %. The sampling errors of two models are added as if they had seen different images; since they
+have seen the same ones, the interval of their difference is rather too wide than too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+from nasformer.results.contents import LogLine, RunContents
+from nasformer.results.result import ImageCounts, RunResult
+from nasformer.search.model_result import MeanScore, ModelResult
+from nasformer.utils.intervals import Z, standard_error, wilson
+from nasformer.utils.units import format_quantity
+
+SMALLER = 0.9
+"""Share of the winner's parameters below which a net counts as smaller."""
+COARSE_PATCH, FEW_PATCHES = 4, 8
+"""Patches of so many pixels or more are coarse where an image has so few of them along a side."""
+STILL_FALLING = 0.05
+"""A training is too short where its last fifth lowers the loss by this share ..."""
+LEAST_LINES = 10
+"""... as far as a log of so many lines can tell."""
+LEAST_RANDOM = 5
+"""Random architectures whose mean is a sound reference."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much an accuracy is above another, and half of the interval; NaN where that is not known.
+
+    >>> Difference(0.042, 0.021).interval
+    '+2.1 to +6.3'
+    """
+
+    value: float
+    margin: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where it is beyond noise, else 0."""
+        return 0 if not abs(self.value) > self.margin else 1 if self.value > 0 else -1
+
+    @property
+    def points(self) -> str:
+        return f"{100 * abs(self.value):.1f} points"
+
+    @property
+    def interval(self) -> str:
+        return f"{100 * (self.value - self.margin):+.1f} to {100 * (self.value + self.margin):+.1f}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run comes to.
+
+    Args:
+        search: Whether the search paid; empty where nothing was searched.
+        take: Which model to take, and how good it is.
+        others: Choices that are simpler or better.
+        advice: What to do next.
+    """
+
+    search: str
+    take: str
+    others: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[str]:
+        return [sentence for sentence in (self.search, self.take, *self.others) if sentence]
+
+
+def judge(run: RunContents) -> Verdict | None:
+    """The verdict on a run; None where it has no accuracies, or where it is not known how many images they are from."""
+    result = run.result
+    if result is None or result.images is None or math.isnan(result.shipped.get("test_accuracy")):
+        return None
+    better, others = compare_trained(run, result, result.images)
+    return Verdict(
+        search=describe_search(result),
+        take=describe_choice(better or result.shipped, result.images),
+        others=[*others, *smaller_net(result, result.images)],
+        advice=list(advise(run, result, result.images)),
+    )
+
+
+def search_gain(result: RunResult) -> Difference | None:
+    """Test accuracy of the winner above the mean of the random references, all with the weights they inherit."""
+    mean, winner = MeanScore.of(result.random, "test_accuracy"), result.winner.get("test_accuracy")
+    if not mean.count or math.isnan(winner):
+        return None
+    if result.images is None:
+        return Difference(winner - mean.mean, math.nan)
+    errors = [standard_error(share, result.images.test) for share in (winner, mean.mean)]
+    spread = 0.0 if math.isnan(mean.error) else mean.error
+    return Difference(winner - mean.mean, Z * math.hypot(spread, *errors))
+
+
+def difference(model: ModelResult, other: ModelResult, images: ImageCounts) -> Difference:
+    """Test accuracy of a model above another's."""
+    shares = [one.get("test_accuracy") for one in (model, other)]
+    return Difference(shares[0] - shares[1], Z * math.hypot(*(standard_error(share, images.test) for share in shares)))
+
+
+def describe_search(result: RunResult) -> str:
+    gain = search_gain(result)
+    if gain is None:
+        return ""
+    count = len(result.random)
+    other = "a random architecture" if count == 1 else f"the mean of {count} random architectures"
+    weights = ", all with inherited weights" if result.finished else ""
+    where = f"{other} within the budget (95 % interval {gain.interval} points{weights})"
+    side = "above" if gain.value >= 0 else "below"
+    if gain.sign > 0:
+        return f"The search paid: the winner is {gain.points} above {where}."
+    noise = "" if gain.sign else ", which is within noise"
+    return f"The search did not pay: the winner is {gain.points} {side} {where}{noise}."
+
+
+def describe_choice(model: ModelResult, images: ImageCounts) -> str:
+    accuracy = model.get("test_accuracy")
+    low, high = (100 * end for end in wilson(accuracy, images.test))
+    size = f"{format_quantity(model['params'])} parameters"
+    text = f"Take {named(model)} ({size}): {accuracy:.1%} of {images.test:,} test images are right"
+    text += f" (95 % interval {low:.1f} to {high:.1f} %)"
+    if low / 100 <= 1 / images.classes:
+        text += f", no better than guessing among {images.classes} classes"
+    return f"{text}."
+
+
+def named(model: ModelResult) -> str:
+    if model.name in ("retrained", "finetuned"):
+        return f"the {model.name} model"
+    return f"the {model.name}" if model.name.startswith(("winner", "full net")) else model.name
+
+
+def compare_trained(run: RunContents, result: RunResult, images: ImageCounts) -> tuple[ModelResult | None, list[str]]:
+    """A trained baseline that is better than what the run ships and keeps its budget; and how the others compare."""
+    shipped, better, sentences = result.shipped, list[ModelResult](), list[str]()
+    for model in result.trained:
+        if math.isnan(model.get("test_accuracy")):
+            continue
+        lead, size = difference(model, shipped, images), f"{format_quantity(model['params'])} parameters"
+        outside = beyond_budget(run, model)
+        if lead.sign > 0:
+            sentence = f"{model.name} is {lead.points} better than {named(shipped)} ({lead.interval} points)"
+            sentences.append(f"{sentence}, but beyond the budget ({size})." if outside else f"{sentence}.")
+            better += [] if outside else [model]
+        elif lead.sign == 0 and model["params"] <= shipped["params"]:
+            sentences.append(f"{model.name} ({size}) is as good within noise ({lead.interval} points) and no larger.")
+        elif lead.sign == 0:
+            sentences.append(f"{model.name} is as good within noise ({lead.interval} points), but larger ({size}).")
+    return max(better, key=lambda model: model["test_accuracy"], default=None), sentences
+
+
+def beyond_budget(run: RunContents, model: ModelResult) -> bool:
+    """Whether a model exceeds a limit on what is known of it."""
+    ends = {name: high for name, (_, high) in run.limits.items() if high is not None}
+    return any(model.get(name) > high for name, high in ends.items())
+
+
+def smaller_net(result: RunResult, images: ImageCounts) -> Iterator[str]:
+    """The smallest reference that is as good as the winner, both with the weights they inherit."""
+    winner = result.winner
+    if result.health is None:  # no search of a supernet
+        return
+    nets = [model for model in result.references if model not in result.trained and "test_accuracy" in model.scores]
+    small = [model for model in nets if model["params"] < SMALLER * winner["params"]]
+    equal = [model for model in small if difference(model, winner, images).sign >= 0]
+    if equal:
+        model = min(equal, key=lambda model: model["params"])
+        share, lead = model["params"] / winner["params"], difference(model, winner, images)
+        yield (
+            f"A smaller net is as good within noise: {model.name}, {share:.0%} of the winner's parameters "
+            f"({lead.interval} points)."
+        )
+
+
+def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator[str]:
+    """What would make the model better, or the verdict clearer."""
+    if fall := still_falling(run.log):
+        epochs = (run.config.get("train") or {}).get("epochs")
+        more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
+        yield f"train longer{more}: the loss still fell by {fall:.0%} in the last fifth of the training"
+    options = run.settings.model_options
+    size, patch = options.get("img_size"), options.get("patch_size")
+    if isinstance(size, int) and isinstance(patch, int) and patch >= COARSE_PATCH and size // patch <= FEW_PATCHES:
+        grid = f"{size // patch} x {size // patch}"
+        yield f"try smaller patches (--patch-size {patch // 2}): images of {size} px have only {grid} of them"
+    held_out = result.winner.get("holdout_accuracy")
+    if images.holdout and not math.isnan(held_out) and (warning := resolution_warning(held_out, images.holdout)):
+        yield warning
+    if result.random and len(result.random) < LEAST_RANDOM:
+        yield "compare with more random architectures (--search.random_references 10): a few say little"
+    if not result.trained and result.health is not None:
+        yield "compare with a common net trained by the same recipe (--baseline timm:resnet18)"
+
+
+def resolution_warning(accuracy: float, count: int) -> str:
+    """That so few held-out images cannot tell nets apart, where the standard error is above a point; else nothing.
+
+    >>> resolution_warning(0.9, 80)
+    'hold out more images (--holdout): with 80, nets that differ by less than 9 points cannot be told apart'
+    >>> resolution_warning(0.9, 1000)
+    ''
+    """
+    error = standard_error(accuracy, count)
+    if error <= 0.01:
+        return ""
+    close = f"nets that differ by less than {100 * Z * math.sqrt(2) * error:.0f} points cannot be told apart"
+    return f"hold out more images (--holdout): with {count:,}, {close}"
+
+
+def still_falling(log: Sequence[LogLine]) -> float:
+    """By which share the last fifth of a training lowered the loss, where that is much and beyond noise; else 0."""
+    losses = [line.loss for line in log if line.loss is not None and math.isfinite(line.loss)]
+    fifth = len(losses) // 5
+    if len(losses) < LEAST_LINES:
+        return 0.0
+    before, last = losses[-2 * fifth : -fifth], losses[-fifth:]
+    fall = fmean(before) - fmean(last)
+    noise = math.hypot(*(stdev(part) for part in (before, last))) / math.sqrt(fifth)
+    share = fall / fmean(before) if fmean(before) > 0 else 0.0
+    return share if share > STILL_FALLING and fall > noise else 0.0
