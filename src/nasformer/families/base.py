@@ -426,8 +426,16 @@ def check_option_range(name: str, value: Any) -> None:
             check_number(name, number)
 
 
-def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | None = None) -> Grid:
+MOST_TOKENS = 2**16  # of which each attends to each: 4 billion pairs
+
+
+def patch_grid(
+    img_size: int | tuple[int, int], patch_size: int, stride: int | None = None, most: int = MOST_TOKENS
+) -> Grid:
     """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
+
+    Args:
+        most: Patches that are refused beyond, rather than computed for days.
 
     >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
     ((14, 14), (27, 27), (4, 8))
@@ -439,6 +447,11 @@ def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | N
         needed = f"a multiple of {unit}" if stride is None else f"{unit} plus a multiple of stride {stride}"
         raise UserError(f"img_size {img_size} is not {needed}; change one of them")
     rows, columns = ((side - patch_size) // step + 1 for side in sides)
+    if rows * columns > most:
+        raise UserError(
+            f"img_size {img_size} has {rows * columns:,} patches of {patch_size} px, more than {most:,}; take smaller "
+            "images (--img-size) or larger patches (--patch-size)"
+        )
     return rows, columns
 
 
