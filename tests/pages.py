@@ -29,8 +29,8 @@ RUN = f"{QUICK} {FEW} --finish none"
 SMALL = "--space autoformer-micro --img-size 16 --patch-size 4"
 SHORTER = {
     "README.md": {
-        "epochs=40": "epochs=1",
-        "supernet, data, budget=": "supernet, data, options={'population': 4, 'generations': 2}, budget=",
+        "epochs=60": "epochs=8",
+        '"population": 20, "generations": 5': '"population": 4, "generations": 1',
     },
     "docs/tutorials/first-search.md": {
         "plan --config digits": "plan --config digits --steps 1 --draws 20",
