@@ -108,7 +108,7 @@ def test_the_first_screen_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(code.splitlines()) <= 18
     exec(compile(code, "README.md", "exec"), {})
     model = nasformer.load_model(tmp_path / "my-model")
-    assert nasformer.evaluate(model, nasformer.load_data("digits"))["accuracy"] > 0.8  # whole: `make examples`
+    assert nasformer.evaluate(model, nasformer.load_data("digits"))["accuracy"] > 0.6  # in whole: `make examples`
 
 
 @pytest.fixture

@@ -32,6 +32,10 @@ UNTIMED_OPTIONS = frozenset(
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
 
 
+FEW_ROUNDS = 3
+"""Rounds of a profile that a run makes on its way: less than half the usual time, and it is judged all the same."""
+
+
 class BudgetOptions(Protocol):
     """A command's options for limits."""
 
@@ -143,7 +147,7 @@ def measure_if_missing(space: Space, command: BudgetOptions, objectives: Sequenc
     path = default_path(space, *settings)
     check_replaceable(path, space, machine, *settings)
     say(f"nothing was profiled for {space.name} with {in_words(timed_options(space))}: measuring it, for {path}")
-    make_profile(space, device=device).save(path)
+    make_profile(space, device=device, rounds=FEW_ROUNDS).save(path)
 
 
 def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile:

@@ -176,9 +176,12 @@ class Run:
         options: What the command was asked; images keep their size, unless it (or the supernet's training) says
         another.
         space: As it was asked for; `self.space` is the same for the run's images.
+        list_bad: Whether images that cannot be read are listed in the folder.
     """
 
-    def __init__(self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World) -> None:
+    def __init__(
+        self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World, list_bad: bool = True
+    ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(options.device)
         options = streamed_before(folder, options)
@@ -186,7 +189,8 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=folder.bad_images)
+        bad_list = folder.bad_images if list_bad else None
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=bad_list)
         self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
