@@ -153,8 +153,10 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     timm_names(getattr(command, "baseline", ""))
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
-    if isinstance(command, BudgetOptions) and type(command) is not RunCommand:  # a run measures what is missing
-        check_profiled(space, command, objectives, device)
+    if isinstance(command, BudgetOptions):
+        command.budget()
+        if type(command) is not RunCommand:  # which measures what is missing
+            check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
