@@ -128,6 +128,12 @@ def test_tutorial_of_a_first_search_runs(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "runs" / "compared" / "compare.html").exists()
 
 
+def test_examples_that_run_in_whole_name_what_pages_write() -> None:
+    for name, models in pages.LEAST_ACCURACY.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert all(folder.removesuffix("/model") in text for folder in models), name
+
+
 def test_python_of_the_tutorial_on_pretrained_nets_runs() -> None:
     """Its commands would download weights."""
     code = [block for language, block in pages.blocks(ROOT / "docs/tutorials/pretrained.md") if language == "python"]
