@@ -124,7 +124,7 @@ def check_seed(owner: object) -> None:
 
 def check_threads(owner: object) -> None:
     """Raise UserError unless the number of threads is "auto" or one that a machine may have."""
-    if getattr(owner, "threads") != "auto":  # noqa: B009 - of any options that have it
+    if vars(owner)["threads"] != "auto":
         check_range(owner, "threads", 1, 4096, whole=True)
 
 
