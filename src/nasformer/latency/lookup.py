@@ -12,11 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+import torch
+
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space
-from nasformer.latency.measure import Machine
+from nasformer.latency.measure import Machine, describe_machine
 from nasformer.latency.profile import MAX_ERROR, Profile
+from nasformer.latency.profiler import make_profile
 from nasformer.search.budget import Budget
 from nasformer.utils.progress import say
 
@@ -27,6 +30,10 @@ UNTIMED_OPTIONS = frozenset(
     {"num_classes", "drop_path_rate", "super_depth", "qkv_bias_sharing", "last_gamma", "layer_scale", "drop_rate"}
 )
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
+
+
+FEW_ROUNDS = 3
+"""Rounds of a profile that a run makes on its way: less than half the usual time, and it is judged all the same."""
 
 
 class BudgetOptions(Protocol):
@@ -128,6 +135,19 @@ def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[st
         f"nothing was profiled for {space.name} (looked in {where}); measure it first, for images of your size: "
         f"nasformer profile --space {shlex.quote(space.name)} --img-size SIZE --device {device}"
     )
+
+
+def measure_if_missing(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
+    """Profiles a space where a command needs that and nothing fits; `find_profile` then judges what was measured."""
+    if command.latency_profile or not needs_profile(command.budget(), None, objectives):
+        return
+    if any(not mismatch(profile, space) for profile in all_profiles().values()):
+        return
+    settings, machine = (device, "eager", 1, 1), describe_machine(torch.device(device), "eager")
+    path = default_path(space, *settings)
+    check_replaceable(path, space, machine, *settings)
+    say(f"nothing was profiled for {space.name} with {in_words(timed_options(space))}: measuring it, for {path}")
+    make_profile(space, device=device, rounds=FEW_ROUNDS).save(path)
 
 
 def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile:
