@@ -84,7 +84,10 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "a long name": (["spaces", "x" * 9999], " … "),
     "no module": (["--import"], "--import needs the name of a module"),
     "a huge hold-out": (["train", *OUT, "--holdout", "1" * 40], "cannot hold out"),
-    "too many workers": (["train", *OUT, "--workers", "1000000"], "workers is 1000000; give a whole number from 0 to"),
+    "too many workers": (
+        ["train", *OUT, "--workers", "1000000"],
+        "workers is 1000000; give a whole number from 0 to 1024",
+    ),
     "a deep arch": (["cost", *TINY, "--arch", '{"a":' * 100_000], "the arch is not valid JSON"),
     "a table without end": (["rank", "--table", "/dev/zero", "--target", "top1"], "more than the 512 MB that are read"),
     "no teacher": (["train", *OUT, "--train.teacher", "nobody"], "no model folder at nobody"),
