@@ -53,17 +53,21 @@ class Segment:
         layer: Its class, which has a static method `cost` with the constructor's arguments.
         options: The constructor's arguments as items, so that a segment can be hashed.
         drop_path: Stochastic-depth rate; not an option, since it changes neither weights nor cost nor graph.
+        inputs: The segments whose outputs it reads, as a list; none: it reads that of the one before.
     """
 
     name: str
     layer: type[nn.Module]
     options: tuple[tuple[str, Hashable], ...]
     drop_path: float = field(default=0.0, compare=False)
+    inputs: tuple[str, ...] = ()
 
     @staticmethod
     @lru_cache(100_000, typed=True)  # a search plans a million layers, of which few differ
-    def of(name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
-        return Segment(name, layer, tuple(options.items()), drop_path)
+    def of(
+        name: str, layer: type[nn.Module], drop_path: float = 0.0, inputs: tuple[str, ...] = (), **options: Hashable
+    ) -> Segment:
+        return Segment(name, layer, tuple(options.items()), drop_path, inputs)
 
     @property
     def kind(self) -> tuple[type[nn.Module], tuple[tuple[str, Hashable], ...]]:
@@ -98,6 +102,8 @@ class Backbone(nn.Module):
     family: ClassVar[str]
     no_decay_suffixes: ClassVar[frozenset[str]] = frozenset()
     """Ends of the names of weights without weight decay, besides biases and norms."""
+    classifies: ClassVar[bool] = True
+    """Whether it gives logits of whole images, as all models of timm do."""
     plan: ClassVar[Callable[..., list[Segment]]]
     """Class method ``plan(arch, *, option=default ...)``: the network of an arch as a list of segments."""
     head: Any
@@ -109,6 +115,7 @@ class Backbone(nn.Module):
         self.arch, self.options = arch, self.default_options() | options
         segments = self.plan(arch, **options)
         self.segment_names = [segment.name for segment in segments]
+        self.inputs = {segment.name: segment.inputs for segment in segments if segment.inputs}
         for segment in segments:
             add_submodule(self, segment.name, build_layer(segment))
         self.grad_checkpointing = False

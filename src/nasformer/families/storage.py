@@ -19,7 +19,7 @@ import nasformer
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.families.base import Backbone, options_from_json
-from nasformer.families.registry import OF_PLUGINS, list_families
+from nasformer.families.dense import saved_family
 from nasformer.families.space import Space
 from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
@@ -83,8 +83,9 @@ def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
     """Writes a model's weights and config, with any facts about it (accuracy, recipe ...)."""
     folder = Path(folder)
     save_tensors(folder / WEIGHTS, model.state_dict())
+    of_timm = timm_config(model, facts) if model.classifies else {}
     config = {"family": model.family, "arch": model.arch.to_dict(), "options": model.options, **facts}
-    write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__, **timm_config(model, facts)})
+    write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__, **of_timm})
     return folder
 
 
@@ -116,12 +117,11 @@ def load_as_saved(folder: Path) -> Backbone:
     """The model as it was saved."""
     if not folder.is_dir():
         raise UserError(f"no model folder at {folder}; `nasformer extract` makes one")
-    path, families = folder / CONFIG, list_families()
+    path = folder / CONFIG
     config = ModelConfig.load(path)
-    if config.family not in families:
-        raise UserError(f"{path} names the family {config.family!r}; known: {', '.join(families)}; {OF_PLUGINS}")
+    family = saved_family(config.family, path)
     state = read_tensors(folder / WEIGHTS)
-    model = build_saved(families[config.family], config, state, path)
+    model = build_saved(family, config, state, path)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -219,6 +219,7 @@ def fingerprint(model: nn.Module) -> str:
 # Weights of one model in another.
 
 CLASSIFIER = "head.fc."
+NOT_OF_BACKBONE = ("norm.", "head.")
 
 
 def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
@@ -241,7 +242,9 @@ def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool)
     if source.options["in_chans"] != model.options["in_chans"]:
         name = f"{first_convolution(model)}.weight"
         state[name] = adapt_channels(state[name], model.options["in_chans"])
-    if not keep_classifier:
+    if source.family != model.family:  # the head is for another task
+        state = fresh | {name: weight for name, weight in state.items() if not name.startswith(NOT_OF_BACKBONE)}
+    elif not keep_classifier:
         state |= {name: weight for name, weight in fresh.items() if name.startswith(CLASSIFIER)}
     try:
         model.load_state_dict(state)

@@ -28,7 +28,7 @@ from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
-from nasformer.train.evaluate import evaluate
+from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 
@@ -205,9 +205,10 @@ def train_timm(
 
 
 def split_accuracies(model: nn.Module, batches: BatchSource, precision: str) -> dict[str, float]:
-    """A trained model's accuracy on the test images, and on held-out ones where there are some."""
+    """A trained model's accuracy, or the score of its task, on the test images and on held-out ones, if any."""
+    score = objective_of(batches).score
     splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
-    return {f"{split}_accuracy": evaluate(model, batches, split, precision=precision)["accuracy"] for split in splits}
+    return {f"{split}_{score}": evaluate(model, batches, split, precision=precision)[score] for split in splits}
 
 
 def count_images(batches: BatchSource) -> ImageCounts:

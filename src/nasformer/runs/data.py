@@ -21,9 +21,11 @@ from nasformer.data.streaming import StreamingFolder, find_files
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
+from nasformer.tasks.registry import get_task
 from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import say
+from nasformer.utils.schema import to_json
 
 UNTRAINED = Recipe(augment=AugmentOptions(crop="resized"))
 """For commands that do not train: it augments nothing, and images can be streamed with no other crop."""
@@ -42,8 +44,12 @@ def load_batches(
     """The images on this process's device; those that cannot be read are listed in the file `bad_list`.
 
     With img_size None images keep their size, but get `usual_size` where they differ. With in_chans None they are
-    read in colour, unless all are grey.
+    read in colour, unless all are grey. Another task than classification opens its own.
     """
+    task = get_task(getattr(options, "task", "classify"))
+    opened = task.load_batches(options, recipe, world, device, img_size, in_chans, usual_size, bad_list)
+    if opened is not None:
+        return opened
     if options.download and not world.main:
         world.barrier()  # until the main process has it
     data = (find_files if options.stream is True else open_data)(
@@ -101,7 +107,7 @@ def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
         asked = getattr(options, name, None)
         if asked is not None and asked != given[name]:
             raise UserError(f"{options.data} has {name} {given[name]}, not {asked}; leave --{name} out")
-    return space.with_options(**given)
+    return get_task(getattr(options, "task", "classify")).space(space).with_options(**given)
 
 
 def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
@@ -117,7 +123,9 @@ def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
 
 def training_images(options: DataOptions) -> dict[str, Any]:
     """What decides which images are trained on and which are held out."""
-    split = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
+    split: dict[str, Any] = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
+    if getattr(options, "task", "classify") != "classify":
+        split |= {"task": options.task, options.task: to_json(getattr(options, options.task, None))}  # type: ignore[attr-defined]
     return split if options.train_images is None else {**split, "train_images": options.train_images}
 
 

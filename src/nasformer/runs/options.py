@@ -14,6 +14,7 @@ from nasformer.families.options import SpaceOptions
 from nasformer.proxies.options import ProbeOptions
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.space_search.options import EvolveOptions
+from nasformer.tasks.options import TaskOptions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.units import check_range
 
@@ -134,7 +135,7 @@ class AdviseCommand(BudgetOptions):
 
 
 @dataclass
-class RetrainCommand(DataOptions, SpaceOptions):
+class RetrainCommand(TaskOptions, DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)
@@ -158,7 +159,7 @@ class RetrainCommand(DataOptions, SpaceOptions):
 
 
 @dataclass
-class FinetuneCommand(DataOptions, SpaceOptions):
+class FinetuneCommand(TaskOptions, DataOptions, SpaceOptions):
     """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
 
     positional: ClassVar = ("run",)

@@ -55,7 +55,7 @@ from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World, join_world
-from nasformer.train.evaluate import SubnetEvaluator
+from nasformer.train.evaluate import SubnetEvaluator, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
@@ -309,7 +309,8 @@ class Run:
     def publish(self, model: Backbone | None, result: RunResult) -> None:
         """Writes the winning model, the result and the report."""
         if model is not None:
-            facts = {"space": self.space.name, "test_accuracy": result.shipped["test_accuracy"], **self.image_facts}
+            score = f"test_{objective_of(self.batches).score}"
+            facts = {"space": self.space.name, score: result.shipped[score], **self.image_facts}
             save_model(model, self.folder.model, **facts, trained_on=self.trained_on)
         publish(self.folder, result)
 

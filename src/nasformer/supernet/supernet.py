@@ -76,11 +76,15 @@ class Supernet(nn.Module):
 
     def forward(self, x: Tensor, arch: Arch, outputs: dict[str, Tensor] | None = None) -> Tensor:
         """The logits of an arch; `outputs` keeps what its segments before the last give, by name."""
-        shared = self.shared()
-        for segment in self.space.plan(arch):
+        shared, plan = self.shared(), self.space.plan(arch)
+        read_later, kept = plan[-1].inputs, dict[str, Tensor]()
+        for segment in plan:
             skeleton = self.skeleton(segment)
             weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
-            x = skeleton(x, weights, segment.drop_path, self.training)
+            inputs = [kept[name] for name in segment.inputs] if segment.inputs else x
+            x = skeleton(inputs, weights, segment.drop_path, self.training)
+            if segment.name in read_later:
+                kept[segment.name] = x
             if outputs is not None:
                 outputs[segment.name] = x
         return x
@@ -191,7 +195,8 @@ class Part(NamedTuple):
     learned: bool
 
 
-Forward = Callable[[Tensor, Sequence[Tensor], Tensor | None], Tensor]
+Inputs = Tensor | list[Tensor]
+Forward = Callable[[Inputs, Sequence[Tensor], Tensor | None], Tensor]
 """The forward pass of a skeleton: input, shared weights and, where there is stochastic depth, its rate."""
 
 
@@ -222,7 +227,7 @@ class Skeleton:
         self.layer, self.compile_options = without_weights(layer), compile_options
         self.forwards = dict[bool, Forward]()
 
-    def __call__(self, x: Tensor, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
+    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
         if training not in self.forwards:
             self.forwards[training] = self.make_forward(training)
         rate = self.rate(drop_path) if self.drop_paths and training else None
@@ -238,7 +243,7 @@ class Skeleton:
         """The forward pass in training or evaluation mode, perhaps compiled."""
         layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
 
-        def forward(x: Tensor, weights: Sequence[Tensor], rate: Tensor | None) -> Tensor:
+        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None) -> Tensor:
             tensors = slice_parts(parts, weights)
             if rate is not None:
                 tensors |= dict.fromkeys(drop_paths, rate)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import fmean
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.supernet import Supernet
+from nasformer.train.loss import Loss, soft_cross_entropy
 
 KEPT = 8
 """Models kept: an arch is judged on one split, then on another, then shipped."""
@@ -34,6 +36,66 @@ def autocast(device: torch.device, precision: str = "auto") -> AbstractContextMa
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
+# What is learned and judged
+
+
+class Metric(Protocol):
+    """Adds up over the batches of a split what a model is judged by."""
+
+    images: int
+
+    def update(self, logits: Tensor, targets: Any) -> None: ...
+
+    def compute(self) -> dict[str, float]:
+        """The scores by name, `loss` among them."""
+
+
+class Accuracy:
+    """Top-1 and top-5 accuracy (0 to 1) and the mean cross-entropy."""
+
+    def __init__(self) -> None:
+        self.images, self.sums = 0, torch.zeros(3)
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        hits = top_classes(logits) == targets[:, None]
+        loss = F.cross_entropy(logits.float(), targets, reduction="sum")
+        self.sums = self.sums.to(logits.device) + torch.stack([hits[:, 0].sum(), hits.any(1).sum(), loss])
+        self.images += len(targets)
+
+    def compute(self) -> dict[str, float]:
+        top1, top5, loss = self.sums.tolist()
+        return {"accuracy": top1 / self.images, "top5": top5 / self.images, "loss": loss / self.images}
+
+
+def even_targets(count: int, batches: BatchSource) -> Tensor:
+    """Soft targets of so many images, to try a step with."""
+    return torch.full((count, batches.num_classes), 1 / batches.num_classes)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a training minimises and what its model is judged by. Batches of another task have one of their own.
+
+    Args:
+        score: The name of the score, among those of the metric, by which models are compared.
+        batch_size: Images at a time in an evaluation.
+        example_targets: Targets of so many images for a trial of a step.
+    """
+
+    score: str
+    loss: Loss
+    metric: Callable[[BatchSource], Metric]
+    batch_size: int
+    example_targets: Callable[[int, BatchSource], Tensor]
+
+
+CLASSIFICATION = Objective("accuracy", soft_cross_entropy, lambda batches: Accuracy(), EVALUATION_BATCH, even_targets)
+
+
+def objective_of(batches: BatchSource) -> Objective:
+    return getattr(batches, "objective", CLASSIFICATION)
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -41,26 +103,24 @@ def evaluate(
     split: Split = "test",
     *,
     arch: Arch | None = None,
-    batch_size: int = EVALUATION_BATCH,
+    batch_size: int | None = None,
     precision: str = "auto",
 ) -> dict[str, float]:
-    """Top-1 and top-5 accuracy (0 to 1) and the mean cross-entropy on a split.
+    """The scores of a model on a split: of a classifier top-1 and top-5 accuracy (0 to 1), and the mean loss.
 
     Args:
         arch: Which arch to run, if the model is a supernet.
+        batch_size: Images at a time; None: as many as suit the task.
     """
-    device = next(model.parameters()).device
-    batches = Batches(data, AugmentOptions(), batch_size, device=device) if isinstance(data, Data) else data
-    sums, count = torch.zeros(3, device=device), 0
-    for logits, labels in predictions(model, batches, split, arch=arch, batch_size=batch_size, precision=precision):
-        hits = top_classes(logits) == labels[:, None]
-        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-        sums += torch.stack([hits[:, 0].sum(), hits.any(1).sum(), loss])
-        count += len(labels)
-    if not count:
+    if isinstance(data, Data):
+        batch_size, device = batch_size or EVALUATION_BATCH, next(model.parameters()).device
+        data = Batches(data, AugmentOptions(), batch_size, device=device)
+    metric = objective_of(data).metric(data)
+    for logits, targets in predictions(model, data, split, arch=arch, batch_size=batch_size, precision=precision):
+        metric.update(logits, targets)
+    if not metric.images:
         raise UserError(f"no image of the {split} part can be read; check the files")
-    top1, top5, loss_sum = sums.tolist()
-    return {"accuracy": top1 / count, "top5": top5 / count, "loss": loss_sum / count}
+    return metric.compute()
 
 
 @torch.no_grad()
@@ -70,15 +130,16 @@ def predictions(
     split: Split,
     *,
     arch: Arch | None = None,
-    batch_size: int = EVALUATION_BATCH,
+    batch_size: int | None = None,
     precision: str = "auto",
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """A split in batches: the model's logits and the labels."""
+    size = batch_size or objective_of(batches).batch_size
     model.eval()
     device = next(model.parameters()).device
-    for x, labels in batches.evaluation(split, batch_size):
+    for x, labels in batches.evaluation(split, size):
         with autocast(device, precision):
-            logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, batch_size)
+            logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, size)
         yield logits, labels
 
 
@@ -107,6 +168,7 @@ class SubnetEvaluator:
 
     def __init__(self, supernet: Supernet, batches: BatchSource, precision: str = "auto", images: int = IMAGES) -> None:
         self.supernet, self.batches, self.precision = supernet, batches, precision
+        self.score = objective_of(batches).score
         self.model: Callable[[Arch], Backbone] = lru_cache(KEPT)(
             partial(recalibrated, supernet, batches=batches, images=images)
         )
@@ -114,11 +176,12 @@ class SubnetEvaluator:
     def __call__(self, arch: Arch) -> dict[str, float]:
         scores = self.evaluate(arch, "holdout")
         # Of logits that are NaN some class comes first as well: such an arch must not win by that.
-        accuracy = math.nan if math.isnan(scores["loss"]) else scores["accuracy"]
-        return {"accuracy": accuracy, "loss": scores["loss"]}
+        score = math.nan if math.isnan(scores["loss"]) else scores[self.score]
+        return {self.score: score, "loss": scores["loss"]}
 
     def accuracy(self, arch: Arch, split: Split = "test") -> float:
-        return self.evaluate(arch, split)["accuracy"]
+        """What archs are compared by: of a classifier its accuracy, of another task its own score."""
+        return self.evaluate(arch, split)[self.score]
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
         if self.supernet.has_statistics:

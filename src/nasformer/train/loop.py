@@ -40,7 +40,7 @@ from nasformer.train.checkpoint import (
     weights_are_finite,
 )
 from nasformer.train.distributed import World, join_world, reduce_gradients
-from nasformer.train.evaluate import SubnetEvaluator, autocast, evaluate
+from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, autocast, evaluate, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loss import (
     Lesson,
@@ -216,7 +216,7 @@ def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
     if recipe.epochs == "auto" and not recipe.iterations:
         steps = recipe.total_steps(steps_per_epoch)
         chosen.append(f"{recipe.total_epochs(steps_per_epoch)} epochs ({steps:,} steps; --train.epochs)")
-    if recipe.augment.padding is None and augment.crop == "pad":
+    if recipe.augment.padding is None and augment.crop == "pad" and objective_of(batches) is CLASSIFICATION:
         shifts = f"shifts up to {augment.padding} of {batches.img_size} px" if augment.padding else "no shifts"
         chosen.append(f"{shifts} (--train.augment.padding)")
     if recipe.augment.hflip is None:
@@ -230,22 +230,23 @@ class EarlyStopping:
 
     Args:
         patience: Steps without a better one after which the training stops.
+        score: What the task has in place of accuracy.
     """
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, score: str = "accuracy") -> None:
+        self.score = f"holdout_{score}"
         self.patience, self.step, self.weights = patience, 0, dict[str, Tensor]()
         self.best = (-math.inf, -math.inf)
 
     def is_better(self, line: dict[str, Any]) -> bool:
         """Whether a line of the log is better than all before; one without held-out scores is not."""
-        return "holdout_accuracy" in line and self.order(line) > self.best
+        return self.score in line and self.order(line) > self.best
 
     def remember(self, step: int, line: dict[str, Any]) -> None:
         self.step, self.best = step, self.order(line)
 
-    @staticmethod
-    def order(line: dict[str, Any]) -> tuple[float, float]:
-        return line["holdout_accuracy"], -line["holdout_loss"]
+    def order(self, line: dict[str, Any]) -> tuple[float, float]:
+        return line[self.score], -line["holdout_loss"]
 
 
 class Trainer:
@@ -255,6 +256,7 @@ class Trainer:
         model: A supernet, with a sampler that says which archs a step runs; or any other model, without.
             Where the recipe treats the largest arch of a step in its own way, that is the sampler's first.
         batches: Where the images come from.
+        loss: In place of that of the task.
         folder: Where log and checkpoints go; None keeps nothing.
         settings: What else the weights depend on (space, data ...), to refuse a folder of another training.
         calibration_images: How many images batch norm is estimated anew on for a snapshot of an arch.
@@ -268,7 +270,7 @@ class Trainer:
         recipe: Recipe,
         *,
         sampler: Sampler | None = None,
-        loss: Loss = soft_cross_entropy,
+        loss: Loss | None = None,
         teacher: Teacher | None = None,
         folder: Path | None = None,
         settings: dict[str, Any] | None = None,
@@ -280,8 +282,9 @@ class Trainer:
     ) -> None:
         self.chosen = chosen_settings(recipe, batches)
         recipe = recipe.for_images(batches.steps_per_epoch, batches.img_size, batches.in_chans)
-        self.model, self.batches, self.recipe, self.sampler, self.loss = model, batches, recipe, sampler, loss
-        self.teacher = teacher
+        self.model, self.batches, self.recipe, self.sampler = model, batches, recipe, sampler
+        self.objective, self.teacher = objective_of(batches), teacher
+        self.loss = loss or self.objective.loss
         self.seed, self.world, self.label = seed, world or World(), label
         self.quiet = quiet or not self.world.main
         self.device = next(model.parameters()).device
@@ -300,7 +303,9 @@ class Trainer:
 
         self.calibration_images = calibration_images
         self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
-        self.stopping = EarlyStopping(recipe.patience * batches.steps_per_epoch) if recipe.patience else None
+        self.stopping: EarlyStopping | None = None
+        if recipe.patience:
+            self.stopping = EarlyStopping(recipe.patience * batches.steps_per_epoch, self.objective.score)
         if self.stopping and not batches.held_out:
             raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
 
@@ -334,7 +339,7 @@ class Trainer:
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         training = self.model.training
         with torch.random.fork_rng(devices=[]):
-            targets = torch.full((count, self.batches.num_classes), 1 / self.batches.num_classes)
+            targets = self.objective.example_targets(count, self.batches)
             self.model.train()
             self.gradients(torch.randn(count, channels, size, size), targets, self.archs(0))
         self.optimizer.zero_grad()
@@ -398,7 +403,7 @@ class Trainer:
         else:
             scores = evaluate(self.model, self.batches, "holdout", precision=self.recipe.precision)
         self.model.train()
-        line = {f"holdout_{name}": scores[name] for name in ("accuracy", "loss")}
+        line = {f"holdout_{name}": scores[name] for name in (self.objective.score, "loss")}
         if self.world.agree(self.stopping.is_better(line), self.device):
             weights = self.model.state_dict().items()
             self.stopping.remember(self.done, line)
@@ -482,7 +487,7 @@ class Trainer:
             add_decay(self.model, largest, self.recipe)
         loss = self.loss
         if self.recipe.inplace_distillation:
-            lesson, loss = lesson._replace(targets=logits.float().softmax(-1)), soft_cross_entropy
+            lesson, loss = lesson._replace(targets=logits.float().softmax(1)), soft_cross_entropy
         for arch in others:
             total += self.backward(x, lesson, arch, loss)[0]
         return total

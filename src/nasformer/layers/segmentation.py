@@ -1,0 +1,186 @@
+"""Segmentation head: UPerNet on the feature maps of a backbone, or on a simple feature pyramid of its only map.
+
+UPerNet (Xiao et al. 2018) pools the coarsest map at several scales, adds finer maps from top to bottom as a feature
+pyramid network does, and classifies all of them together. It is written here, not taken from a library, since a
+supernet must slice its weights and an exported model must carry its source; a test compares it with
+segmentation-models-pytorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nasformer.layers.cost import Cost, linear_cost, norm_cost
+from nasformer.layers.norm import MapNorm
+from nasformer.layers.stem import Grid
+
+POOLED = (1, 2, 3, 6)
+"""Sides of the grids to which the coarsest map is pooled."""
+FINEST = 4
+"""Pixels of the image to one position of the finest map of a simple feature pyramid, or fewer with small patches."""
+LEVELS = 4
+
+
+def conv_norm_relu(in_dim: int, out_dim: int, kernel: int) -> nn.Sequential:
+    convolution = nn.Conv2d(in_dim, out_dim, kernel, padding=kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(out_dim), nn.ReLU())
+
+
+def conv_cost(grid: Grid, in_dim: int, out_dim: int, kernel: int) -> Cost:
+    return linear_cost(grid[0] * grid[1], in_dim * kernel**2, out_dim, bias=False) + norm_cost(out_dim)
+
+
+def pyramid_scales(reduction: int) -> tuple[float, ...]:
+    """By how much each level of a simple feature pyramid enlarges a map, the finest first.
+
+    >>> pyramid_scales(16), pyramid_scales(4), pyramid_scales(2)
+    ((4.0, 2.0, 1.0, 0.5), (1.0, 0.5, 0.25, 0.125), (1.0, 0.5, 0.25, 0.125))
+    """
+    finest = min(FINEST, reduction)
+    return tuple(reduction / (finest * 2**level) for level in range(LEVELS))
+
+
+def scaled_grid(grid: Grid, scale: float) -> Grid:
+    """
+    >>> scaled_grid((7, 7), 2.0), scaled_grid((7, 7), 0.5)
+    ((14, 14), (4, 4))
+    """
+    rows, columns = (int(side * scale) if scale >= 1 else -(-side // round(1 / scale)) for side in grid)
+    return rows, columns
+
+
+class SimpleFeaturePyramid(nn.Module):
+    """Maps of several resolutions from a single one, as ViTDet (Li et al. 2022) makes them from the last of a ViT.
+
+    Finer ones by transposed convolutions, coarser ones by max pooling. The map is projected first, so that all other
+    weights are the same for backbones of any width.
+    """
+
+    def __init__(self, in_dim: int, dim: int, scales: Sequence[float]) -> None:
+        super().__init__()
+        self.norm, self.proj = MapNorm(in_dim), nn.Conv2d(in_dim, dim, 1)
+        self.levels = nn.ModuleList(resampler(dim, scale) for scale in scales)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.proj(self.norm(x))
+        return [level(x) for level in self.levels]
+
+    @staticmethod
+    def cost(in_dim: int, dim: int, scales: Sequence[float], grid: Grid) -> Cost:
+        total = norm_cost(in_dim) + linear_cost(grid[0] * grid[1], in_dim, dim)
+        for scale in scales:
+            side, steps = 1, doublings(scale)
+            for step in range(steps):
+                params = Cost(dim * dim * 4 + dim, grid[0] * grid[1] * side**2 * dim * dim * 4)
+                total, side = total + params + (norm_cost(dim) if step + 1 < steps else Cost()), 2 * side
+        return total
+
+
+def doublings(scale: float) -> int:
+    """
+    >>> [doublings(scale) for scale in (4.0, 2.0, 1.0, 0.5)]
+    [2, 1, 0, 0]
+    """
+    return max(0, round(scale).bit_length() - 1)
+
+
+def resampler(dim: int, scale: float) -> nn.Module:
+    """Layers that enlarge a map, step by step, or pool it."""
+    if scale < 1:
+        return nn.MaxPool2d(round(1 / scale), ceil_mode=True)
+    layers = list[nn.Module]()
+    for step in range(doublings(scale)):
+        layers += [MapNorm(dim), nn.GELU()] if step else []
+        layers.append(nn.ConvTranspose2d(dim, dim, 2, 2))
+    return nn.Sequential(*layers)
+
+
+class UPerNetHead(nn.Module):
+    """Logits of every pixel from the maps of a backbone.
+
+    Args:
+        channels: Of each map, the finest first; of a single one a simple feature pyramid is made.
+        grids: Rows and columns of each map, which may come as tokens with others before them.
+        img_size: Rows and columns of the logits.
+        dim: Channels within the head.
+    """
+
+    def __init__(
+        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> None:
+        super().__init__()
+        self.grids, self.img_size, self.dim, self.embed_dim = grids, img_size, dim, channels[-1]
+        self.pyramid: SimpleFeaturePyramid | None = None
+        if len(channels) == 1:
+            scales = pyramid_scales(img_size[0] // grids[0][0])
+            self.pyramid = SimpleFeaturePyramid(channels[0], dim, scales)
+            channels = (dim,) * len(scales)
+        *finer, last = channels
+        self.norms = nn.ModuleList(MapNorm(width) for width in channels)
+        self.pools = nn.ModuleList(
+            nn.Sequential(nn.AdaptiveAvgPool2d(side), conv_norm_relu(last, dim, 1)) for side in POOLED
+        )
+        # The map comes behind the pooled ones, so that a narrower backbone uses the first weights of a wider one's.
+        self.bottleneck = conv_norm_relu(len(POOLED) * dim + last, dim, 3)
+        self.laterals = nn.ModuleList(conv_norm_relu(width, dim, 1) for width in finer)
+        self.smooth = nn.ModuleList(conv_norm_relu(dim, dim, 3) for _ in finer)
+        self.fuse = conv_norm_relu(len(channels) * dim, dim, 3)
+        self.reset(num_classes)
+
+    def reset(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Makes a fresh classifier of pixels, on the device of the old weights."""
+        self.fc = nn.Conv2d(self.dim, num_classes, 1, device=next(self.parameters()).device)
+        nn.init.normal_(self.fc.weight, std=0.01)
+        nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
+
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        maps = [as_map(x, grid) for x, grid in zip(outputs, self.grids, strict=True)]
+        if self.pyramid is not None:
+            maps = self.pyramid(maps[0])
+        logits = self.fc(self.decode(maps))
+        return F.interpolate(logits, self.img_size, mode="bilinear", align_corners=False)
+
+    def decode(self, maps: Sequence[Tensor]) -> Tensor:
+        """Features at the resolution of the finest map."""
+        *finer, last = [norm(x) for norm, x in zip(self.norms, maps, strict=True)]
+        pooled = [resize(pool(last), last) for pool in self.pools]
+        x = self.bottleneck(torch.cat([*pooled, last], 1))
+        levels = [x]
+        for index in reversed(range(len(finer))):
+            lateral = self.laterals[index](finer[index])
+            x = lateral + resize(x, lateral)
+            levels.insert(0, self.smooth[index](x))
+        return self.fuse(torch.cat([resize(level, levels[0]) for level in levels], 1))
+
+    @staticmethod
+    def cost(
+        channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> Cost:
+        total = Cost()
+        if len(channels) == 1:
+            scales = pyramid_scales(img_size[0] // grids[0][0])
+            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
+            channels, grids = (dim,) * len(scales), tuple(scaled_grid(grids[0], scale) for scale in scales)
+        *finer, last = channels
+        for width in channels:
+            total += norm_cost(width)
+        for side in POOLED:
+            total += conv_cost((side, side), last, dim, 1)
+        total += conv_cost(grids[-1], len(POOLED) * dim + last, dim, 3)
+        for width, grid in zip(finer, grids[:-1], strict=True):
+            total += conv_cost(grid, width, dim, 1) + conv_cost(grid, dim, dim, 3)
+        total += conv_cost(grids[0], len(channels) * dim, dim, 3)
+        return total + linear_cost(grids[0][0] * grids[0][1], dim, num_classes)
+
+
+def as_map(x: Tensor, grid: Grid) -> Tensor:
+    """Tokens as a map, without class and register tokens; a map as it is."""
+    return x if x.ndim == 4 else x[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
+
+
+def resize(x: Tensor, like: Tensor) -> Tensor:
+    return F.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)

@@ -1,0 +1,66 @@
+"""Joint geometry and colour of an image and its mask: fitted into a square for evaluation, jittered for training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional as V
+
+from nasformer.data.options import AugmentOptions
+from nasformer.tasks.masks import IGNORED
+from nasformer.tasks.options import SegmentOptions
+
+Pair = tuple[Tensor, Tensor]
+"""An image, uint8 [channels, rows, columns], and its mask, uint8 [rows, columns]."""
+
+
+def fitted_size(rows: int, columns: int, size: int, scale: float = 1.0) -> tuple[int, int]:
+    """Rows and columns of an image whose longer side is scaled to `size`, times a further scale.
+
+    >>> fitted_size(240, 320, 160), fitted_size(240, 320, 160, scale=0.5)
+    ((120, 160), (60, 80))
+    """
+    factor = size * scale / max(rows, columns)
+    return max(1, round(rows * factor)), max(1, round(columns * factor))
+
+
+def fit(image: Tensor, size: int, fill: list[float]) -> Tensor:
+    """The whole image at the top left of a square, the rest of which has one colour."""
+    scaled = V.resize(tv_tensors.Image(image), list(fitted_size(*image.shape[1:], size)), antialias=True)
+    rows, columns = scaled.shape[1:]
+    return V.pad(scaled, [0, 0, size - columns, size - rows], fill=fill).as_subclass(Tensor)
+
+
+def unfit(logits: Tensor, rows: int, columns: int) -> Tensor:
+    """Logits of a square [classes, size, size] for the image that was fitted into it, at its own size."""
+    height, width = fitted_size(rows, columns, logits.shape[-1])
+    inner = logits[None, :, :height, :width].float()
+    return torch.nn.functional.interpolate(inner, (rows, columns), mode="bilinear", align_corners=False)[0]
+
+
+def jitter(
+    image: Tensor,
+    mask: Tensor,
+    size: int,
+    options: SegmentOptions,
+    augment: AugmentOptions,
+    fill: list[float],
+    source: torch.Generator,
+) -> Pair:
+    """Large-scale jitter (Ghiasi et al. 2021): scaled at random, a random part of it or padded, mirrored, coloured."""
+    scale, top, left, flip, *colour = torch.rand(7, generator=source).tolist()
+    scale = options.scale_min + (options.scale_max - options.scale_min) * scale
+    shape = list(fitted_size(*mask.shape, size, scale))
+    picture = V.resize(tv_tensors.Image(image), shape, antialias=True)
+    classes = V.resize(tv_tensors.Mask(mask[None]), shape)
+    border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
+    corner = [int(top * (max(shape[0] - size, 0) + 1)), int(left * (max(shape[1] - size, 0) + 1))]
+    picture = V.crop(V.pad(picture, border, fill=fill), *corner, size, size)
+    classes = V.crop(V.pad(classes, border, fill=[IGNORED]), *corner, size, size)
+    if flip < (augment.hflip or 0.0):
+        picture, classes = V.horizontal_flip(picture), V.horizontal_flip(classes)
+    if augment.color_jitter and picture.shape[0] == 3:
+        for change, share in zip((V.adjust_brightness, V.adjust_contrast, V.adjust_saturation), colour, strict=True):
+            picture = change(picture, max(0.0, 1 + augment.color_jitter * (2 * share - 1)))
+    return picture.as_subclass(Tensor), classes[0].as_subclass(Tensor)

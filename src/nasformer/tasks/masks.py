@@ -1,0 +1,330 @@
+"""Images with masks in files: which there are, by layout; which classes their ids name; and which cannot be used.
+
+A pair that cannot be used (a mask is missing, has another size or ids without a class, or a file is broken) is left
+out, counted and listed like an image that cannot be read, until there are too many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nasformer.data.decode import BadImage, read_header
+from nasformer.data.files import SURVEY_THREADS, BadImages
+from nasformer.data.images import Splits, make_splits
+from nasformer.errors import UserError
+from nasformer.tasks.options import SegmentOptions
+from nasformer.utils.progress import say
+
+IGNORED = 255
+"""What pixels without a class have in the masks that training and evaluation see."""
+UNKNOWN = -1
+MOST_CLASSES = 255
+IDS = 65536
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+
+VOC_CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+CITYSCAPES_CLASSES = {
+    **{7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"},
+    **{20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"},
+    **{27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"},
+}
+CITYSCAPES_IDS = 34
+
+
+@dataclass
+class MaskFiles:
+    """Images and their masks; a mask that is missing is an empty text."""
+
+    images: list[str]
+    masks: list[str]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def labels(self) -> Tensor:
+        """One class for all, as a mask has many: so splits are plainly random."""
+        return torch.zeros(len(self), dtype=torch.int64)
+
+    def subset(self, indices: Tensor) -> MaskFiles:
+        return self.keep(indices.tolist())
+
+    def keep(self, indices: Iterable[int]) -> MaskFiles:
+        chosen = list(indices)
+        return MaskFiles([self.images[index] for index in chosen], [self.masks[index] for index in chosen])
+
+    def __add__(self, other: MaskFiles) -> MaskFiles:
+        return MaskFiles(self.images + other.images, self.masks + other.masks)
+
+
+@dataclass
+class MaskListing:
+    """What a folder holds, as its author split it, and the names of ids where the layout has some."""
+
+    train: MaskFiles
+    val: MaskFiles | None = None
+    test: MaskFiles | None = None
+    names: dict[int, str] = field(default_factory=dict)
+    ignore: list[int] = field(default_factory=list)
+
+
+# Layouts
+
+
+def folder_pairs(images: Path, masks: Path, mask_name: Callable[[str], str] = lambda stem: stem) -> MaskFiles:
+    """Every image below a folder, with the mask of the same name at the same place below another."""
+    found = sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+    pairs = [(path, masks / path.relative_to(images).parent / f"{mask_name(path.stem)}.png") for path in found]
+    without = len(set(masks.rglob("*.png")) - {mask for _, mask in pairs}) if mask_name("x") == "x" else 0
+    if without:
+        say(f"{masks}: {without} masks have no image of their name; they are not used")
+    return MaskFiles([str(image) for image, _ in pairs], [str(mask) if mask.is_file() else "" for _, mask in pairs])
+
+
+def list_folders(root: Path) -> MaskListing | None:
+    """train/images and train/masks, or images/train and masks/train; or images and masks, not split."""
+    parts: dict[str, MaskFiles] = {}
+    for split in ("train", "val", "test"):
+        for images, masks in (
+            (root / split / "images", root / split / "masks"),
+            (root / "images" / split, root / "masks" / split),
+        ):
+            if images.is_dir() and masks.is_dir():
+                parts[split] = folder_pairs(images, masks)
+    if "train" in parts:
+        return MaskListing(parts["train"], parts.get("val"), parts.get("test"))
+    if (root / "images").is_dir() and (root / "masks").is_dir():
+        return MaskListing(folder_pairs(root / "images", root / "masks"))
+    return None
+
+
+def list_voc(root: Path) -> MaskListing | None:
+    """Pascal VOC: its val list is the test part, as the masks of its own test part are not public."""
+    lists = root / "ImageSets" / "Segmentation"
+    if not (lists / "train.txt").is_file():
+        return None
+
+    def listed(name: str) -> MaskFiles:
+        stems = (lists / f"{name}.txt").read_text(encoding="utf-8").split()
+        masks = [root / "SegmentationClass" / f"{stem}.png" for stem in stems]
+        images = [str(root / "JPEGImages" / f"{stem}.jpg") for stem in stems]
+        return MaskFiles(images, [str(mask) if mask.is_file() else "" for mask in masks])
+
+    test = listed("val") if (lists / "val.txt").is_file() else None
+    return MaskListing(listed("train"), None, test, dict(enumerate(VOC_CLASSES)), [255])
+
+
+def list_ade20k(root: Path) -> MaskListing | None:
+    """ADE20K of the scene-parsing challenge: id 0 is ignored, `validation` is the test part."""
+    images, masks = root / "images", root / "annotations"
+    if not (images / "training").is_dir() or not (masks / "training").is_dir():
+        return None
+    info, names = root / "objectInfo150.txt", {number: str(number) for number in range(1, 151)}
+    if info.is_file():
+        lines = info.read_text(encoding="utf-8").splitlines()[1:]
+        names = {int(columns[0]): columns[-1].split(",")[0].strip() for line in lines if (columns := line.split("\t"))}
+    test = folder_pairs(images / "validation", masks / "validation") if (images / "validation").is_dir() else None
+    return MaskListing(folder_pairs(images / "training", masks / "training"), None, test, names, [0])
+
+
+def list_cityscapes(root: Path) -> MaskListing | None:
+    """Cityscapes' fine annotations: 19 of 34 ids are learned, `val` is the test part."""
+    images, masks = root / "leftImg8bit", root / "gtFine"
+    if not (images / "train").is_dir() or not (masks / "train").is_dir():
+        return None
+
+    def mask_name(stem: str) -> str:
+        return f"{stem.removesuffix('_leftImg8bit')}_gtFine_labelIds"
+
+    test = folder_pairs(images / "val", masks / "val", mask_name) if (images / "val").is_dir() else None
+    ignore = [number for number in range(CITYSCAPES_IDS) if number not in CITYSCAPES_CLASSES]
+    train = folder_pairs(images / "train", masks / "train", mask_name)
+    return MaskListing(train, None, test, dict(CITYSCAPES_CLASSES), ignore)
+
+
+LAYOUTS: dict[str, Callable[[Path], MaskListing | None]] = {
+    "voc": list_voc,
+    "ade20k": list_ade20k,
+    "cityscapes": list_cityscapes,
+    "folders": list_folders,
+}
+EXPECTED = (
+    "expected train/images and train/masks (also val and test), images/train and masks/train, images and masks, or "
+    "the layout of VOC, ADE20K or Cityscapes"
+)
+
+
+def list_masks(root: Path, layout: str = "auto") -> MaskListing:
+    """The images and masks of a folder."""
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}; name one with images and masks: {EXPECTED}")
+    for name, list_layout in LAYOUTS.items():
+        if layout in ("auto", name) and (listing := list_layout(root)) is not None:
+            if not len(listing.train):
+                raise UserError(f"{root} has no training images; check that it is complete")
+            return listing
+    raise UserError(f"{root} has no images with masks in a layout that is known ({layout}); {EXPECTED}")
+
+
+# Labels
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Which class the ids of masks stand for.
+
+    >>> labels = Labels.of({0: "sky", 7: "road"}, ignore=[255])
+    >>> labels.classes, labels.table[[0, 7, 255, 3]].tolist()
+    (['sky', 'road'], [0, 1, 255, -1])
+    """
+
+    classes: list[str]
+    table: np.ndarray
+    """Class by id: 255 where it is ignored, -1 where it has none."""
+
+    @classmethod
+    def of(cls, names: Mapping[int, str], ignore: Iterable[int]) -> Labels:
+        left_out = set(ignore)
+        learned = {number: name for number, name in sorted(names.items()) if number not in left_out}
+        if not 2 <= len(learned) <= MOST_CLASSES:
+            raise UserError(f"there are {len(learned)} classes of pixels; 2 to {MOST_CLASSES} can be learned")
+        if not all(0 <= number < IDS for number in learned):
+            raise UserError(f"ids of masks must be 0 to {IDS - 1}, not {min(learned)} to {max(learned)}")
+        table = np.full(IDS, UNKNOWN, np.int16)
+        table[list(left_out)] = IGNORED
+        table[list(learned)] = np.arange(len(learned))
+        return cls(list(learned.values()), table)
+
+    def read(self, path: str) -> Tensor:
+        """The mask of a file as classes, uint8 [rows, columns]; raises BadImage."""
+        ids = read_ids(path)
+        classes = self.table[ids]
+        if (unknown := np.unique(ids[classes == UNKNOWN])).size:
+            shown = ", ".join(map(str, unknown[:5].tolist())) + (" ..." if unknown.size > 5 else "")
+            raise BadImage(f"the mask has ids without a class: {shown}")
+        return torch.from_numpy(classes.astype(np.uint8))
+
+
+def read_ids(path: str) -> np.ndarray:
+    """The ids of a mask's pixels: palette entries, or grey values of 8 or 16 bits; raises BadImage."""
+    from PIL import Image
+
+    if not path:
+        raise BadImage("it has no mask")
+    try:
+        with Image.open(path) as image:
+            if image.mode not in ("P", "L", "1", "I", "I;16", "I;16B"):
+                raise BadImage(f"the mask is {image.mode}; give one channel, whose values are ids")
+            ids = np.array(image)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise BadImage(f"the mask cannot be read: {str(error).split(chr(10))[0][:120]}") from None
+    if ids.min() < 0 or ids.max() >= IDS:
+        raise BadImage(f"the mask has ids {ids.min()} to {ids.max()}; they must be 0 to {IDS - 1}")
+    return ids.astype(np.int64)
+
+
+def find_labels(root: Path, listing: MaskListing, options: SegmentOptions) -> Labels:
+    """The names of the ids: of a file, of the layout, or the ids that occur."""
+    file = Path(options.labels) if options.labels else None
+    if file is None:
+        file = next((path for name in ("classes.txt", "labels.json") if (path := root / name).is_file()), None)
+    ignore = {*options.ignore, *listing.ignore}
+    if file is not None:
+        return Labels.of(read_names(file), ignore)
+    return Labels.of(listing.names or {number: str(number) for number in occurring_ids(listing.train)}, ignore)
+
+
+def read_names(path: Path) -> dict[int, str]:
+    """Names by id: of a text file, one a line from id 0 on; or of a JSON object."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            return {int(number): str(name) for number, name in json.loads(text).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f'cannot read names from {path} ({reason}); give lines or JSON such as {{"0": "sky"}}') from None
+    return dict(enumerate(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def occurring_ids(files: MaskFiles) -> list[int]:
+    """The ids in the masks; those that cannot be read tell so later."""
+
+    def ids(path: str) -> set[int]:
+        try:
+            return set(np.unique(read_ids(path)).tolist())
+        except BadImage:
+            return set()
+
+    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        return sorted(set().union(*pool.map(ids, files.masks)))
+
+
+# Checks
+
+
+@dataclass(frozen=True)
+class MaskData:
+    """Images with masks in three parts, all of which can be used."""
+
+    name: str
+    splits: Splits[MaskFiles]
+    labels: Labels
+    pixels: int
+    """Of all images together, to know what they take in memory."""
+
+
+def open_masks(
+    root: Path,
+    options: SegmentOptions,
+    bad: BadImages,
+    *,
+    holdout: float | str,
+    seed: int,
+    train_images: int | None = None,
+) -> MaskData:
+    """Lists, splits and checks the images and masks of a folder; a file that is left out moves no other one."""
+    listing = list_masks(root, options.layout)
+    labels = find_labels(root, listing, options)
+    parts = (listing.train, listing.val, listing.test)
+    splits = make_splits(*parts, labels.classes, holdout=holdout, seed=seed, train_images=train_images)
+    total, pixels, checked = len(splits), 0, list[MaskFiles]()
+    for part in splits.parts():
+        sizes = list(check_pairs(part, labels, bad))
+        pixels += sum(size or 0 for size in sizes)
+        checked.append(part.keep(index for index, size in enumerate(sizes) if size))
+    bad.check(total, str(root))
+    bad.tell(total, str(root))
+    if not len(checked[0]) or not len(checked[2]):
+        raise UserError(f"{root}: no image of the train or of the test part can be used; check images and masks")
+    return MaskData(str(root), Splits(*checked, labels.classes, splits.notes), labels, pixels)
+
+
+def check_pairs(files: MaskFiles, labels: Labels, bad: BadImages) -> Iterator[int | None]:
+    """The pixels of each pair; None where it cannot be used, which is noted."""
+
+    def check(image: str, mask: str) -> int | str:
+        try:
+            (width, height), _ = read_header(image)
+            rows, columns = labels.read(mask).shape
+        except BadImage as error:
+            return str(error)
+        if (rows, columns) != (height, width):
+            return f"the mask has {columns} x {rows} pixels, the image {width} x {height}"
+        return rows * columns
+
+    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        for image, found in zip(files.images, pool.map(check, files.images, files.masks), strict=True):
+            if isinstance(found, str):
+                bad.add(image, found)
+            yield found if isinstance(found, int) else None

@@ -1,0 +1,78 @@
+"""Registry of tasks by name; a plugin registers its own with `register_task`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import nn
+
+from nasformer.data.loaders import BatchSource, Split
+from nasformer.errors import UserError
+from nasformer.families.space import Space
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import Objective
+from nasformer.train.recipe import Recipe
+
+BUILTIN_TASKS = ("classify", "segment")
+"""Modules of this package that register a task."""
+
+
+class Task(ABC):
+    """A task: which data, head, loss and metric a backbone is trained with, and how its answers are shown."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    objective: ClassVar[Objective]
+    """Loss and metric; the batches of the task carry it to training and evaluation."""
+
+    @abstractmethod
+    def space(self, space: Space) -> Space:
+        """The space with the task's head on its backbones; costs count the head."""
+
+    @abstractmethod
+    def load_batches(
+        self,
+        options: Any,
+        recipe: Recipe,
+        world: World,
+        device: torch.device,
+        img_size: int | None,
+        in_chans: int | None = None,
+        usual_size: int = 224,
+        bad_list: Path | None = None,
+    ) -> BatchSource | None:
+        """The annotated images that options name; None where images with one label each will do."""
+
+    @abstractmethod
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split) -> Any:
+        """How a model does on a split, in detail: it has `scores` and `by_class`."""
+
+
+T = TypeVar("T", bound=type[Task])
+_tasks: dict[str, Task] = {}
+
+
+def register_task(task: T) -> T:
+    """Makes a task known by its name; a decorator."""
+    if task.name in _tasks:
+        raise UserError(f"there is another task named {task.name!r} already; give yours another name")
+    _tasks[task.name] = task()
+    return task
+
+
+def list_tasks() -> dict[str, Task]:
+    """Every task by name: the built-in ones first."""
+    for name in BUILTIN_TASKS:
+        import_module(f"nasformer.tasks.{name}")
+    return dict(_tasks)
+
+
+def get_task(name: str) -> Task:
+    tasks = list_tasks()
+    if name not in tasks:
+        raise UserError(f"unknown task {name!r}; there are: {', '.join(tasks)}")
+    return tasks[name]

@@ -1,0 +1,369 @@
+"""Semantic segmentation: one class a pixel, learned from images with masks, judged by mIoU.
+
+Images are fitted into a square of the model's size. Scores are counted at the size that each mask has in its file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from nasformer.data.decode import channels_first, check_channels, converted
+from nasformer.data.files import BadImages, fits
+from nasformer.data.images import normalise
+from nasformer.data.loaders import (
+    Batch,
+    BatchSource,
+    Split,
+    batch_indices,
+    calibration_indices,
+    check_split,
+    clamp_batch,
+    rank_slice,
+    steps_per_epoch,
+)
+from nasformer.data.options import AugmentOptions
+from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.streaming import IMAGENET_MEAN, IMAGENET_STD
+from nasformer.errors import UserError
+from nasformer.families.dense import segmentation_space
+from nasformer.families.space import Space
+from nasformer.tasks.joint import Pair, fit, jitter, unfit
+from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
+from nasformer.tasks.options import SegmentOptions
+from nasformer.tasks.registry import Task, register_task
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import Objective, predictions
+from nasformer.train.recipe import Recipe
+from nasformer.utils.rng import Purpose, generator
+
+EVALUATION_BATCH = 16
+AHEAD = 3
+"""Batches that are decoded while others are trained on."""
+
+
+# Loss and metric
+
+
+def pixel_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
+    """The mean over all pixels that have a class; 0 where none has."""
+    total = F.cross_entropy(logits.float(), targets, ignore_index=IGNORED, reduction="sum")
+    return total / (targets != IGNORED).sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class ClassIoU:
+    """How a model does on the pixels of one class; iou is None where there are none, neither in truth nor answer."""
+
+    name: str
+    pixels: int
+    iou: float | None
+    accuracy: float | None
+    """share of the class's pixels that are right"""
+
+
+class MeanIoU:
+    """Mean intersection over union: of each class over all pixels of a split, then the mean over the classes.
+
+    As usual, classes that occur neither in the masks nor in the answers do not count.
+    """
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes, self.images, self.loss = list(classes), 0, 0.0
+        self.counts = torch.zeros(len(classes), len(classes), dtype=torch.int64)
+        self.by_image = list[float]()
+
+    def update(self, logits: Tensor, targets: Sequence[Tensor]) -> None:
+        """Adds images: the logits of their squares, and their masks at their own size."""
+        for square, mask in zip(logits, targets, strict=True):
+            own = unfit(square, *mask.shape)
+            self.loss += float(pixel_cross_entropy(own[None], own, mask[None]))
+            self.add(own.argmax(0), mask)
+
+    def add(self, answer: Tensor, mask: Tensor) -> None:
+        size, known = len(self.classes), mask != IGNORED
+        counts = torch.bincount(mask[known] * size + answer[known], minlength=size * size).view(size, size)
+        self.counts = self.counts.to(counts.device) + counts
+        self.by_image.append(mean_iou(counts))
+        self.images += 1
+
+    def compute(self) -> dict[str, float]:
+        right = float(self.counts.diagonal().sum() / self.counts.sum().clamp(min=1))
+        return {"miou": mean_iou(self.counts), "pixel_accuracy": right, "loss": self.loss / self.images}
+
+
+def class_ious(counts: Tensor) -> Tensor:
+    """Intersection over union of each class, from counts by true (row) and answered class; NaN without any."""
+    hits = counts.diagonal().double()
+    return hits / (counts.sum(0) + counts.sum(1) - hits)
+
+
+def mean_iou(counts: Tensor) -> float:
+    """
+    >>> mean_iou(torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]]))
+    0.775
+    """
+    return float(class_ious(counts).nanmean())
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """How a model does on a split."""
+
+    counts: Tensor
+    classes: Sequence[str]
+    loss: float
+    by_image: list[float]
+    """mIoU of each image, in the order of the split"""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        right = int(self.counts.diagonal().sum()) / max(1, int(self.counts.sum()))
+        return {"miou": mean_iou(self.counts), "pixel_accuracy": right, "loss": self.loss, "images": len(self.by_image)}
+
+    @property
+    def by_class(self) -> list[ClassIoU]:
+        ious, pixels = class_ious(self.counts).tolist(), self.counts.sum(1).tolist()
+        hits = self.counts.diagonal().tolist()
+        return [
+            ClassIoU(name, total, None if math.isnan(iou) else iou, hit / total if total else None)
+            for name, total, iou, hit in zip(self.classes, pixels, ious, hits, strict=True)
+        ]
+
+    def examples(self) -> dict[str, int]:
+        """The best, the median and the worst image by mIoU; those without any pixel to score do not count."""
+        order = sorted(
+            (score, index) for index, score in enumerate(self.by_image) if not math.isnan(score)
+        )
+        return {"best": order[-1][1], "median": order[len(order) // 2][1], "worst": order[0][1]} if order else {}
+
+
+# Batches
+
+
+class MaskBatches:
+    """Batches of images with masks, decoded by threads as they are needed, or once where all fit into memory.
+
+    What an item looks like depends on (seed, step, position in the global batch) alone.
+    """
+
+    def __init__(
+        self,
+        data: MaskData,
+        augment: AugmentOptions,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        device: torch.device | str = "cpu",
+        repeats: int = 1,
+        *,
+        img_size: int,
+        in_chans: int = 3,
+        options: SegmentOptions | None = None,
+        workers: int = 4,
+    ) -> None:
+        self.data, self.classes, self.options = data, data.labels.classes, options or SegmentOptions()
+        self.objective = SEGMENTATION
+        self.augment = check_augment(augment.for_images(img_size, in_chans))
+        self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
+        self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
+        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
+        self.device, self.workers = torch.device(device), workers
+        self.img_size, self.in_chans = img_size, check_channels(in_chans)
+        self.mean = IMAGENET_MEAN if in_chans == 3 else (fmean(IMAGENET_MEAN),) * in_chans
+        self.std = IMAGENET_STD if in_chans == 3 else (fmean(IMAGENET_STD),) * in_chans
+        keeps = fits(data.pixels * (in_chans + 1), torch.device("cpu"), world)
+        self.decoded: dict[str, Pair] | None = {} if keeps else None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def held_out(self) -> int:
+        return len(self.files["holdout"])
+
+    @property
+    def test_images(self) -> int:
+        return len(self.files["test"])
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        return Preprocessing((self.img_size, self.img_size), self.in_chans, 1.0, "bilinear", self.mean, self.std)
+
+    @property
+    def class_counts(self) -> Tensor:
+        raise UserError("masks have many classes in an image; balance is for classification, leave it out")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(len(self.files["train"]), self.batch_size)
+
+    @property
+    def fill(self) -> list[float]:
+        """The mean colour, in bytes."""
+        return [round(255 * value) for value in self.mean]
+
+    def pair(self, files: MaskFiles, index: int) -> Pair:
+        """An image and its mask at their own size."""
+        path = files.images[index]
+        if self.decoded is not None and path in self.decoded:
+            return self.decoded[path]
+        pair = read_pixels(path, self.in_chans), self.data.labels.read(files.masks[index])
+        if self.decoded is not None:
+            self.decoded[path] = pair
+        return pair
+
+    def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
+        files = self.files["train"]
+
+        def item(step: int, position: int, index: int) -> Pair:
+            source = generator(self.seed, Purpose.ITEM, step, position)
+            return jitter(*self.pair(files, index), self.img_size, self.options, self.augment, self.fill, source)
+
+        def places() -> Iterator[list[tuple[int, int, int]]]:
+            for step in count(start_step):
+                everything = batch_indices(len(files), self.batch_size, step, self.seed, self.repeats)
+                mine = rank_slice(everything, self.rank, self.world).tolist()
+                yield [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine)]
+
+        for pairs in self.loaded(item, places()):
+            x, masks = (torch.stack(part) for part in zip(*pairs, strict=True))
+            yield self.normalised(x), masks.to(self.device, non_blocking=True).long()
+
+    def evaluation(self, split: Split, batch_size: int) -> Iterator[tuple[Tensor, list[Tensor]]]:  # type: ignore[override]
+        """A whole split once: normalised squares, and the masks at their own size."""
+        files = self.files[check_split(split, self.held_out)]
+
+        def item(index: int) -> Pair:
+            image, mask = self.pair(files, index)
+            return fit(image, self.img_size, self.fill), mask
+
+        parts = torch.arange(len(files)).split(batch_size)
+        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
+            x = self.normalised(torch.stack([image for image, _ in pairs]))
+            yield x, [mask.to(self.device, non_blocking=True).long() for _, mask in pairs]
+
+    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+        files = self.files["train"]
+
+        def item(index: int) -> Pair:
+            image, mask = self.pair(files, index)
+            return fit(image, self.img_size, self.fill), mask
+
+        parts = calibration_indices(len(files), images, min(batch_size, EVALUATION_BATCH), self.seed)
+        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
+            yield self.normalised(torch.stack([image for image, _ in pairs]))
+
+    def normalised(self, images: Tensor) -> Tensor:
+        return normalise(images.to(self.device, non_blocking=True), self.mean, self.std)
+
+    def loaded(self, item: Any, batches: Iterable[list[tuple[int, ...]]]) -> Iterator[list[Pair]]:
+        """Batches of items, a few of them ahead, by threads; with no workers one after the other."""
+        if not self.workers:
+            for batch in batches:
+                yield [item(*place) for place in batch]
+            return
+        waiting = deque[list[Future[Pair]]]()
+        pool = ThreadPoolExecutor(self.workers)
+        try:
+            for batch in batches:
+                waiting.append([pool.submit(item, *place) for place in batch])
+                if len(waiting) > AHEAD:
+                    yield [future.result() for future in waiting.popleft()]
+            while waiting:
+                yield [future.result() for future in waiting.popleft()]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def read_pixels(path: str, channels: int) -> Tensor:
+    """The image as its pixels lie in the file, since masks are drawn on these; uint8 [channels, rows, columns]."""
+    try:
+        with Image.open(path) as image:
+            return torch.from_numpy(np.ascontiguousarray(channels_first(converted(image, channels))))
+    except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
+        raise UserError(f"{path} cannot be read any more ({error}); restore it") from error
+
+
+def check_augment(augment: AugmentOptions) -> AugmentOptions:
+    """Refuses what is for whole images with one label."""
+    for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
+        if getattr(augment, name):
+            raise UserError(f"train.augment.{name} is for classification; leave it out with --task segment")
+    return augment
+
+
+def example_masks(images: int, batches: BatchSource) -> Tensor:
+    return torch.zeros(images, batches.img_size, batches.img_size, dtype=torch.int64)
+
+
+SEGMENTATION = Objective(
+    "miou", pixel_cross_entropy, lambda batches: MeanIoU(batches.classes), EVALUATION_BATCH, example_masks
+)
+
+
+@register_task
+class Segment(Task):
+    """Semantic segmentation with a UPerNet head."""
+
+    name, about, objective = "segment", "one class a pixel, from images with masks", SEGMENTATION
+
+    def space(self, space: Space) -> Space:
+        return segmentation_space(space)
+
+    def load_batches(
+        self,
+        options: Any,
+        recipe: Recipe,
+        world: World,
+        device: torch.device,
+        img_size: int | None,
+        in_chans: int | None = None,
+        usual_size: int = 224,
+        bad_list: Path | None = None,
+    ) -> MaskBatches:
+        if recipe.teacher or recipe.balance:
+            raise UserError("a teacher and balance are for classification; leave them out with --task segment")
+        if recipe.batch_size // world.size // recipe.accumulate < 2:
+            raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
+        bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
+        amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
+        data = open_masks(Path(options.data), options.segment, bad, **amounts)
+        return MaskBatches(
+            data,
+            recipe.augment,
+            recipe.batch_size,
+            options.seed,
+            world.rank,
+            world.size,
+            device,
+            recipe.repeats,
+            img_size=img_size or usual_size,
+            in_chans=in_chans or 3,
+            options=options.segment,
+            workers=options.workers,
+        )
+
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split) -> Segmentation:
+        metric = MeanIoU(batches.classes)
+        for logits, masks in predictions(model, batches, split):
+            metric.update(logits, masks)  # type: ignore[arg-type]
+        if not metric.images:
+            raise UserError(f"there are no images in the {split} part; choose another --split")
+        loss = metric.loss / metric.images
+        return Segmentation(metric.counts.cpu(), batches.classes, loss, metric.by_image)

@@ -1,0 +1,93 @@
+"""Segmentation models: every family with a UPerNet head, alone and as a supernet; the head against a library's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from families.small import family_space, image_size, images, randomise, small_space
+from nasformer.families.dense import segmentation_space
+from nasformer.families.registry import list_families
+from nasformer.families.space import Space
+from nasformer.families.storage import build_from, load_model, save_model
+from nasformer.layers.segmentation import UPerNetHead
+from nasformer.supernet.supernet import Supernet
+
+
+CLASSES = 5
+
+
+def dense_space(family: str) -> Space:
+    return segmentation_space(small_space(family_space(family), num_classes=CLASSES)).with_options(decoder_dim=8)
+
+
+@pytest.mark.parametrize("family", list_families())
+def test_every_family_gives_logits_of_every_pixel_at_the_stated_cost(family: str) -> None:
+    space = dense_space(family)
+    arch = space.sample(1)
+    model = space.build(arch).eval().requires_grad_(False)
+    outputs: dict[str, Tensor] = {}
+    assert model(images(space), outputs).shape == (2, CLASSES, *image_size(space))
+    assert space.cost(arch).params == sum(weight.numel() for weight in model.parameters())
+    head = space.plan(arch)[-1]
+    with FlopCounterMode(display=False) as counter:
+        model.head([outputs[name] for name in head.inputs])
+    assert 2 * 2 * head.cost().macs == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("family", list_families())
+def test_an_arch_computes_in_the_supernet_what_its_extracted_model_computes(family: str) -> None:
+    space = dense_space(family)
+    supernet, x = randomise(Supernet(space)).eval(), images(space)
+    for arch in (space.root.smallest(), space.sample(2)):
+        torch.testing.assert_close(supernet(x, arch), supernet.extract(arch)(x))
+
+
+@pytest.mark.parametrize("family", ["autoformer", "s3", "pit"])
+def test_a_stored_model_comes_back_and_takes_other_images_and_classes(family: str, tmp_path: Path) -> None:
+    space = dense_space(family)
+    model = space.build(space.root.smallest()).eval()
+    save_model(model, tmp_path)
+    assert torch.equal(load_model(tmp_path)(images(space)), model(images(space)))
+    larger = space.with_options(img_size=33 if family == "pit" else 64)
+    other = load_model(tmp_path, img_size=larger.full_options["img_size"], num_classes=3)
+    assert other(images(larger)).shape == (2, 3, *image_size(larger))
+
+
+def test_the_backbone_of_a_classifier_is_inherited_and_the_head_is_fresh() -> None:
+    space = dense_space("autoformer")
+    classifier = randomise(small_space(family_space("autoformer")).build(space.root.smallest()))
+    model, other = (build_from(classifier, space, seed, keep_classifier=True) for seed in (0, 1))
+    for name, weight in classifier.state_dict().items():
+        if not name.startswith(("norm", "head")):
+            assert torch.equal(model.state_dict()[name], weight)
+    assert not torch.equal(model.head.fuse[0].weight, other.head.fuse[0].weight)
+
+
+def test_upernet_equals_that_of_segmentation_models_pytorch() -> None:
+    library = pytest.importorskip("segmentation_models_pytorch.decoders.upernet.decoder")
+    channels, dim = (6, 8, 10, 12), 4
+    theirs = randomise(library.UPerNetDecoder((0, 0, *channels), 5, dim)).eval()
+    grids = ((16, 16), (8, 8), (4, 4), (2, 2))
+    ours = UPerNetHead(channels, grids, (64, 64), CLASSES, dim).eval()
+    convolutions = {"feature_norms.": "norms.", "fusion_block.": "fuse.", "psp.out_conv.": "bottleneck."}
+    state = {}
+    for name, weight in theirs.state_dict().items():
+        for old, new in convolutions.items():
+            name = name.replace(old, new)
+        if name.startswith("psp.blocks."):
+            name = name.replace("psp.blocks.", "pools.")
+        if name.startswith(("fpn_lateral_blocks.", "fpn_conv_blocks.")):  # theirs go from coarse to fine
+            part, number, rest = name.split(".", 2)
+            new = {"fpn_lateral_blocks": "laterals", "fpn_conv_blocks": "smooth"}[part]
+            name = f"{new}.{2 - int(number)}.{rest.removeprefix('conv_norm_relu.')}"
+        state[name] = weight
+    bottleneck = state["bottleneck.0.weight"]  # theirs has the map first
+    state["bottleneck.0.weight"] = torch.cat([bottleneck[:, channels[-1] :], bottleneck[:, : channels[-1]]], 1)
+    ours.load_state_dict(state | {name: weight for name, weight in ours.state_dict().items() if name.startswith("fc.")})
+    maps = [torch.randn(2, width, *grid) for width, grid in zip(channels, grids, strict=True)]
+    torch.testing.assert_close(ours.decode(maps), theirs([None, None, *maps]))
