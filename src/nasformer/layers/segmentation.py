@@ -134,7 +134,8 @@ class UPerNetHead(nn.Module):
     def reset(self, num_classes: int, global_pool: str | None = None) -> None:
         """Makes a fresh classifier of pixels, on the device of the old weights."""
         self.fc = nn.Conv2d(self.dim, num_classes, 1, device=next(self.parameters()).device)
-        nn.init.normal_(self.fc.weight, std=0.01)
+        # With small weights all features come to vote for the most frequent class, and none is left for the others.
+        nn.init.xavier_uniform_(self.fc.weight)
         nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
 
     def forward(self, outputs: list[Tensor]) -> Tensor:

@@ -107,7 +107,7 @@ def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
         asked = getattr(options, name, None)
         if asked is not None and asked != given[name]:
             raise UserError(f"{options.data} has {name} {given[name]}, not {asked}; leave --{name} out")
-    return get_task(getattr(options, "task", "classify")).space(space).with_options(**given)
+    return get_task(getattr(options, "task", "classify")).space(space, options).with_options(**given)
 
 
 def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
@@ -123,10 +123,14 @@ def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
 
 def training_images(options: DataOptions) -> dict[str, Any]:
     """What decides which images are trained on and which are held out."""
-    split: dict[str, Any] = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
-    if getattr(options, "task", "classify") != "classify":
-        split |= {"task": options.task, options.task: to_json(getattr(options, options.task, None))}  # type: ignore[attr-defined]
+    split = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
     return split if options.train_images is None else {**split, "train_images": options.train_images}
+
+
+def task_settings(options: Any) -> dict[str, Any]:
+    """What else decides a result where another task than classification is learned."""
+    name = getattr(options, "task", "classify")
+    return {} if name == "classify" else {"task": name, name: to_json(getattr(options, name, None))}
 
 
 def check_holdout(options: DataOptions, supernet: Path) -> None:

@@ -40,6 +40,7 @@ from nasformer.runs.data import (
     load_batches,
     normalize_as,
     streamed_before,
+    task_settings,
     training_images,
 )
 from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
@@ -239,7 +240,7 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """What every stage's result depends on."""
         split = {name: value for name, value in training_images(self.options).items() if name != "seed"}
-        return {**split, "model_options": dict(self.space.options)}
+        return {**split, "model_options": dict(self.space.options), **task_settings(self.options)}
 
     @property
     def train_settings(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nasformer.data.loaders import BatchSource
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
@@ -32,8 +32,8 @@ from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.registry import get_task
 from nasformer.train.distributed import World
-from nasformer.train.evaluate import Confusion, find_confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
@@ -115,6 +115,8 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
     check_out(command)
     space, model = source.space or command.space, source.model
+    if not model.classifies and command.task == "classify":
+        raise UserError(f"{source.folder} is a segmentation model; add --task segment")
     if not space:
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
@@ -126,6 +128,9 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str)
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
+    dim = merged.pop("decoder_dim", None)
+    if dim and command.segment.decoder_dim is None:
+        command = replace(command, segment=replace(command.segment, decoder_dim=dim))
     named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **named)
 
@@ -226,8 +231,19 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
 # Evaluation of what a folder holds.
 
 
-def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch: str | None = None) -> Confusion:
-    """Evaluates the model of a folder, or an architecture with weights inherited from a run's supernet."""
+def evaluate_folder(path: Path, options: Any, split: Split = "test", arch: str | None = None) -> Any:
+    """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split."""
+    folder, model, batches = load_for_evaluation(path, options, arch)
+    names = class_names(folder.facts("classes").get("classes") or batches.classes, model, folder.path)
+    return get_task(task_of(model)).judge(model, batches, split, names)
+
+
+def task_of(model: Backbone) -> str:
+    return "classify" if model.classifies else "segment"
+
+
+def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tuple[RunFolder, Backbone, BatchSource]:
+    """A model on its device, where it was, and its images, prepared as in its training."""
     device = choose_device(options.device)
     inherited = bool(arch) or (path / "supernet").is_dir()
     if inherited:
@@ -236,6 +252,11 @@ def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch:
     else:
         path = model_folder(path)
         model = load_model(path)
+    asked = getattr(options, "task", "classify")
+    if task_of(model) != asked and asked != "classify":
+        raise UserError(f"{path} is a model for --task {task_of(model)}, not {asked}; leave --task out")
+    if task_of(model) != asked:
+        options = replace(options, task=task_of(model))
     sizes = model.options["img_size"], model.options["in_chans"]
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)
     normalize_as(batches, RunFolder(path))
@@ -245,5 +266,4 @@ def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch:
     model = model.to(device)
     if inherited:
         recalibrate(model, batches, options.calibration_images)
-    names = class_names(RunFolder(path).facts("classes").get("classes") or batches.classes, model, path)
-    return find_confusion(model, batches, split, names)  # type: ignore[arg-type]
+    return RunFolder(path), model, batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -16,11 +17,11 @@ from nasformer.train.evaluate import CLASSIFICATION, Confusion, find_confusion
 class Classify(Task):
     name, about, objective = "classify", "one class an image", CLASSIFICATION
 
-    def space(self, space: Space) -> Space:
+    def space(self, space: Space, options: Any) -> Space:
         return space
 
     def load_batches(self, *args: Any, **options: Any) -> None:
         """Images with a label each are opened as ever (`runs/data.py`)."""
 
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split) -> Confusion:
-        return find_confusion(model, batches, split, batches.classes)
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
+        return find_confusion(model, batches, split, classes)

@@ -57,7 +57,7 @@ def jitter(
     border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
     corner = [int(top * (max(shape[0] - size, 0) + 1)), int(left * (max(shape[1] - size, 0) + 1))]
     picture = V.crop(V.pad(picture, border, fill=fill), *corner, size, size)
-    classes = V.crop(V.pad(classes, border, fill=[IGNORED]), *corner, size, size)
+    classes = V.crop(V.pad(classes, border, fill=IGNORED), *corner, size, size)
     if flip < (augment.hflip or 0.0):
         picture, classes = V.horizontal_flip(picture), V.horizontal_flip(classes)
     if augment.color_jitter and picture.shape[0] == 3:

@@ -23,12 +23,15 @@ class SegmentOptions:
     classes.txt or labels.json in the folder, or the layout's own names, or the ids themselves"""
     ignore: list[int] = field(default_factory=lambda: [255])
     """ids of pixels that are left out of losses and scores"""
+    decoder_dim: int | None = None
+    """channels within the UPerNet head; None: as in the model to start from, or 256"""
     scale_min: float = 0.5
     """large-scale jitter: an image that is fitted into the crop is shrunk down to this in training, and padded"""
     scale_max: float = 2.0
     """large-scale jitter: and enlarged up to this, of which a random part is seen"""
 
     def __post_init__(self) -> None:
+        check_range(self, "decoder_dim", 1, 4096, optional=True)
         check_range(self, "scale_min", above=0)
         check_range(self, "scale_max", above=0)
         if self.scale_min > self.scale_max:

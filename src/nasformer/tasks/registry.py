@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -30,8 +31,8 @@ class Task(ABC):
     """Loss and metric; the batches of the task carry it to training and evaluation."""
 
     @abstractmethod
-    def space(self, space: Space) -> Space:
-        """The space with the task's head on its backbones; costs count the head."""
+    def space(self, space: Space, options: Any) -> Space:
+        """The space with the task's head on its backbones, as options ask; costs count the head."""
 
     @abstractmethod
     def load_batches(
@@ -48,7 +49,7 @@ class Task(ABC):
         """The annotated images that options name; None where images with one label each will do."""
 
     @abstractmethod
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split) -> Any:
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
         """How a model does on a split, in detail: it has `scores` and `by_class`."""
 
 

@@ -323,8 +323,9 @@ class Segment(Task):
 
     name, about, objective = "segment", "one class a pixel, from images with masks", SEGMENTATION
 
-    def space(self, space: Space) -> Space:
-        return segmentation_space(space)
+    def space(self, space: Space, options: Any) -> Space:
+        dim, space = options.segment.decoder_dim, segmentation_space(space)
+        return space.with_options(decoder_dim=dim) if dim else space
 
     def load_batches(
         self,
@@ -359,11 +360,11 @@ class Segment(Task):
             workers=options.workers,
         )
 
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split) -> Segmentation:
-        metric = MeanIoU(batches.classes)
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Segmentation:
+        metric = MeanIoU(classes)
         for logits, masks in predictions(model, batches, split):
             metric.update(logits, masks)  # type: ignore[arg-type]
         if not metric.images:
             raise UserError(f"there are no images in the {split} part; choose another --split")
         loss = metric.loss / metric.images
-        return Segmentation(metric.counts.cpu(), batches.classes, loss, metric.by_image)
+        return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)

@@ -11,10 +11,12 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
+from nasformer.tasks.options import TaskOptions
 from nasformer.utils.units import check_range, check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.result import RunResult
+    from nasformer.tasks.segment import Segmentation
 
 WORST = 3
 
@@ -53,7 +55,7 @@ class ExportCommand:
 
 
 @dataclass
-class EvaluateCommand(DataOptions):
+class EvaluateCommand(TaskOptions, DataOptions):
     """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
 
     positional: ClassVar = ("model",)
@@ -67,7 +69,8 @@ class EvaluateCommand(DataOptions):
     split: Literal["test", "holdout", "train"] = "test"
     """which images"""
     out: str = ""
-    """a folder for evaluation.html, .json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
+    """a folder for evaluation.html, .json, per_class.csv and confusion.png, .svg: which classes are taken for which;
+    of a segmentation model for evaluation.json, per_class.csv and the best, median and worst image with its masks"""
 
 
 @dataclass
@@ -114,8 +117,9 @@ def show(result: RunResult | None, out: str, as_json: bool) -> None:
         return print_json(result.to_dict())
     for model in result.models:
         costs = f"{format_quantity(model['params'])} parameters, {format_quantity(model['macs'])} MACs"
-        held_out = f", held-out {model['holdout_accuracy']:.2%}" if "holdout_accuracy" in model.scores else ""
-        print(f"{model.name}: {costs}, test {model['test_accuracy']:.2%}{held_out}")
+        score, what = ("miou", "mIoU ") if "test_miou" in model.scores else ("accuracy", "")
+        held_out = f", held-out {model[f'holdout_{score}']:.2%}" if f"holdout_{score}" in model.scores else ""
+        print(f"{model.name}: {costs}, test {what}{model[f'test_{score}']:.2%}{held_out}")
     return print(RunFolder(out).outputs())
 
 
@@ -165,11 +169,14 @@ def evaluate(options: EvaluateCommand, as_json: bool) -> None:
     from nasformer.report.plots import write_confusion
     from nasformer.results.folder import check_output
     from nasformer.runs.single import evaluate_folder
+    from nasformer.train.evaluate import Confusion
 
     if not options.model:
         raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
     out = check_output(options.out, "evaluation.json") if options.out else None
     confusion = evaluate_folder(Path(options.model), options, options.split, options.arch)
+    if not isinstance(confusion, Confusion):
+        return show_segmentation(confusion, options, out, as_json)
     if out:
         write_confusion(confusion, out, model=options.model, data=options.data, split=options.split)
     worst = confusion.worst(WORST)
@@ -179,6 +186,21 @@ def evaluate(options: EvaluateCommand, as_json: bool) -> None:
     print(f"{options.split}: top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}")
     print(f"balanced accuracy {scores['balanced_accuracy']:.2%}, macro-F1 {scores['macro_f1']:.2%}")
     print("worst: " + ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in worst))
+    return None
+
+
+def show_segmentation(found: Segmentation, options: EvaluateCommand, out: Path | None, as_json: bool) -> None:
+    """Prints the scores of a segmentation model; with a folder, tables and pictures go into it."""
+    from nasformer.runs.segment import write_segmentation
+
+    known = [score for score in found.by_class if score.iou is not None]
+    worst = sorted(known, key=lambda score: score.iou or 0.0)[:WORST]
+    if out:
+        write_segmentation(found, options, out)
+    if as_json:
+        return print_json({**found.scores, "by_class": [asdict(score) for score in found.by_class]})
+    print(f"{options.split}: mIoU {found.scores['miou']:.2%}, pixels right {found.scores['pixel_accuracy']:.2%}")
+    print("worst: " + ", ".join(f"{score.name} {score.iou:.2%}" for score in worst))
     return None
 
 
