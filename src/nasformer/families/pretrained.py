@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
+from nasformer.families.dense import segmentation_space
 from nasformer.families.registry import OF_PLUGINS, get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
@@ -39,13 +40,17 @@ class SupernetConfig:
 
     space: str
     options: dict[str, Any]
+    task: Literal["classify", "segment"] = "classify"
 
 
 def read_space(path: Path) -> Space:
     """The space that the config of a supernet names."""
     config = from_json(SupernetConfig, read_json(path), path, TRAIN_AGAIN)
+    options = options_from_json(config.options)
     try:
-        return get_space(config.space, **options_from_json(config.options))
+        if config.task == "segment":
+            return segmentation_space(get_space(config.space)).with_options(**options)
+        return get_space(config.space, **options)
     except UserError as error:
         if str(error).startswith("unknown space"):
             raise UserError(f"{path}: {error}; {OF_PLUGINS}") from None

@@ -17,6 +17,9 @@ NAMES = {
     "macs": "MACs",
     "accuracy": "held-out accuracy",
     "holdout_accuracy": "held-out accuracy",
+    "miou": "held-out mIoU",
+    "holdout_miou": "held-out mIoU",
+    "test_miou": "test mIoU",
     "latency_ms": "latency in ms",
     "memory_bytes": "memory in bytes",
 }

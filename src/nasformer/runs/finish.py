@@ -20,7 +20,7 @@ from nasformer.runs.search import publish
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.evaluate import evaluate
+from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import say
@@ -77,12 +77,13 @@ def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> R
     if run.world.size > 1:
         say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
         return result
-    tried = {"inherited": result.winner.get("holdout_accuracy")}
+    score = objective_of(run.batches).score
+    tried = {"inherited": result.winner.get(f"holdout_{score}")}
     models = {}
     for name, start in starts.items():
         models[name] = train_start(run, name, start, label=f"winner, {name}")
         precision = start.recipe.precision
-        tried[name] = evaluate(models[name], run.batches, "holdout", precision=precision)["accuracy"]
+        tried[name] = evaluate(models[name], run.batches, "holdout", precision=precision)[score]
     chosen = max(tried, key=lambda name: tried[name])
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")

@@ -22,7 +22,7 @@ BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 
 @dataclass
-class TrainCommand(DataOptions, SpaceOptions):
+class TrainCommand(TaskOptions, DataOptions, SpaceOptions):
     """Train a supernet. Killed, the same command goes on."""
 
     main: ClassVar = (
@@ -37,7 +37,7 @@ class TrainCommand(DataOptions, SpaceOptions):
 
 
 @dataclass
-class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
+class SearchCommand(TaskOptions, ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     main: ClassVar = (
@@ -61,7 +61,7 @@ class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
 
 
 @dataclass
-class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
+class RunCommand(TaskOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (

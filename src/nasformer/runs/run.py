@@ -56,7 +56,7 @@ from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World, join_world
-from nasformer.train.evaluate import SubnetEvaluator, objective_of
+from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
@@ -145,12 +145,13 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
             yield run
 
 
-KNOWN_SCORES = dict.fromkeys(("accuracy", "loss", "params", "macs", *PREDICTED), 0.0)
+KNOWN_SCORES = dict.fromkeys(("accuracy", "miou", "loss", "params", "macs", *PREDICTED), 0.0)
 """What a candidate of a supernet may be judged by, as far as it matters before there is one."""
 
 
 def check_before_images(command: Any, space: Space, device: str) -> None:
     """Refuses what is wrong whatever the images are, since reading them may take minutes."""
+    check_task(command)
     timm_names(getattr(command, "baseline", ""))
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
@@ -162,6 +163,18 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
             Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(KNOWN_SCORES)
+
+
+def check_task(command: Any) -> None:
+    """Refuses what only classification has so far."""
+    if getattr(command, "task", "classify") == "classify":
+        return
+    latency = any(getattr(command, name, None) for name in ("max_latency", "min_latency", "max_memory", "min_memory"))
+    asked = {"--baseline": getattr(command, "baseline", ""), "--max-latency and --max-memory": latency}
+    asked |= {"--proxy": getattr(command, "proxy", ""), "--from": getattr(command, "from_", None)}
+    for option, value in asked.items():
+        if value:
+            raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
 
 
 def asked_space(command: SpaceOptions, folder: RunFolder | None = None) -> Space:
@@ -226,7 +239,8 @@ class Run:
             finish: Recipes of the winner's training in the end, by name.
             before: Work of what is trained ahead of the supernet, by label.
         """
-        strategy = check_search(self.space, command.search, command.budget(), self.options.seed)
+        score = objective_of(self.batches).score
+        strategy = check_search(self.space, command.search, command.budget(), self.options.seed, score)
         next(iter(self.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
         baselines = check_baselines(self, command.baseline)
         work = supernet_work(recipe, self.batches, strategy, baselines, finish)
@@ -334,6 +348,8 @@ class Run:
 
 def warn_of_noise(supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int) -> None:
     """Says before a search that the held-out images cannot tell its candidates apart, where they are too few."""
+    if objective_of(batches) is not CLASSIFICATION:  # its score is no share of images
+        return
     if resolution_warning(0.5, batches.held_out):  # the largest error there can be: no need to measure otherwise
         subnets = SubnetEvaluator(supernet, batches, precision, calibration_images)
         accuracy = subnets.accuracy(supernet.space.root.largest(), "holdout")

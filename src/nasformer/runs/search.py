@@ -84,6 +84,7 @@ class InheritedEvaluator:
     def __init__(self, supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int, seed: int):
         self.space, self.seed, self.calibration_images = supernet.space, seed, calibration_images
         self.subnets = SubnetEvaluator(supernet, batches, precision, calibration_images)
+        self.objectives = (self.subnets.score,)
 
     def __call__(self, arch: Arch) -> Scores:
         return self.subnets(arch)
@@ -98,7 +99,7 @@ class InheritedEvaluator:
         return {"space": self.space.name, **calibration, "supernet": fingerprint(supernet)}
 
     def measure(self, arch: Arch) -> dict[str, float]:
-        splits = {"holdout_accuracy": "holdout", "test_accuracy": "test"}
+        splits = {f"{split}_{self.subnets.score}": split for split in ("holdout", "test")}
         return {name: self.subnets.accuracy(arch, split) for name, split in splits.items()}  # type: ignore[arg-type]
 
     def model(self, arch: Arch) -> Backbone:
@@ -240,7 +241,7 @@ class ArchSearch:
             budget=str(self.budget),
             winner=winner.with_scores(chosen.measured),
             references=[*rows, *trained],
-            timm=fitting_timm_models(self.budget, costs["params"], self.space),
+            timm=fitting_timm_models(self.budget, costs["params"], self.space) if self.space.model.classifies else None,
             front=found.front,
             note=found.note,
             latency=chosen.latency,
@@ -328,12 +329,14 @@ def search_training_free(
     return job.search(chosen, Path(journal) if journal else None)
 
 
-def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int) -> Strategy:
+def check_search(
+    space: Space, options: SearchOptions, budget: Budget, seed: int, score: str = "accuracy"
+) -> Strategy:
     """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
     check_satisfiable(space.root, space.costs, budget.windows())
-    objectives = tuple(options.objectives) or InheritedEvaluator.objectives
+    objectives = tuple(options.objectives) or (score,)
     problem = Problem(space.root, space.costs, budget, objectives, seed)
-    problem.point({"accuracy": 0.0, "loss": 0.0, **space.costs(space.root.smallest())})
+    problem.point({score: 0.0, "loss": 0.0, **space.costs(space.root.smallest())})
     strategy = find_strategy(options.strategy)
     return strategy(problem, **complete_options(strategy, options.for_strategy()))
 

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from nasformer.data.images import normalise
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
-from nasformer.families.storage import class_names, facts_in, load_model, preprocessing_of
+from nasformer.families.dense import SEGMENT
+from nasformer.families.storage import CONFIG, class_names, facts_in, load_model, preprocessing_of
 from nasformer.runs.data import for_channels
 from nasformer.runs.single import load_for_evaluation, model_folder
 from nasformer.tasks.joint import fit, unfit
 from nasformer.tasks.pictures import beside, indexed, overlay
 from nasformer.tasks.segment import MaskBatches, Segmentation, read_pixels
 from nasformer.utils.device import choose_device
-from nasformer.utils.files import write_json
+from nasformer.utils.files import read_json, write_json
 
 
 def write_segmentation(found: Segmentation, options: Any, out: Path) -> None:
@@ -86,6 +87,12 @@ def predict_masks(
         counts = torch.bincount(answer.flatten(), minlength=len(names)).tolist()
         shares = {name: count / answer.numel() for name, count in zip(names, counts, strict=True) if count}
         yield MaskPrediction(str(file), dict(sorted(shares.items(), key=lambda item: -item[1])), str(mask), str(picture))
+
+
+def is_segmentation(folder: str | Path) -> bool:
+    """Whether the model of a folder is one for segmentation; False also where there is none."""
+    path = Path(folder) / "model" if (Path(folder) / "model").is_dir() else Path(folder)
+    return (path / CONFIG).is_file() and str(read_json(path / CONFIG).get("family")).startswith(SEGMENT)
 
 
 def existing(file: str | Path) -> str:

@@ -32,7 +32,9 @@ HARMLESS = 10_000_000
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
     """Writes the weights and their space, with any facts about them, such as what they were trained on."""
     save_tensors(folder / WEIGHTS, supernet.weights.state_dict())
-    write_json(folder / CONFIG, {"space": supernet.space.name, "options": dict(supernet.space.options), **facts})
+    task = {} if supernet.space.model.classifies else {"task": "segment"}
+    config = {"space": supernet.space.name, "options": dict(supernet.space.options), **task}
+    write_json(folder / CONFIG, {**config, **facts})
 
 
 def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:

@@ -75,7 +75,7 @@ class EvaluateCommand(TaskOptions, DataOptions):
 
 @dataclass
 class PredictCommand:
-    """Class names with probabilities for image files."""
+    """Class names with probabilities for image files; of a segmentation model their masks."""
 
     positional: ClassVar = ("model", "images")
     example: ClassVar = "nasformer predict runs/mine photo1.jpg photo2.jpg"
@@ -86,6 +86,8 @@ class PredictCommand:
     """the image files"""
     top: int = 5
     """how many classes to name"""
+    out: str = ""
+    """of a segmentation model: the folder for NAME_mask.png and NAME_overlay.png of each image"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     threads: int | Literal["auto"] = "auto"
@@ -206,13 +208,31 @@ def show_segmentation(found: Segmentation, options: EvaluateCommand, out: Path |
 
 def predict(options: PredictCommand, as_json: bool) -> None:
     from nasformer.runs.predict import predict
+    from nasformer.runs.segment import is_segmentation
 
     if not options.model or not options.images:
         raise UserError("say which model and images: nasformer predict RUN IMAGE [IMAGE ...]")
+    if is_segmentation(options.model):
+        return predict_segments(options, as_json)
     predictions = predict(options.model, options.images, options.top, options.device)
     if as_json:
         return print_json([asdict(prediction) for prediction in predictions])
     for prediction in predictions:
         pairs = zip(prediction.classes, prediction.probabilities, strict=True)
         print(f"{prediction.file}: " + ", ".join(f"{name} {probability:.1%}" for name, probability in pairs))
+    return None
+
+
+def predict_segments(options: PredictCommand, as_json: bool) -> None:
+    from nasformer.runs.segment import predict_masks
+
+    if not options.out:
+        raise UserError(f"{options.model} is a segmentation model; say where its masks shall go: --out FOLDER")
+    predictions = predict_masks(options.model, options.images, options.out, options.device)
+    if as_json:
+        return print_json([asdict(prediction) for prediction in predictions])
+    for prediction in predictions:
+        pairs = list(prediction.shares.items())[: options.top]
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in pairs)
+        print(f"{prediction.file}: {shares}; {prediction.overlay}")
     return None

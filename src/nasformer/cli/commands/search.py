@@ -57,6 +57,7 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
     out = options.out
 
     scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
+    scores |= {"holdout_miou": "held-out mIoU", "test_miou": "test mIoU"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
     random = result.random if len(result.random) > 1 else []
@@ -128,7 +129,7 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
 def in_words(name: str, score: float) -> str:
     if score != score:
         return "–"
-    return f"{score:.2%}" if name.endswith("accuracy") else f"{score:.5g}"
+    return f"{score:.2%}" if name.endswith(("accuracy", "miou")) else f"{score:.5g}"
 
 
 def print_finalists(result: RunResult) -> None:
