@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,10 @@ from nasformer.layers.cost import Cost
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
 
-ACCURACIES = {"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"}
+ACCURACIES = {
+    **{"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"},
+    **{"test_miou": "test mIoU", "holdout_miou": "held-out mIoU"},
+}
 
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
@@ -53,6 +56,14 @@ network = timm.create_model("local-dir:FOLDER", pretrained=True)
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(network))
 ```""",
 }
+
+FOR_NASFORMER = """`model.safetensors` and `config.json` are for nasformer:
+
+```python
+import nasformer
+
+network = nasformer.load_model("FOLDER")
+```"""
 
 
 def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:
@@ -115,8 +126,11 @@ def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str,
     known = preprocessing_of(model.options, facts)
     use = f"logits = network({'model.normalise(images)' if normalises(known) else 'images'})"
     if predicts(known):
-        use += '\nclasses = model.predict("photo.jpg", network)  # with their probabilities; needs Pillow'
-    return [text.format(use=use) for file, text in LOADING.items() if file in differences]
+        answer = "classes" if model.classifies else "mask"
+        what = "with their probabilities" if model.classifies else "the class of every pixel"
+        use += f'\n{answer} = model.predict("photo.jpg", network)  # {what}; needs Pillow'
+    texts = LOADING if model.classifies else {**LOADING, "model.safetensors": FOR_NASFORMER}
+    return [text.format(use=use) for file, text in texts.items() if file in differences]
 
 
 def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
@@ -124,10 +138,19 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
     text, known = f"Float tensors [batch, {channels}, {rows}, {columns}]. ", preprocessing_of(model.options, facts)
     if known.mean is None or known.std is None:
         return text + "How they were normalised in training is not known."
+    if not model.classifies:
+        text += (
+            f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
+        )
+        text += "of a square whose rest has the mean colour. Logits are [batch, classes, rows, columns]. "
+        return text + normalisation_text(known.mean, known.std, facts)
     text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
     text += f"of which the central {rows} x {columns} are kept. "
-    text += f"Pixels in 0..1, less the mean {list(known.mean)}, divided by the deviation {list(known.std)} "
-    text += "of each channel."
+    return text + normalisation_text(known.mean, known.std, facts)
+
+
+def normalisation_text(mean: Sequence[float], std: Sequence[float], facts: Mapping[str, Any]) -> str:
+    text = f"Pixels in 0..1, less the mean {list(mean)}, divided by the deviation {list(std)} of each channel."
     if "classes" in facts:
         names = ", ".join(escape_markdown(str(name)) for name in facts["classes"])
         text += f"\n\nClasses in the order of the logits: {names}."

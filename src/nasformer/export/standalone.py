@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import nasformer
@@ -19,6 +19,7 @@ from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.export.source import Closure, Import, import_lines
 from nasformer.families.base import Backbone, Segment
 from nasformer.families.storage import preprocessing_of
+from nasformer.layers.segmentation import fitted_size
 
 WIDTH = 120
 
@@ -61,6 +62,25 @@ def predict(image: str | Path | Image, network: Model | None = None) -> list[tup
 '''
 
 
+SEGMENT = '''
+@torch.no_grad()
+def predict(image: str | Path | Image, network: Model | None = None) -> Tensor:
+    """The class of every pixel of an image file or a Pillow image, [rows, columns]."""
+    from PIL import Image
+
+    network = load() if network is None else network
+    view = converted(Image.open(image) if isinstance(image, str | Path) else image, IN_CHANS)
+    pixels = torch.frombuffer(bytearray(view.tobytes()), dtype=torch.uint8)
+    pixels = pixels.view(1, view.height, view.width, IN_CHANS).permute(0, 3, 1, 2).float()
+    rows, columns = fitted_size(view.height, view.width, IMG_SIZE[0])
+    scaled = nn.functional.interpolate(pixels, (rows, columns), mode="bilinear", antialias=True)
+    square = (torch.tensor(MEAN).mul(255).round().reshape(1, -1, 1, 1)).repeat(1, 1, *IMG_SIZE)
+    square[..., :rows, :columns] = scaled.round().clamp(0, 255)
+    logits = network(normalise(square / 255).to(next(network.parameters()).device))[..., :rows, :columns]
+    return nn.functional.interpolate(logits, (view.height, view.width), mode="bilinear")[0].argmax(0)
+'''
+
+
 def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -> str:
     """The text of a module with `Model`, `load` and, if the facts have mean and std, `normalise` and `predict`.
 
@@ -74,7 +94,10 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     functions = [LOAD.strip()]
     if normalises(known):
         functions.insert(0, NORMALISE.strip())
-    if predicts(known):
+    if predicts(known) and not model.classifies:
+        roots += [converted, fitted_size]
+        functions.append(SEGMENT.strip())
+    elif predicts(known):
         roots += [converted, upright, resize_and_crop]
         names = "CLASSES" if "classes" in facts else "[str(number) for number in range(len(probabilities))]"
         functions.append(PREDICT.strip().replace("{names}", names))
@@ -118,6 +141,7 @@ def layer_classes(segments: list[Segment]) -> list[type]:
 def header(model: Backbone, known: Preprocessing) -> str:
     images = "model.normalise(images)" if normalises(known) else "images"
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+    answer = "classes" if model.classifies else "mask"
     author = f"nasformer {nasformer.__version__}"
     lines = [
         f'"""A network of the family {model.family}, written by {author}; it needs only torch.',
@@ -126,7 +150,7 @@ def header(model: Backbone, known: Preprocessing) -> str:
         "",
         '    network = model.load("model.safetensors")',
         f"    logits = network({images})",
-        *(['    classes = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(known) else []),
+        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(known) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -158,10 +182,24 @@ def model_class(segments: list[Segment]) -> str:
     *before, last = tree
     lines = ["class Model(nn.Module):", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [layer_call(f"self.{name} = ", part, 8, ending="") for name, part in tree.items()]
+    if segments[-1].inputs:
+        return "\n".join([*lines, *forward_maps(tree, segments[-1].inputs)])
     lines += ["", "    def forward_features(self, x: Tensor) -> Tensor:"]
     lines += [f"        x = self.{name}(x)" for name in before[:-1]]
     lines += [f"        return self.{before[-1]}(x)", "", "    def forward(self, x: Tensor) -> Tensor:"]
     return "\n".join([*lines, f"        return self.{last}(self.forward_features(x))"])
+
+
+def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
+    """The forward pass of a model whose head reads maps: what each stage gives, or what the last block gives."""
+    *before, head = tree
+    lines = ["", "    def forward(self, x: Tensor) -> Tensor:"]
+    if len(inputs) == 1:
+        return [*lines, *(f"        x = self.{name}(x)" for name in before), f"        return self.{head}([x])"]
+    *stem, stages = before
+    lines += ["        maps = []", *(f"        x = self.{name}(x)" for name in stem)]
+    lines += [f"        for stage in self.{stages}:", "            x = stage(x)", "            maps.append(x)"]
+    return [*lines, f"        return self.{head}(maps)"]
 
 
 def nested(segments: list[Segment]) -> dict[str, Any]:

@@ -178,6 +178,16 @@ class UPerNetHead(nn.Module):
         return total + linear_cost(grids[0][0] * grids[0][1], dim, num_classes)
 
 
+def fitted_size(rows: int, columns: int, size: int, scale: float = 1.0) -> tuple[int, int]:
+    """Rows and columns of an image whose longer side is scaled to `size`, times a further scale.
+
+    >>> fitted_size(240, 320, 160), fitted_size(240, 320, 160, scale=0.5)
+    ((120, 160), (60, 80))
+    """
+    factor = size * scale / max(rows, columns)
+    return max(1, round(rows * factor)), max(1, round(columns * factor))
+
+
 def as_map(x: Tensor, grid: Grid) -> Tensor:
     """Tokens as a map, without class and register tokens; a map as it is."""
     return x if x.ndim == 4 else x[:, -grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)

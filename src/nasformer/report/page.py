@@ -118,7 +118,15 @@ def run_heading(run: RunContents, title: str) -> str:
 
 def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
     """The few numbers that people look for first."""
-    for name in ("test_accuracy", "holdout_accuracy", "test_miou", "holdout_miou", *run.raised, *COSTS, "measured_latency_ms"):
+    for name in (
+        "test_accuracy",
+        "holdout_accuracy",
+        "test_miou",
+        "holdout_miou",
+        *run.raised,
+        *COSTS,
+        "measured_latency_ms",
+    ):
         if run.shipped and not math.isnan(value := run.shipped.get(name)):
             yield format_quantity(value) if name in COSTS else format_score(name, value), label(name)
     yield from gain(run)

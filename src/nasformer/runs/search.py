@@ -329,9 +329,7 @@ def search_training_free(
     return job.search(chosen, Path(journal) if journal else None)
 
 
-def check_search(
-    space: Space, options: SearchOptions, budget: Budget, seed: int, score: str = "accuracy"
-) -> Strategy:
+def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int, score: str = "accuracy") -> Strategy:
     """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
     check_satisfiable(space.root, space.costs, budget.windows())
     objectives = tuple(options.objectives) or (score,)

@@ -86,7 +86,9 @@ def predict_masks(
         overlay(image, answer).save(picture)
         counts = torch.bincount(answer.flatten(), minlength=len(names)).tolist()
         shares = {name: count / answer.numel() for name, count in zip(names, counts, strict=True) if count}
-        yield MaskPrediction(str(file), dict(sorted(shares.items(), key=lambda item: -item[1])), str(mask), str(picture))
+        yield MaskPrediction(
+            str(file), dict(sorted(shares.items(), key=lambda item: -item[1])), str(mask), str(picture)
+        )
 
 
 def is_segmentation(folder: str | Path) -> bool:

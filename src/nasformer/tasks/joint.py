@@ -8,21 +8,12 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as V
 
 from nasformer.data.options import AugmentOptions
+from nasformer.layers.segmentation import fitted_size
 from nasformer.tasks.masks import IGNORED
 from nasformer.tasks.options import SegmentOptions
 
 Pair = tuple[Tensor, Tensor]
 """An image, uint8 [channels, rows, columns], and its mask, uint8 [rows, columns]."""
-
-
-def fitted_size(rows: int, columns: int, size: int, scale: float = 1.0) -> tuple[int, int]:
-    """Rows and columns of an image whose longer side is scaled to `size`, times a further scale.
-
-    >>> fitted_size(240, 320, 160), fitted_size(240, 320, 160, scale=0.5)
-    ((120, 160), (60, 80))
-    """
-    factor = size * scale / max(rows, columns)
-    return max(1, round(rows * factor)), max(1, round(columns * factor))
 
 
 def fit(image: Tensor, size: int, fill: list[float]) -> Tensor:

@@ -253,7 +253,9 @@ def read_names(path: Path) -> dict[int, str]:
             return {int(number): str(name) for number, name in json.loads(text).items()}
     except (OSError, ValueError, AttributeError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f'cannot read names from {path} ({reason}); give lines or JSON such as {{"0": "sky"}}') from None
+        raise UserError(
+            f'cannot read names from {path} ({reason}); give lines or JSON such as {{"0": "sky"}}'
+        ) from None
     return dict(enumerate(line.strip() for line in text.splitlines() if line.strip()))
 
 

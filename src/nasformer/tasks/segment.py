@@ -145,9 +145,7 @@ class Segmentation:
 
     def examples(self) -> dict[str, int]:
         """The best, the median and the worst image by mIoU; those without any pixel to score do not count."""
-        order = sorted(
-            (score, index) for index, score in enumerate(self.by_image) if not math.isnan(score)
-        )
+        order = sorted((score, index) for index, score in enumerate(self.by_image) if not math.isnan(score))
         return {"best": order[-1][1], "median": order[len(order) // 2][1], "worst": order[0][1]} if order else {}
 
 

@@ -57,7 +57,8 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
     out = options.out
 
     scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
-    scores |= {"holdout_miou": "held-out mIoU", "test_miou": "test mIoU"}
+    if "test_miou" in result.shipped.scores:
+        scores = {"holdout_miou": "held-out mIoU", "test_miou": "test mIoU"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
     random = result.random if len(result.random) > 1 else []
@@ -120,7 +121,10 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
     commands = [["nasformer", "predict", options.out, "PHOTO.jpg"]]
     if not folder.export.exists():
         commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
-    images = data_words(options, data=result.data)
+    task = ["--task", options.task] if options.task != "classify" else []
+    if task:
+        commands[0] += ["--out", f"{folder}-masks"]
+    images = [*task, *data_words(options, data=result.data)]
     commands.append(["nasformer", "finetune", str(folder.model), *images, "--out", f"{folder}-finetuned"])
     for words in commands:
         print(f"next: {shlex.join(words)}")

@@ -1,0 +1,140 @@
+"""Batches of masks, joint augmentation, the loss and the metric of segmentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nasformer.data.files import BadImages
+from nasformer.data.options import AugmentOptions
+from nasformer.errors import UserError
+from nasformer.tasks.joint import fit, jitter, unfit
+from nasformer.tasks.masks import open_masks
+from nasformer.tasks.options import SegmentOptions
+from nasformer.tasks.pictures import beside, indexed, overlay
+from nasformer.tasks.segment import MaskBatches, MeanIoU, Segmentation, pixel_cross_entropy
+from nasformer.utils.rng import generator
+from tasks.shapes import CLASSES, write_set
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("shapes"), 6, 3, 2)
+
+
+def batches(root: Path, workers: int = 0, **changes: Any) -> MaskBatches:
+    data = open_masks(root, SegmentOptions(), BadImages(quiet=True), holdout=0.1, seed=0)
+    return MaskBatches(data, AugmentOptions(), 4, img_size=32, workers=workers, **changes)
+
+
+def test_a_batch_depends_on_seed_and_step_alone(root: Path) -> None:
+    ahead = batches(root).train_batches()
+    first, second = next(ahead), next(ahead)
+    for given, again in zip(second, next(batches(root, workers=2).train_batches(1)), strict=True):
+        assert torch.equal(given, again)
+    assert not torch.equal(first[0], second[0])
+    x, masks = first
+    assert x.shape == (4, 3, 32, 32) and masks.shape == (4, 32, 32) and masks.dtype == torch.int64
+
+
+def test_ranks_share_a_batch(root: Path) -> None:
+    whole, _ = next(batches(root).train_batches())
+    parts = [next(batches(root, rank=rank, world=2).train_batches())[0] for rank in range(2)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_evaluation_keeps_masks_at_their_own_size_and_order(root: Path) -> None:
+    seen = list(batches(root, workers=2).evaluation("holdout", 2))
+    assert [len(x) for x, _ in seen] == [2, 1]
+    assert all(mask.shape == (24, 32) for _, masks in seen for mask in masks)
+    assert [x.shape for x in batches(root).calibration(5, 3)] == [(3, 3, 32, 32), (2, 3, 32, 32)]
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.7])
+def test_image_and_mask_are_jittered_together(scale: float) -> None:
+    """The mask of an image that shows its own mask is found again in the jittered image."""
+    mask = torch.zeros(40, 60, dtype=torch.uint8)
+    mask[10:30, 20:50] = 1
+    image = (200 * mask).expand(3, -1, -1).contiguous()
+    options = SegmentOptions(scale_min=scale, scale_max=scale)
+    for seed in range(4):
+        augment = AugmentOptions(hflip=0.5)
+        picture, classes = jitter(image, mask, 48, options, augment, [77.0] * 3, generator(seed))
+        assert picture.shape == (3, 48, 48) and classes.shape == (48, 48)
+        known = classes != 255
+        assert torch.equal(known, (picture[0] != 77) | (classes == 1)) or scale > 1
+        wrong = ((picture[0] > 100) != (classes == 1)) & known
+        assert wrong.float().mean() < 0.05  # along edges, which are interpolated
+        assert (scale >= 1) or not known.all()
+
+
+def test_unfit_takes_back_what_fit_does() -> None:
+    image = torch.zeros(3, 20, 50, dtype=torch.uint8)
+    image[:, 5:15, 10:40] = 255
+    square = fit(image, 100, [0.0, 0.0, 0.0])
+    assert square.shape == (3, 100, 100) and int(square[:, 40:].max()) == 0
+    assert torch.equal(unfit(square, 20, 50) > 127, image > 127)
+
+
+def test_the_loss_leaves_ignored_pixels_out() -> None:
+    logits, targets = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randint(0, 3, (2, 4, 4))
+    ignored = targets.clone()
+    ignored[:, 2:] = 255
+    expected = torch.nn.functional.cross_entropy(logits[:, :, :2], targets[:, :2])
+    torch.testing.assert_close(pixel_cross_entropy(logits, logits, ignored), expected)
+    nothing = pixel_cross_entropy(logits, logits, torch.full_like(targets, 255))
+    assert nothing == 0 and nothing.requires_grad
+
+
+def test_perfect_answers_score_1_and_wrong_ones_0() -> None:
+    mask = torch.tensor([[0, 1, 2, 255]])
+    right, wrong = (torch.nn.functional.one_hot(answer, 3).permute(2, 0, 1) for answer in (mask % 3, (mask + 1) % 3))
+    for answer, score in ((right, 1.0), (wrong, 0.0)):
+        metric = MeanIoU(CLASSES)
+        metric.add(answer.argmax(0), mask)
+        assert metric.counts.sum() == 3
+        assert metric.by_image == [score]
+
+
+def test_miou_equals_that_of_torchmetrics() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+    source = torch.Generator().manual_seed(0)
+    metric = MeanIoU(["a", "b", "c", "d", "e"])
+    theirs = torchmetrics.JaccardIndex(task="multiclass", num_classes=5, ignore_index=255)
+    single = torchmetrics.JaccardIndex(task="multiclass", num_classes=5, ignore_index=255, average="none")
+    for _ in range(3):  # class 4 occurs in no mask and no answer
+        mask, answer = (torch.randint(0, 4, (9, 11), generator=source) for _ in range(2))
+        mask[:2] = 255
+        metric.add(answer, mask)
+        theirs.update(answer[None], mask[None])
+        single.update(answer[None], mask[None])
+    found = Segmentation(metric.counts, metric.classes, 0.0, metric.by_image)
+    torch.testing.assert_close(found.scores["miou"], float(theirs.compute()))
+    assert found.by_class[4].iou is None
+    torch.testing.assert_close([score.iou for score in found.by_class[:4]], single.compute()[:4].tolist())
+
+
+def test_examples_are_the_best_the_median_and_the_worst() -> None:
+    found = Segmentation(torch.eye(2), ["a", "b"], 0.0, [0.5, float("nan"), 0.9, 0.1])
+    assert found.examples() == {"best": 2, "median": 0, "worst": 3}
+
+
+def test_what_is_for_classification_is_refused(root: Path) -> None:
+    data = open_masks(root, SegmentOptions(), BadImages(quiet=True), holdout=0.1, seed=0)
+    with pytest.raises(UserError, match="train.augment.mixup is for classification"):
+        MaskBatches(data, AugmentOptions(mixup=0.8), 4, img_size=32)
+    with pytest.raises(UserError, match="balance is for classification"):
+        _ = batches(root).class_counts
+    with pytest.raises(UserError, match="exchange them"):
+        SegmentOptions(scale_min=2, scale_max=1)
+
+
+def test_pictures() -> None:
+    image, mask = torch.full((1, 4, 6), 100, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8)
+    mask[0] = 1
+    assert overlay(image, mask).getpixel((0, 0)) == (117, 40, 40) and overlay(image, mask).getpixel((0, 3)) == (40,) * 3
+    assert beside(image, mask, mask).size == (3 * 6 + 8, 4)
+    assert indexed(mask).getpixel((0, 0)) == 1

@@ -1,0 +1,173 @@
+"""Segmentation by the command line: retrained, killed, fine-tuned, evaluated, predicted, exported and searched for."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import kill
+import tiny  # noqa: F401 - one thread, as for all small tensors
+from nasformer.cli.main import main
+from nasformer.families.storage import load_model
+from nasformer.train.loop import Trainer
+from nasformer.utils.files import read_json
+from small_run import json_output, output, refused
+from tasks.shapes import CLASSES, draw, write_set
+
+SETTINGS: dict[str, Any] = {
+    "task": "segment",
+    "space": "s3-micro",
+    "img_size": 32,
+    "patch_size": 2,
+    "workers": 0,
+    "model": {"drop_path_rate": 0.0},
+    "segment": {"decoder_dim": 16, "scale_min": 1.0, "scale_max": 1.0},
+    "train": {"epochs": 30, "batch_size": 6, "lr": 0.01, "checkpoint_seconds": 0.0},
+    "export": False,
+}
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_set(tmp_path_factory.mktemp("shapes") / "set")
+
+
+def words(command: str, folder: Path, data: Path, *more: str | Path, **changes: Any) -> list[str]:
+    path = folder.parent / f"{folder.name}.json.yaml"
+    path.write_text(json.dumps(SETTINGS | changes))
+    return [command, *map(str, more), "--config", str(path), "--data", str(data), "--out", str(folder)]
+
+
+@pytest.fixture(scope="module")
+def retrained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A net that has learned the shapes; tests read it only."""
+    folder = tmp_path_factory.mktemp("retrained") / "run"
+    assert main(words("retrain", folder, shapes, "--arch", "smallest")) == 0
+    return folder
+
+
+def test_a_net_learns_masks(retrained: Path) -> None:
+    result, config = read_json(retrained / "result.json"), read_json(retrained / "model" / "config.json")
+    winner, model = result["winner"], load_model(retrained / "model")
+    assert winner["test_miou"] > 0.6 and winner["holdout_miou"] > 0.6  # 0.29 where all is ground
+    assert winner["params"] == sum(weight.numel() for weight in model.parameters())
+    assert (config["family"], config["classes"], config["options"]["decoder_dim"]) == ("segment:s3", CLASSES, 16)
+    assert "test mIoU" in (retrained / "report.html").read_text()
+
+
+def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "evaluation"
+    scores = json_output(capsys, "evaluate", retrained, "--data", shapes, "--out", out)
+    assert scores["miou"] == pytest.approx(read_json(retrained / "result.json")["winner"]["test_miou"])
+    assert [score["name"] for score in scores["by_class"]] == CLASSES
+    assert (out / "per_class.csv").read_text().startswith("name,pixels,iou,accuracy\nground,")
+    assert {path.name for path in out.glob("*.png")} == {"best.png", "median.png", "worst.png"}
+    by_image = read_json(out / "evaluation.json")["by_image"]
+    assert len(by_image) == 4 and scores["images"] == 4
+    text = output(capsys, "evaluate", retrained, "--data", shapes, "--split", "holdout")
+    assert text.startswith("holdout: mIoU ") and "worst: " in text
+
+
+def test_masks_are_predicted_and_the_exported_file_gives_the_same(
+    retrained: Path, shapes: Path, tmp_path: Path, capsys: Any
+) -> None:
+    image = shapes / "test/images/016.png"
+    (found,) = json_output(capsys, "predict", retrained, image, "--out", tmp_path / "masks")
+    mask = np.array(Image.open(found["mask"]))
+    truth = draw(16)[1]
+    assert (mask == truth)[truth != 255].mean() > 0.9 and sum(found["shares"].values()) == pytest.approx(1)
+    assert Image.open(found["overlay"]).size == (32, 24)
+    assert "say where its masks shall go" in refused(capsys, ["predict", str(retrained), str(image)])
+
+    assert main(["export", str(retrained), "--to", str(tmp_path / "export"), "--formats", "python"]) == 0
+    module = runpy.run_path(str(tmp_path / "export" / "model.py"))
+    assert (module["predict"](image).numpy() == mask).mean() > 0.999
+    assert "timm" not in (tmp_path / "export" / "README.md").read_text().split("## Images")[0]
+
+
+@pytest.mark.slow
+def test_every_format_gives_the_logits_of_the_model(retrained: Path, tmp_path: Path, capsys: Any) -> None:
+    exported = json_output(capsys, "export", retrained, "--to", tmp_path / "export")
+    assert set(exported["differences"]) >= {"model.py", "model.pt2", "model.onnx"}  # each is checked, or refused
+
+
+def test_a_training_that_was_killed_ends_as_if_undisturbed(retrained: Path, shapes: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = kill.nasformer(*words("retrain", folder, shapes, "--arch", "smallest"))
+    assert kill.kill(command, lambda: any(folder.glob("train/checkpoints/*")), 0.3)
+    assert not (folder / "result.json").exists()
+    assert main(command[3:]) == 0
+    state, undisturbed = (load_model(path / "model").state_dict() for path in (folder, retrained))
+    assert all(torch.equal(state[name], weight) for name, weight in undisturbed.items())
+    assert (folder / "train/log.jsonl").read_text() == (retrained / "train/log.jsonl").read_text()
+
+
+def test_other_masks_are_another_training(
+    retrained: Path, shapes: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "train", None)
+    changed = SETTINGS["segment"] | {"scale_max": 2.0}
+    message = refused(capsys, words("retrain", retrained, shapes, "--arch", "smallest", segment=changed))
+    assert "segment" in message
+
+
+def test_a_segmentation_model_is_trained_on_and_no_classifier(
+    retrained: Path, shapes: Path, tmp_path: Path, capsys: Any
+) -> None:
+    changes = {"train": {"epochs": 1, "batch_size": 6, "lr": 1e-4}, "segment": {}}
+    assert main(words("finetune", tmp_path / "more", shapes, retrained, space=None, **changes)) == 0
+    finetuned = load_model(tmp_path / "more" / "model")
+    assert finetuned.options == load_model(retrained / "model").options
+    assert read_json(tmp_path / "more" / "result.json")["winner"]["test_miou"] > 0.6
+    message = refused(capsys, words("finetune", tmp_path / "no", shapes, retrained, space=None, task="classify"))
+    assert "add --task segment" in message
+
+
+def test_the_backbone_of_a_classifier_learns_masks(finished: Path, shapes: Path, tmp_path: Path) -> None:
+    """`finished` is a run on digits: grey images of 8 pixels."""
+    changes = {"space": None, "patch_size": None, "train": {"epochs": 1, "batch_size": 6}}
+    assert main(words("finetune", tmp_path / "run", shapes, finished, **changes)) == 0
+    model, before = load_model(tmp_path / "run" / "model"), load_model(finished / "model")
+    assert model.family == "segment:autoformer" and model.arch == before.arch
+    assert model.options["in_chans"] == 3 and model.num_classes == 3
+
+
+def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
+    shapes: Path, tmp_path: Path, capsys: Any
+) -> None:
+    folder, space = tmp_path / "run", "autoformer-micro[embed_dim=32,48;blocks.depth=2,3]"
+    changes = {"space": space, "patch_size": 4, "max_params": "60K", "finish": "none", "calibration_images": 12}
+    changes |= {"search": {"population": 3, "generations": 1}, "train": {"epochs": 12, "batch_size": 6, "lr": 0.005}}
+    command = words("run", folder, shapes, **changes)
+    result = json_output(capsys, *command)
+    journal = [json.loads(line) for line in (folder / "search" / "journal.jsonl").read_text().splitlines()]
+    scores = [line["miou"] for line in journal if "miou" in line]
+    assert scores and result["winner"]["holdout_miou"] == pytest.approx(max(scores))
+    assert result["winner"]["params"] <= 60_000 and result.get("timm") is None
+    model = load_model(folder / "model")
+    assert sum(weight.numel() for weight in model.parameters()) == result["winner"]["params"]
+    evaluated = json_output(capsys, "evaluate", folder / "model", "--data", shapes)
+    assert evaluated["miou"] == pytest.approx(result["winner"]["test_miou"])
+    assert json_output(capsys, "evaluate", folder, "--data", shapes, "--arch", "smallest")["miou"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"baseline": "timm:resnet18"}, "--baseline is for --task classify only so far"),
+        ({"train": {"batch_size": 1}}, "needs two images at a time"),
+        ({"train": {"augment": {"cutmix": 1.0}}}, "cutmix is for classification"),
+        ({"train": {"balance": True}}, "balance are for classification"),
+    ],
+)
+def test_what_there_is_not_for_masks_is_refused(
+    shapes: Path, tmp_path: Path, capsys: Any, changes: dict[str, Any], message: str
+) -> None:
+    assert message in refused(capsys, words("retrain", tmp_path / "run", shapes, "--arch", "smallest", **changes))
