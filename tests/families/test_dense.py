@@ -17,7 +17,6 @@ from nasformer.families.storage import build_from, load_model, save_model
 from nasformer.layers.segmentation import UPerNetHead
 from nasformer.supernet.supernet import Supernet
 
-
 CLASSES = 5
 
 

@@ -25,7 +25,8 @@ def test_the_head_of_a_task_gives_logits_that_its_loss_takes(task: Task) -> None
     batches = SimpleNamespace(num_classes=10, img_size=8, classes=[str(number) for number in range(10)])
     x, targets = torch.randn(2, 1, 8, 8), task.objective.example_targets(2, batches)  # type: ignore[arg-type]
     loss = task.objective.loss(space.build(space.root.smallest())(x), x, targets)
-    assert loss.ndim == 0 and loss.isfinite()
+    assert loss.ndim == 0
+    assert loss.isfinite()
 
 
 def test_costs_count_the_head(task: Task) -> None:
@@ -42,7 +43,9 @@ def test_the_score_of_a_task_is_among_those_of_its_metric(task: Task) -> None:
     else:
         metric.update(torch.eye(2).view(1, 2, 1, 2), [torch.tensor([[0, 1]])])
     scores = metric.compute()
-    assert scores[task.objective.score] == 1.0 and "loss" in scores and metric.images
+    assert scores[task.objective.score] == 1.0
+    assert "loss" in scores
+    assert metric.images
 
 
 def test_names_are_unique_and_unknown_ones_are_refused(task: Task) -> None:

@@ -29,7 +29,8 @@ def counts(data: MaskData) -> list[int]:
 
 def test_splits_of_folders_are_those_of_their_author(tmp_path: Path) -> None:
     data = open_set(write_set(tmp_path, 6, 3, 2))
-    assert counts(data) == [6, 3, 2] and data.labels.classes == CLASSES
+    assert counts(data) == [6, 3, 2]
+    assert data.labels.classes == CLASSES
 
 
 def test_images_and_masks_may_be_split_below_their_folders_or_not_at_all(tmp_path: Path) -> None:
@@ -54,7 +55,9 @@ def test_pascal_voc(tmp_path: Path) -> None:
     (lists / "train.txt").write_text("000\n001\n002\n003\n")
     (lists / "val.txt").write_text("004\n005\n")
     data = open_set(tmp_path)
-    assert counts(data) == [3, 1, 2] and data.labels.classes[1] == "aeroplane" and len(data.labels.classes) == 21
+    assert counts(data) == [3, 1, 2]
+    assert data.labels.classes[1] == "aeroplane"
+    assert len(data.labels.classes) == 21
 
 
 def test_ade20k_ignores_id_0_and_tests_on_validation(tmp_path: Path) -> None:
@@ -63,7 +66,8 @@ def test_ade20k_ignores_id_0_and_tests_on_validation(tmp_path: Path) -> None:
         write_pair(tmp_path / "images" / part, tmp_path / "annotations" / part, number)
     (tmp_path / "objectInfo150.txt").write_text("Idx\tRatio\tName\n1\t0.1\twall, side\n2\t0.2\tbuilding\n")
     data = open_set(tmp_path)
-    assert counts(data) == [3, 1, 2] and data.labels.classes == ["wall", "building"]
+    assert counts(data) == [3, 1, 2]
+    assert data.labels.classes == ["wall", "building"]
     assert set(data.labels.read(data.splits.train.masks[0]).unique().tolist()) <= {0, 1, 255}
 
 
@@ -75,7 +79,8 @@ def test_cityscapes_learns_19_of_its_ids(tmp_path: Path) -> None:
         Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(images / f"a_{number}_leftImg8bit.png")
         Image.fromarray(np.full((4, 6), number, np.uint8)).save(masks / f"a_{number}_gtFine_labelIds.png")
     data = open_set(tmp_path)
-    assert data.labels.classes == list(CITYSCAPES_CLASSES.values()) and len(data.splits.test) == 1
+    assert data.labels.classes == list(CITYSCAPES_CLASSES.values())
+    assert len(data.splits.test) == 1
     assert data.labels.read(data.splits.test.masks[0]).unique().tolist() == [255]  # id 9 (parking) is not learned
 
 
@@ -96,14 +101,15 @@ def test_a_bad_annotation_is_left_out_counted_and_listed(tmp_path: Path, damage:
     bad = BadImages(log=tmp_path / "bad.txt", quiet=True)
     assert counts(open_set(root, bad)) == [5, 3, 2]
     (line,) = (tmp_path / "bad.txt").read_text().splitlines()
-    assert line.startswith(str(root / "train/images/001.png")) and reason in line
+    assert line.startswith(str(root / "train/images/001.png"))
+    assert reason in line
 
 
 def test_too_many_bad_annotations_are_refused(tmp_path: Path) -> None:
     root = write_set(tmp_path, 6, 3, 2)
     for number in (1, 2):
         (root / f"train/masks/00{number}.png").unlink()
-    with pytest.raises(UserError, match="2 of 11 images cannot be read.*it has no mask.*--max-bad"):
+    with pytest.raises(UserError, match=r"2 of 11 images cannot be read.*it has no mask.*--max-bad"):
         open_set(root)
 
 
@@ -114,7 +120,8 @@ def test_names_and_ignored_ids_can_be_given(tmp_path: Path) -> None:
     data = open_set(root, labels=str(names), ignore=[1, 255])
     assert data.labels.classes == ["ground", "round"]
     mask = data.labels.read(str(root / "train/masks/001.png"))  # a square, which is ignored
-    assert mask.dtype == torch.uint8 and mask.unique().tolist() == [0, 255]
+    assert mask.dtype == torch.uint8
+    assert mask.unique().tolist() == [0, 255]
     names.write_text("[1")
     with pytest.raises(UserError, match="cannot read names from"):
         open_set(root, labels=str(names))
@@ -133,7 +140,7 @@ def test_ids_of_16_bits_and_palettes_are_read_as_they_are(tmp_path: Path) -> Non
 
 
 def test_what_is_no_such_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no images with masks.*expected train/images"):
+    with pytest.raises(UserError, match=r"no images with masks.*expected train/images"):
         list_masks(tmp_path)
     with pytest.raises(UserError, match="there is no folder"):
         list_masks(tmp_path / "nothing")

@@ -37,7 +37,9 @@ def test_a_batch_depends_on_seed_and_step_alone(root: Path) -> None:
         assert torch.equal(given, again)
     assert not torch.equal(first[0], second[0])
     x, masks = first
-    assert x.shape == (4, 3, 32, 32) and masks.shape == (4, 32, 32) and masks.dtype == torch.int64
+    assert x.shape == (4, 3, 32, 32)
+    assert masks.shape == (4, 32, 32)
+    assert masks.dtype == torch.int64
 
 
 def test_ranks_share_a_batch(root: Path) -> None:
@@ -62,8 +64,9 @@ def test_image_and_mask_are_jittered_together(scale: float) -> None:
     options = SegmentOptions(scale_min=scale, scale_max=scale)
     for seed in range(4):
         augment = AugmentOptions(hflip=0.5)
-        picture, classes = jitter(image, mask, 48, options, augment, [77.0] * 3, generator(seed))
-        assert picture.shape == (3, 48, 48) and classes.shape == (48, 48)
+        picture, classes = jitter(image, mask, 48, options, augment, [77] * 3, generator(seed))
+        assert picture.shape == (3, 48, 48)
+        assert classes.shape == (48, 48)
         known = classes != 255
         assert torch.equal(known, (picture[0] != 77) | (classes == 1)) or scale > 1
         wrong = ((picture[0] > 100) != (classes == 1)) & known
@@ -74,8 +77,9 @@ def test_image_and_mask_are_jittered_together(scale: float) -> None:
 def test_unfit_takes_back_what_fit_does() -> None:
     image = torch.zeros(3, 20, 50, dtype=torch.uint8)
     image[:, 5:15, 10:40] = 255
-    square = fit(image, 100, [0.0, 0.0, 0.0])
-    assert square.shape == (3, 100, 100) and int(square[:, 40:].max()) == 0
+    square = fit(image, 100, [0, 0, 0])
+    assert square.shape == (3, 100, 100)
+    assert int(square[:, 40:].max()) == 0
     assert torch.equal(unfit(square, 20, 50) > 127, image > 127)
 
 
@@ -86,7 +90,8 @@ def test_the_loss_leaves_ignored_pixels_out() -> None:
     expected = torch.nn.functional.cross_entropy(logits[:, :, :2], targets[:, :2])
     torch.testing.assert_close(pixel_cross_entropy(logits, logits, ignored), expected)
     nothing = pixel_cross_entropy(logits, logits, torch.full_like(targets, 255))
-    assert nothing == 0 and nothing.requires_grad
+    assert nothing == 0
+    assert nothing.requires_grad
 
 
 def test_perfect_answers_score_1_and_wrong_ones_0() -> None:
@@ -124,7 +129,7 @@ def test_examples_are_the_best_the_median_and_the_worst() -> None:
 
 def test_what_is_for_classification_is_refused(root: Path) -> None:
     data = open_masks(root, SegmentOptions(), BadImages(quiet=True), holdout=0.1, seed=0)
-    with pytest.raises(UserError, match="train.augment.mixup is for classification"):
+    with pytest.raises(UserError, match=r"train.augment.mixup is for classification"):
         MaskBatches(data, AugmentOptions(mixup=0.8), 4, img_size=32)
     with pytest.raises(UserError, match="balance is for classification"):
         _ = batches(root).class_counts
@@ -135,6 +140,7 @@ def test_what_is_for_classification_is_refused(root: Path) -> None:
 def test_pictures() -> None:
     image, mask = torch.full((1, 4, 6), 100, dtype=torch.uint8), torch.zeros(4, 6, dtype=torch.uint8)
     mask[0] = 1
-    assert overlay(image, mask).getpixel((0, 0)) == (117, 40, 40) and overlay(image, mask).getpixel((0, 3)) == (40,) * 3
+    assert overlay(image, mask).getpixel((0, 0)) == (117, 40, 40)
+    assert overlay(image, mask).getpixel((0, 3)) == (40,) * 3
     assert beside(image, mask, mask).size == (3 * 6 + 8, 4)
     assert indexed(mask).getpixel((0, 0)) == 1

@@ -56,7 +56,8 @@ def retrained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_net_learns_masks(retrained: Path) -> None:
     result, config = read_json(retrained / "result.json"), read_json(retrained / "model" / "config.json")
     winner, model = result["winner"], load_model(retrained / "model")
-    assert winner["test_miou"] > 0.6 and winner["holdout_miou"] > 0.6  # 0.29 where all is ground
+    assert winner["test_miou"] > 0.6
+    assert winner["holdout_miou"] > 0.6
     assert winner["params"] == sum(weight.numel() for weight in model.parameters())
     assert (config["family"], config["classes"], config["options"]["decoder_dim"]) == ("segment:s3", CLASSES, 16)
     assert "test mIoU" in (retrained / "report.html").read_text()
@@ -70,9 +71,11 @@ def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Pat
     assert (out / "per_class.csv").read_text().startswith("name,pixels,iou,accuracy\nground,")
     assert {path.name for path in out.glob("*.png")} == {"best.png", "median.png", "worst.png"}
     by_image = read_json(out / "evaluation.json")["by_image"]
-    assert len(by_image) == 4 and scores["images"] == 4
+    assert len(by_image) == 4
+    assert scores["images"] == 4
     text = output(capsys, "evaluate", retrained, "--data", shapes, "--split", "holdout")
-    assert text.startswith("holdout: mIoU ") and "worst: " in text
+    assert text.startswith("holdout: mIoU ")
+    assert "worst: " in text
 
 
 def test_masks_are_predicted_and_the_exported_file_gives_the_same(
@@ -82,7 +85,8 @@ def test_masks_are_predicted_and_the_exported_file_gives_the_same(
     (found,) = json_output(capsys, "predict", retrained, image, "--out", tmp_path / "masks")
     mask = np.array(Image.open(found["mask"]))
     truth = draw(16)[1]
-    assert (mask == truth)[truth != 255].mean() > 0.9 and sum(found["shares"].values()) == pytest.approx(1)
+    assert (mask == truth)[truth != 255].mean() > 0.9
+    assert sum(found["shares"].values()) == pytest.approx(1)
     assert Image.open(found["overlay"]).size == (32, 24)
     assert "say where its masks shall go" in refused(capsys, ["predict", str(retrained), str(image)])
 
@@ -135,8 +139,10 @@ def test_the_backbone_of_a_classifier_learns_masks(finished: Path, shapes: Path,
     changes = {"space": None, "patch_size": None, "train": {"epochs": 1, "batch_size": 6}}
     assert main(words("finetune", tmp_path / "run", shapes, finished, **changes)) == 0
     model, before = load_model(tmp_path / "run" / "model"), load_model(finished / "model")
-    assert model.family == "segment:autoformer" and model.arch == before.arch
-    assert model.options["in_chans"] == 3 and model.num_classes == 3
+    assert model.family == "segment:autoformer"
+    assert model.arch == before.arch
+    assert model.options["in_chans"] == 3
+    assert model.num_classes == 3
 
 
 def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
@@ -149,8 +155,10 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     result = json_output(capsys, *command)
     journal = [json.loads(line) for line in (folder / "search" / "journal.jsonl").read_text().splitlines()]
     scores = [line["miou"] for line in journal if "miou" in line]
-    assert scores and result["winner"]["holdout_miou"] == pytest.approx(max(scores))
-    assert result["winner"]["params"] <= 60_000 and result.get("timm") is None
+    assert scores
+    assert result["winner"]["holdout_miou"] == pytest.approx(max(scores))
+    assert result["winner"]["params"] <= 60_000
+    assert result.get("timm") is None
     model = load_model(folder / "model")
     assert sum(weight.numel() for weight in model.parameters()) == result["winner"]["params"]
     evaluated = json_output(capsys, "evaluate", folder / "model", "--data", shapes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,13 +110,18 @@ def map_shape(segment: Segment) -> tuple[int, Grid]:
     return dim, half_grid(options["grid"]) if options.get("stride") == 2 else options["grid"]
 
 
-@cache
+_made: dict[type[Backbone], type[SegmentationModel]] = {}
+
+
 def segmentation_family(family: type[Backbone]) -> type[SegmentationModel]:
-    """The family with a segmentation head in place of its classifier."""
+    """The family with a segmentation head in place of its classifier; one class for each, made once."""
+    if family in _made:
+        return _made[family]
     if not issubclass(family, FeatureBackbone):
         raise UserError(f"the family {family.family} has no feature maps, which segmentation needs; take another one")
     facts = {"family": f"{SEGMENT}{family.family}", "backbone": family, "__doc__": SegmentationModel.__doc__}
-    return type(f"Segmentation{family.__name__}", (SegmentationModel, family), facts)
+    _made[family] = type(f"Segmentation{family.__name__}", (SegmentationModel, family), facts)
+    return _made[family]
 
 
 def segmentation_space(space: Space) -> Space:

@@ -16,9 +16,9 @@ Pair = tuple[Tensor, Tensor]
 """An image, uint8 [channels, rows, columns], and its mask, uint8 [rows, columns]."""
 
 
-def fit(image: Tensor, size: int, fill: list[float]) -> Tensor:
+def fit(image: Tensor, size: int, fill: list[int]) -> Tensor:
     """The whole image at the top left of a square, the rest of which has one colour."""
-    scaled = V.resize(tv_tensors.Image(image), list(fitted_size(*image.shape[1:], size)), antialias=True)
+    scaled = V.resize(tv_tensors.Image(image), list(fitted_size(image.shape[1], image.shape[2], size)), antialias=True)
     rows, columns = scaled.shape[1:]
     return V.pad(scaled, [0, 0, size - columns, size - rows], fill=fill).as_subclass(Tensor)
 
@@ -36,13 +36,13 @@ def jitter(
     size: int,
     options: SegmentOptions,
     augment: AugmentOptions,
-    fill: list[float],
+    fill: list[int],
     source: torch.Generator,
 ) -> Pair:
     """Large-scale jitter (Ghiasi et al. 2021): scaled at random, a random part of it or padded, mirrored, coloured."""
     scale, top, left, flip, *colour = torch.rand(7, generator=source).tolist()
     scale = options.scale_min + (options.scale_max - options.scale_min) * scale
-    shape = list(fitted_size(*mask.shape, size, scale))
+    shape = list(fitted_size(mask.shape[0], mask.shape[1], size, scale))
     picture = V.resize(tv_tensors.Image(image), shape, antialias=True)
     classes = V.resize(tv_tensors.Mask(mask[None]), shape)
     border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]

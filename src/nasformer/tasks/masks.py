@@ -44,18 +44,20 @@ CITYSCAPES_IDS = 34
 
 @dataclass
 class MaskFiles:
-    """Images and their masks; a mask that is missing is an empty text."""
+    """Images and their masks; a mask that is missing is an empty text.
+
+    `labels` has one class for all, as a mask has many: so splits are plainly random.
+    """
 
     images: list[str]
     masks: list[str]
+    labels: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.labels = torch.zeros(len(self.images), dtype=torch.int64)
 
     def __len__(self) -> int:
         return len(self.images)
-
-    @property
-    def labels(self) -> Tensor:
-        """One class for all, as a mask has many: so splits are plainly random."""
-        return torch.zeros(len(self), dtype=torch.int64)
 
     def subset(self, indices: Tensor) -> MaskFiles:
         return self.keep(indices.tolist())
@@ -309,7 +311,8 @@ def open_masks(
     bad.tell(total, str(root))
     if not len(checked[0]) or not len(checked[2]):
         raise UserError(f"{root}: no image of the train or of the test part can be used; check images and masks")
-    return MaskData(str(root), Splits(*checked, labels.classes, splits.notes), labels, pixels)
+    train, held_out, test = checked
+    return MaskData(str(root), Splits(train, held_out, test, labels.classes, splits.notes), labels, pixels)
 
 
 def check_pairs(files: MaskFiles, labels: Labels, bad: BadImages) -> Iterator[int | None]:

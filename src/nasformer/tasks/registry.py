@@ -45,8 +45,8 @@ class Task(ABC):
         in_chans: int | None = None,
         usual_size: int = 224,
         bad_list: Path | None = None,
-    ) -> BatchSource | None:
-        """The annotated images that options name; None where images with one label each will do."""
+    ) -> Any:
+        """The batches (`BatchSource`) of what options name; None where images with one label each will do."""
 
     @abstractmethod
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:

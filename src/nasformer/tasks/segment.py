@@ -212,7 +212,7 @@ class MaskBatches:
         return steps_per_epoch(len(self.files["train"]), self.batch_size)
 
     @property
-    def fill(self) -> list[float]:
+    def fill(self) -> list[int]:
         """The mean colour, in bytes."""
         return [round(255 * value) for value in self.mean]
 
@@ -270,7 +270,7 @@ class MaskBatches:
     def normalised(self, images: Tensor) -> Tensor:
         return normalise(images.to(self.device, non_blocking=True), self.mean, self.std)
 
-    def loaded(self, item: Any, batches: Iterable[list[tuple[int, ...]]]) -> Iterator[list[Pair]]:
+    def loaded(self, item: Any, batches: Iterable[Sequence[tuple[int, ...]]]) -> Iterator[list[Pair]]:
         """Batches of items, a few of them ahead, by threads; with no workers one after the other."""
         if not self.workers:
             for batch in batches:

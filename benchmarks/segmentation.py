@@ -1,0 +1,154 @@
+"""Segmentation by one recipe: backbones of ours beside encoders of timm, all with the same UPerNet head.
+
+    tar xf camvid_240.tar
+    python benchmarks/segmentation.py --data camvid_240 --ignore 11 255 --seeds 3 --out record.json \
+        --nets s3-tiny:smallest autoformer-tiny:smallest timm:resnet18 timm:resnet50
+
+A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch) or
+timm:NAME:FILE (with weights in safetensors). The first net of timm is the baseline of all ratios. mIoU is that of the
+test images at their own size; the weights are those of the last step, so nothing is chosen on any image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import timm
+import torch
+from record import save_record
+from torch import Tensor, nn
+
+from nasformer.data.files import BadImages
+from nasformer.data.options import AugmentOptions
+from nasformer.families.dense import segmentation_space
+from nasformer.families.registry import get_space
+from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
+from nasformer.layers.segmentation import UPerNetHead
+from nasformer.tasks.masks import open_masks
+from nasformer.tasks.options import SegmentOptions
+from nasformer.tasks.segment import MaskBatches
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device
+
+
+class TimmSegmenter(nn.Module):
+    """The last four feature maps of a timm model, and a UPerNet head on them."""
+
+    def __init__(self, name: str, weights: str | None, img_size: int, num_classes: int, dim: int) -> None:
+        super().__init__()
+        given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+        self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
+        infos = self.encoder.feature_info.get_dicts()
+        grids = tuple((img_size // info["reduction"],) * 2 for info in infos)
+        channels = tuple(info["num_chs"] for info in infos)
+        self.head = UPerNetHead(channels, grids, (img_size, img_size), num_classes, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x))
+
+
+def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    if net.startswith("timm:"):
+        name, _, weights = net.removeprefix("timm:").partition(":")
+        return TimmSegmenter(name, weights or None, batches.img_size, batches.num_classes, dim)
+    shape = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+    if Path(net).is_dir():
+        source = load_model(net)
+        kept = {name: value for name, value in source.options.items() if name != "decoder_dim"} | shape
+        space = segmentation_space(get_space(facts_in(net)["space"], **kept)).with_options(decoder_dim=dim)
+        return build_from(source, space, seed, keep_classifier=False)
+    name, _, arch = net.rpartition(":")
+    space = segmentation_space(get_space(name, **shape)).with_options(decoder_dim=dim)
+    return fresh_model(space, space.arch(arch), seed)
+
+
+def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) -> dict[str, float]:
+    """Images a second and memory of training alone: batches are made before."""
+    ready = [batch for batch, _ in zip(batches.train_batches(), range(4), strict=False)]
+    ready = [ready[step % len(ready)] for step in range(steps)]
+
+    class Ready:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(batches, name)
+
+        def train_batches(self, start_step: int = 0) -> Any:
+            return iter(ready[start_step:])
+
+    cuda = batches.device.type == "cuda"
+    for part in (3, steps):  # the first few warm up
+        short = Recipe(iterations=part, batch_size=recipe.batch_size, lr=0.0, compile=recipe.compile)
+        if cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        train_model(model, Ready(), short, quiet=True)  # type: ignore[arg-type]
+        if cuda:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else float("nan")
+    return {"images_per_second": steps * batches.batch_size / seconds, "memory_mib": memory}
+
+
+def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    scores, timed, params = list[dict[str, float]](), dict[str, float](), 0
+    for seed in range(args.seeds):
+        options = SegmentOptions(ignore=args.ignore)
+        data = open_masks(Path(args.data), options, BadImages(quiet=True), holdout=0.1, seed=seed)
+        augment = AugmentOptions(hflip=0.5, color_jitter=args.color_jitter)
+        recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, augment=augment, clip_grad=1.0)
+        batches = MaskBatches(
+            data,
+            augment,
+            args.batch_size,
+            seed,
+            device=device,
+            img_size=args.img_size,
+            options=options,
+            workers=args.workers,
+        )
+        model = build(net, batches, args.decoder_dim, seed).to(device)
+        params = sum(weight.numel() for weight in model.parameters())
+        if not seed:
+            timed = speed(build(net, batches, args.decoder_dim, seed).to(device), batches, recipe, args.steps)
+        train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
+        scores.append({split: evaluate(model, batches, split)["miou"] for split in ("holdout", "test")})  # type: ignore[arg-type]
+        print(f"{net}, seed {seed}: test mIoU {scores[-1]['test']:.4f}, held-out {scores[-1]['holdout']:.4f}", flush=True)
+    test = [score["test"] for score in scores]
+    spread = stdev(test) if len(test) > 1 else float("nan")
+    return {"params": params, **timed, "test_miou": fmean(test), "test_miou_std": spread, "seeds": scores}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--nets", nargs="+", required=True)
+    parser.add_argument("--ignore", type=int, nargs="+", default=[255])
+    parser.add_argument("--img-size", type=int, default=256)
+    parser.add_argument("--decoder-dim", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--color-jitter", type=float, default=0.4)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
+    baseline = next((results[net] for net in args.nets if net.startswith("timm:")), None)
+    for found in results.values() if baseline else ():
+        found["speed_ratio"] = found["images_per_second"] / baseline["images_per_second"]
+        found["miou_gain"] = found["test_miou"] - baseline["test_miou"]
+    save_record("segmentation", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()
