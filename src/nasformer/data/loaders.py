@@ -1,4 +1,4 @@
-"""Batches: which samples make up batch `step`, and the batches of a dataset that lives in memory.
+"""Batches: which samples make up batch `step`, and what they look like, wherever the images lie.
 
 Both are pure functions of seed and step, so that any step can be the first.
 """
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from nasformer.data.augment import Augment
-from nasformer.data.images import Data, ImageSet, normalise, send
+from nasformer.data.images import Data, ImageSet, UncroppedSet, normalise
 from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.streaming import ImageStream, StreamedData
 from nasformer.errors import UserError
 from nasformer.utils.rng import Purpose, generator
 
@@ -99,7 +100,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class BatchSource(Protocol):
-    """What training and evaluation need of data, in memory (`Batches`) or not (`StreamingFolder`)."""
+    """What training and evaluation need of data (see `Batches`)."""
 
     classes: list[str]
 
@@ -146,7 +147,7 @@ class BatchSource(Protocol):
 
 
 class Batches:
-    """Batches of a dataset that lives on the device as bytes.
+    """Batches of a dataset, whose images live on the device as bytes or are read from files.
 
     `batch_size` is that of all ranks together; it is lowered to the size of the set where that is smaller.
 
@@ -159,7 +160,7 @@ class Batches:
 
     def __init__(
         self,
-        data: Data,
+        data: Data | StreamedData,
         augment: AugmentOptions,
         batch_size: int,
         seed: int = 0,
@@ -173,7 +174,12 @@ class Batches:
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
         self.device = torch.device(device)
         self.augment = Augment(augment, data.mean, data.std, data.num_classes)
-        self._on_device: dict[str, ImageSet] = {}
+        self._on_device: dict[str, ImageSet | UncroppedSet | ImageStream] = {}
+
+    @property
+    def streamed(self) -> bool:
+        """Whether images are read from files again and again."""
+        return isinstance(self.data, StreamedData)
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -227,27 +233,35 @@ class Batches:
 
     def train(self, step: int) -> Batch:
         """This rank's part of global batch `step`: normalised images and soft targets."""
-        everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
-        mine = self._split("train").subset(send(rank_slice(everything, self.rank, self.world), self.device))
-        return self.augment(mine.images, mine.labels, self.seed, step, self.rank, self.world)
+        return next(iter(self.train_batches(step)))
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
-        return map(self.train, count(start_step))
+        whole = self.augment.options.crop == "resized" and self.data.uncropped is not None
+        images, place = self._split("uncropped" if whole else "train"), (self.rank, self.world)
+        parts = map(self._train_part, count(start_step))
+        for step, batch in enumerate(images.batches(parts, replace=True), start_step):
+            size = self.img_size if whole else None
+            yield self.augment(batch.images, batch.labels, self.seed, step, *place, batch.sizes, size)
+
+    def _train_part(self, step: int) -> Tensor:
+        everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
+        return rank_slice(everything, self.rank, self.world)
 
     def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        images = self._split(split)
-        for x, labels in zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True):
-            yield normalise(x, self.mean, self.std), labels
+        images = self._split(check_split(split, self.held_out))
+        parts = [slice(start, start + batch_size) for start in range(0, len(images), batch_size)]
+        for batch in images.batches(parts):
+            yield normalise(batch.images, self.mean, self.std), batch.labels
 
     def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        for indices in calibration_indices(len(self.data.train), images, batch_size, self.seed):
-            yield normalise(self._split("train").images[send(indices, self.device)], self.mean, self.std)
+        parts = calibration_indices(len(self.data.train), images, batch_size, self.seed)
+        for batch in self._split("train").batches(parts):
+            yield normalise(batch.images, self.mean, self.std)
 
-    def _split(self, split: Split) -> ImageSet:
+    def _split(self, split: str) -> ImageSet | UncroppedSet | ImageStream:
         """A part of the data, moved to the device on first use."""
         if split not in self._on_device:
-            images: ImageSet = getattr(self.data, check_split(split, self.held_out))
-            self._on_device[split] = images.to(self.device)
+            self._on_device[split] = getattr(self.data, split).to(self.device)
         return self._on_device[split]
 
 

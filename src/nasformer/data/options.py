@@ -34,8 +34,8 @@ class DataOptions:
     """train on so many images only, as many of each class as the others; None: on all that are not held out"""
     stream: bool | Literal["auto"] = "auto"
     """read image files from disk while training instead of keeping them in memory; auto: where they do not fit"""
-    workers: int = 4
-    """processes that decode images when streaming"""
+    workers: int | Literal["auto"] = "auto"
+    """threads that decode images when streaming; auto: one for each core"""
     calibration_images: int = 2048
     """training images on which batch norm is estimated anew for an arch that inherits its weights from a supernet"""
     seed: int = 0
@@ -49,7 +49,8 @@ class DataOptions:
     def __post_init__(self) -> None:
         check_range(self, "max_bad", 0, 1)
         check_range(self, "train_images", 1, whole=True, optional=True)
-        check_range(self, "workers", 0, whole=True)
+        if self.workers != "auto":
+            check_range(self, "workers", 0, whole=True)
         check_range(self, "calibration_images", 1, whole=True)
         check_seed(self)
         amount = HoldoutAmount.parse(self.holdout)

@@ -19,7 +19,6 @@ from torch import nn
 from nasformer.data.files import USUAL_SIZE
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
-from nasformer.data.streaming import StreamingFolder
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.options import SpaceOptions
@@ -188,7 +187,7 @@ class Run:
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
         self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=folder.bad_images)
-        self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
+        self.options = replace(options, stream=self.batches.streamed)
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
         self.profile: Profile | None = None
