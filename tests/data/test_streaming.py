@@ -92,6 +92,33 @@ def test_streamed_batches_are_those_in_memory(
         assert torch.equal(shown, expected)
 
 
+@pytest.mark.parametrize("size", [(24, 24), (24, 36), (20, 90)], ids=["as it is", "scaled", "long"])
+def test_batches_decoded_by_one_call(
+    image_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    """As on a GPU, whose part the CPU takes here: with broken, turned and other files between the JPEGs."""
+    root = image_folder({"train": {"ant": 12, "bee": 9}, "val": {"ant": 3, "bee": 2}}, size=size, ext="jpg")
+    from PIL import Image
+
+    turned, broken, other = (root / "train" / "ant" / f"000{number}.jpg" for number in (1, 3, 5))
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    Image.open(turned).save(turned, exif=exif)
+    truncate(broken)
+    Image.open(other).save(other.with_suffix(".png"))
+    other.unlink()
+    settings: dict[str, Any] = {"augment": PLAIN, "img_size": size[0], "max_bad": 0.1, "holdout": 0, "batch_size": 21}
+    expected, calls = take(stream(root, **settings), 3), list[int]()
+    original = streaming.decode_jpegs
+    monkeypatch.setattr(streaming, "decode_jpegs", lambda *args: (calls.append(len(args[0])), original(*args))[1])
+    monkeypatch.setattr(ImageStream, "together", property(lambda self: self.fill is not None or not self.source.scaled))
+    found = take(stream(root, **settings), 3)
+    assert max(calls) == 19  # one is turned, one no JPEG; halved until the broken one is found
+    for (x, targets), (x_too, targets_too) in zip(expected, found, strict=True):
+        assert torch.equal(targets, targets_too)
+        assert (x - x_too).abs().mean() < (1e-6 if size == (24, 24) else 0.1)  # scaled down on the way, or not
+
+
 def test_crops_are_taken_from_the_whole_file(tmp_path: Path) -> None:
     """The outermost columns of a wide image, which the view of evaluation does not show, are seen in training."""
     from PIL import Image

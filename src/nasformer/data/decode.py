@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -163,6 +164,32 @@ def _decode_jpeg(content: Tensor) -> Tensor:
 
     pixels: Tensor = decode_jpeg(content, apply_exif_orientation=True)
     return pixels
+
+
+def decode_jpegs(contents: list[Tensor], channels: int, device: torch.device) -> list[Tensor]:
+    """The pixels of several JPEGs on a device, by one call; RuntimeError if one of them is broken.
+
+    They are not turned (see `JpegHeader.upright`). A GPU's pixels are the CPU's to rounding.
+    """
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    mode = ImageReadMode.RGB if channels == 3 else ImageReadMode.GRAY
+    pixels: list[Tensor] = decode_jpeg(contents, mode, device)
+    return pixels
+
+
+@lru_cache
+def decodes_jpegs(device: torch.device) -> bool:
+    """Whether torchvision can decode JPEGs on this device."""
+    from PIL import Image as Pillow
+
+    file = io.BytesIO()
+    Pillow.new("RGB", (16, 16)).save(file, "JPEG")
+    try:
+        decode_jpegs([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)], 3, device)
+    except (RuntimeError, ImportError):
+        return False
+    return True
 
 
 def converted(image: Image, channels: int) -> Image:

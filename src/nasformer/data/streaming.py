@@ -18,14 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import BadImage
-from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, spread
+from nasformer.data.decode import BadImage, decode_jpegs, decodes_jpegs, jpeg_header
+from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, shrink, spread
 from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
 
 AHEAD = 4  # batches being read and decoded while one is in use
+READ = 32  # files read at a time for a GPU, which decodes faster than Python hands out work
 KEPT_SHARE = (
     0.1  # of the memory that counts as free: a hold-out that needs no more is kept, since a search needs it often
 )
@@ -91,6 +92,7 @@ class ImageStream:
     fill: Tensor | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     keep: bool = False
+    side: torch.cuda.Stream | None = None  # of a GPU, where batches are made beside the training
 
     @property
     def labels(self) -> Tensor:
@@ -100,7 +102,9 @@ class ImageStream:
         return len(self.files)
 
     def to(self, device: torch.device | str) -> ImageStream | ImageSet:
-        moved, (size, channels) = replace(self, device=torch.device(device)), (self.source.size, self.source.channels)
+        device = torch.device(device)
+        side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        moved, (size, channels) = replace(self, device=device, side=side), (self.source.size, self.source.channels)
         if not (self.keep and fits(int(len(self) * channels * size**2 / KEPT_SHARE), moved.device)):
             return moved
         batches = list(moved.batches(torch.arange(len(self)).split(256)))
@@ -123,8 +127,12 @@ class ImageStream:
 
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
         """Has a batch read and decoded. Work is done in the order of submission, so that none waits for later one."""
+        if self.together:
+            parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
+            contents = [pool.submit(self._read, part) for part in parts]
+            return pool.submit(self._decode_together, numbers, contents, replace)
         items = [pool.submit(self._load, number, replace) for number in numbers]
-        return pool.submit(self._assemble, items)
+        return pool.submit(self._collect, items)
 
     def _load(self, number: int, replace: bool) -> Item:
         bad = list[Bad]()
@@ -143,25 +151,86 @@ class ImageStream:
             same = self.labels[after] == self.labels[number]
             yield from after[same].tolist() + after[~same].tolist()
 
-    def _assemble(self, items: list[Future[Item]]) -> Loaded:
+    def _collect(self, items: list[Future[Item]]) -> Loaded:
         loaded = [item.result() for item in items]
-        bad = [file for item in loaded for file in item.bad]
-        good = [(item.image, item.label) for item in loaded if item.image is not None]
+        with torch.cuda.stream(self.side):
+            return self._batch(loaded)
+
+    def _batch(self, items: list[Item]) -> Loaded:
+        bad = [file for item in items for file in item.bad]
+        good = [(item.image, item.label) for item in items if item.image is not None]
         if not good:
             return Loaded(None, bad)
         images, labels = [image for image, _ in good], torch.tensor([label for _, label in good])
-        stacked, sizes = (torch.stack(images), None) if self.fill is None else pad(images, self.fill)
-        return Loaded(Pixels(self._send(stacked), self._send(labels), sizes), bad)
+        stacked, sizes = (
+            (torch.stack(images), None) if self.fill is None else pad(images, self.fill.to(images[0].device))
+        )
+        pixels = Pixels(self._send(stacked), self._send(labels), sizes)
+        return Loaded(pixels, bad, self.side.record_event() if self.side else None)
 
     def _send(self, tensor: Tensor) -> Tensor:
-        pinned = tensor.pin_memory() if self.device.type == "cuda" else tensor
+        pinned = tensor.pin_memory() if self.device.type == "cuda" and tensor.device.type == "cpu" else tensor
         return pinned.to(self.device, non_blocking=True)
 
     def _receive(self, batch: Future[Loaded]) -> Iterator[Pixels]:
         loaded = batch.result()
         self._note(loaded.bad)
-        if loaded.pixels is not None:
-            yield loaded.pixels
+        if loaded.pixels is None:
+            return
+        if loaded.ready is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(loaded.ready)
+            for tensor in (loaded.pixels.images, loaded.pixels.labels):
+                tensor.record_stream(current)  # else its memory might be given away while it is read
+        yield loaded.pixels
+
+    # JPEGs on a GPU: the files of a batch are read by threads and decoded by one call
+
+    @property
+    def together(self) -> bool:
+        """Whether whole batches are decoded by the GPU: not the views of evaluation, which Pillow scales exactly."""
+        on_gpu = self.device.type == "cuda" and decodes_jpegs(self.device)
+        return on_gpu and (self.fill is not None or not self.source.scaled)
+
+    def _read(self, numbers: list[int]) -> list[Tensor | None]:
+        """The contents of files; None for those that the GPU cannot decode."""
+        return [self._read_jpeg(number) for number in numbers]
+
+    def _read_jpeg(self, number: int) -> Tensor | None:
+        try:
+            content = self.files.read(number)
+        except BadImage:
+            return None
+        header = jpeg_header(content)
+        return content if header and header.plain(self.source.channels) and header.upright else None
+
+    def _decode_together(self, numbers: list[int], parts: list[Future[list[Tensor | None]]], replace: bool) -> Loaded:
+        contents = [content for part in parts for content in part.result()]
+        with torch.cuda.stream(self.side):
+            decoded = iter(self._decode_jpegs([content for content in contents if content is not None]))
+            items = []
+            for number, content in zip(numbers, contents, strict=True):
+                image = None if content is None else next(decoded)
+                if image is None:
+                    item = self._load(number, replace)
+                    item.image = None if item.image is None else self._send(item.image)
+                else:
+                    item = Item(self._bounded(image), int(self.labels[number]), [])
+                items.append(item)
+            return self._batch(items)
+
+    def _decode_jpegs(self, contents: list[Tensor]) -> list[Tensor | None]:
+        """Each image on the device; None for those that are broken."""
+        try:
+            return list(decode_jpegs(contents, self.source.channels, self.device)) if contents else []
+        except RuntimeError:  # it gives nothing at all if one of them is broken
+            halves = contents[: len(contents) // 2], contents[len(contents) // 2 :]
+            return [None] if len(contents) == 1 else [image for half in halves for image in self._decode_jpegs(half)]
+
+    def _bounded(self, image: Tensor) -> Tensor:
+        """Images that are far larger than needed are scaled, since a batch has room for its largest one."""
+        short_side = round(self.source.size / self.source.crop_pct)
+        return shrink(image, short_side) if max(image.shape[1:]) > 2 * short_side else image
 
     def _note(self, bad: list[Bad]) -> None:
         """Tell of each unreadable file once, until they are too many."""
@@ -183,7 +252,8 @@ class Item:
 
 @dataclass
 class Loaded:
-    """A decoded batch; without pixels where none of its files can be read."""
+    """A decoded batch; without pixels where none of its files can be read. On a GPU `ready` says when it is there."""
 
     pixels: Pixels | None
     bad: list[Bad]
+    ready: torch.cuda.Event | None = None
