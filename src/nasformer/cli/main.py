@@ -42,6 +42,7 @@ COMMANDS = {
     "proxies": "proxies",
     "score": "proxies",
     "rank": "proxies",
+    "pack": "data",
     "recipes": "recipes",
     "completion": "recipes",
 }

@@ -33,6 +33,7 @@ from nasformer.data.images import (
     stratified,
 )
 from nasformer.data.options import MAX_BAD
+from nasformer.data.shards import is_packed, load_shards
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
 from nasformer.utils.rng import Purpose, generator
@@ -103,13 +104,10 @@ def open_data(
         bad_list: A file to list them in.
         quiet: Say nothing of what was decided, and show no progress.
     """
-    if not source.strip():
-        raise UserError("no data is named; give --data a folder of images, an .npz file or the name of a set")
     if img_size is not None and img_size < 1:
         raise UserError(f"img_size {img_size} is not a size; give a positive number of pixels")
-    source = os.path.expanduser(source)
     bad = BadImages(max_bad, bad_list, quiet)
-    opened = _find_loader(source)(Request(source, Path(root).expanduser(), download))
+    opened = _find(source, root, download)
     amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
     if isinstance(opened, Listing):
         return prepare_files(opened, bad, **amounts, img_size=img_size, in_chans=in_chans, usual_size=usual_size)
@@ -121,6 +119,21 @@ def open_data(
         say(f"{source}: {note}")
     train, held_out, test = (part.resized(img_size) for part in splits.parts())
     return Data(Path(source).stem, train, held_out, test, opened.classes, *channel_stats(train.images))
+
+
+def list_files(source: str, root: str | Path = "data", download: bool = False) -> Listing:
+    """The files of a source, which must have some."""
+    opened = _find(source, root, download)
+    if not isinstance(opened, Listing):
+        raise UserError(f"{source} is not made of image files, so there is nothing to pack; use it as it is")
+    return opened
+
+
+def _find(source: str, root: str | Path, download: bool) -> Source:
+    if not source.strip():
+        raise UserError("no data is named; give --data a folder of images, an .npz file or the name of a set")
+    source = os.path.expanduser(source)
+    return _find_loader(source)(Request(source, Path(root).expanduser(), download))
 
 
 def _find_loader(source: str) -> Callable[[Request], Source]:
@@ -229,8 +242,10 @@ NAMED_TYPES = 5  # of files that are not read
 
 
 def load_folder(request: Request) -> Listing:
-    """A folder of class folders, or CUB-200-2011 in its own layout."""
+    """A folder of class folders, of shards, or CUB-200-2011 in its own layout."""
     folder = Path(request.source)
+    if is_packed(folder):
+        return load_shards(folder)
     for base in (folder / "CUB_200_2011", folder):
         if is_cub(base):
             return read_official("cub200", base, partial(list_cub, base))

@@ -22,7 +22,6 @@ class Purpose(IntEnum):
     JITTER = 5
     ERASING = 6
     MIXING = 7
-    ITEM = 8
     LAYERS = 9
     SUBSET = 10
 
