@@ -5,7 +5,7 @@ Both are pure functions of seed and step, so that any step can be the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import count
 from typing import Literal, Protocol
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nasformer.data.augment import Augment
-from nasformer.data.images import Data, ImageSet, UncroppedSet, normalise
+from nasformer.data.images import Data, ImageSet, Part, Pixels, UncroppedSet, normalise
 from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.data.streaming import ImageStream, StreamedData
@@ -139,8 +139,8 @@ class BatchSource(Protocol):
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches of this rank from `start_step` on, without end: normalised images and soft targets."""
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """A whole split once, in a fixed order, on every rank: normalised images and labels."""
+    def evaluation(self, split: Split, batch_size: int, numbers: Tensor | None = None) -> Iterator[Batch]:
+        """A whole split once, in a fixed order, on every rank: normalised images and labels; or those of `numbers`."""
 
     def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
         """So many training images, normalised but not augmented: always the same random ones, on every rank."""
@@ -233,23 +233,31 @@ class Batches:
 
     def train(self, step: int) -> Batch:
         """This rank's part of global batch `step`: normalised images and soft targets."""
-        return next(iter(self.train_batches(step)))
+        (batch,) = self._train_images().batches([self._train_part(step)], replace=True)
+        return self._augmented(batch, step)
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
+        if not self.streamed:
+            return map(self.train, count(start_step))
+        ahead = self._train_images().batches(map(self._train_part, count(start_step)), replace=True)
+        return (self._augmented(batch, step) for step, batch in enumerate(ahead, start_step))
+
+    def _train_images(self) -> ImageSet | UncroppedSet | ImageStream:
         whole = self.augment.options.crop == "resized" and self.data.uncropped is not None
-        images, place = self._split("uncropped" if whole else "train"), (self.rank, self.world)
-        parts = map(self._train_part, count(start_step))
-        for step, batch in enumerate(images.batches(parts, replace=True), start_step):
-            size = self.img_size if whole else None
-            yield self.augment(batch.images, batch.labels, self.seed, step, *place, batch.sizes, size)
+        return self._split("uncropped" if whole else "train")
+
+    def _augmented(self, batch: Pixels, step: int) -> Batch:
+        place, size = (self.rank, self.world), None if batch.sizes is None else self.img_size
+        return self.augment(batch.images, batch.labels, self.seed, step, *place, batch.sizes, size)
 
     def _train_part(self, step: int) -> Tensor:
         everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
         return rank_slice(everything, self.rank, self.world)
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
+    def evaluation(self, split: Split, batch_size: int, numbers: Tensor | None = None) -> Iterator[Batch]:
         images = self._split(check_split(split, self.held_out))
-        parts = [slice(start, start + batch_size) for start in range(0, len(images), batch_size)]
+        whole = (slice(start, start + batch_size) for start in range(0, len(images), batch_size))
+        parts: Iterable[Part] = whole if numbers is None else numbers.split(batch_size)
         for batch in images.batches(parts):
             yield normalise(batch.images, self.mean, self.std), batch.labels
 

@@ -43,7 +43,14 @@ from nasformer.runs.data import (
 )
 from nasformer.runs.finish import finish_winner, supernet_starts
 from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
-from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
+from nasformer.runs.search import (
+    ArchSearch,
+    InheritedEvaluator,
+    UntrainedEvaluator,
+    check_racing,
+    check_search,
+    publish,
+)
 from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
@@ -157,6 +164,7 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
         check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
+        check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""))
         if objectives and not getattr(command, "proxy", ""):
             Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(KNOWN_SCORES)
 

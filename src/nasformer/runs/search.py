@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
+from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.space import Space
 from nasformer.families.storage import fingerprint
@@ -39,6 +40,7 @@ from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import as_batches
+from nasformer.train.racing import CONFIDENCE, Race
 from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import progress, say
 
@@ -188,9 +190,11 @@ class ArchSearch:
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
     ) -> SearchResult:
+        race = make_race(self.evaluator, options, self.objectives, self.seed) if options.racing else None
+        racing = {"racing": CONFIDENCE} if race else {}
         return search(
             self.space,
-            self.evaluator,
+            race or self.evaluator,
             self.space.costs,
             strategy=options.strategy,
             options=options.for_strategy(self.evaluator.evaluations),
@@ -199,8 +203,9 @@ class ArchSearch:
             order=self.evaluator.order(options),
             seed=self.seed,
             journal=journal,
-            settings={**self.evaluator.settings(), **(self.settings or {}), **profile_settings(self.profile)},
+            settings={**self.evaluator.settings(), **racing, **(self.settings or {}), **profile_settings(self.profile)},
             on_open=on_open,
+            on_candidate=race.observe if race else None,
             quiet=self.quiet,
         )
 
@@ -249,6 +254,26 @@ class ArchSearch:
         return ModelResult(name, arch.to_dict(), {**self.space.costs(arch), **self.evaluator.measure(arch)})
 
 
+def make_race(evaluator: Evaluator, options: SearchOptions, objectives: Sequence[str], seed: int) -> Race:
+    """A race for the candidates of a search, against the parents of its strategy or, without parents, the best."""
+    check_racing(options, objectives, isinstance(evaluator, InheritedEvaluator))
+    assert isinstance(evaluator, InheritedEvaluator)
+    subnets = evaluator.subnets
+    parents = complete_options(find_strategy(options.strategy), options.for_strategy()).get("parents", 1)
+    return Race(subnets.outcomes, subnets.batches.held_out, parents, seed)
+
+
+def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool) -> None:
+    """Refuses a race where there is nothing to race for."""
+    if options.racing and not trained:
+        raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
+    if options.racing and (tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random")):
+        raise UserError(
+            "racing drops what cannot reach the best accuracy: it is for evolution or random search by accuracy alone; "
+            "leave --search.racing or --search.objectives out"
+        )
+
+
 def search_supernet(
     supernet: Supernet,
     data: Data | BatchSource,
@@ -263,15 +288,17 @@ def search_supernet(
     precision: str = "auto",
     quiet: bool = False,
     calibration_images: int = IMAGES,
+    racing: bool = False,
 ) -> SearchResult:
     """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
 
-    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
+    Where there is batch norm, an arch's own statistics are estimated on so many training images first. With `racing`
+    candidates that cannot reach the parents are dropped after a part of the images (see `Race`).
     """
     batches = as_batches(data, Recipe(), seed, World(), supernet.device)
     evaluator = InheritedEvaluator(supernet, batches, precision, calibration_images, seed)
     given = complete_options(find_strategy(strategy), options or {})
-    chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
+    chosen = SearchOptions(strategy, racing=racing, objectives=list(objectives), options=given)
     job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
     return job.search(chosen, Path(journal) if journal else None)
 
@@ -314,6 +341,7 @@ def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int
     """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
     check_satisfiable(space.root, space.costs, budget.windows())
     objectives = tuple(options.objectives) or InheritedEvaluator.objectives
+    check_racing(options, objectives, trained=True)
     problem = Problem(space.root, space.costs, budget, objectives, seed)
     problem.point({"accuracy": 0.0, "loss": 0.0, **space.costs(space.root.smallest())})
     strategy = find_strategy(options.strategy)

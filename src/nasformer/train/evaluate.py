@@ -71,11 +71,13 @@ def predictions(
     arch: Arch | None = None,
     batch_size: int = EVALUATION_BATCH,
     precision: str = "auto",
+    numbers: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """A split in batches: the model's logits and the labels."""
+    """A split in batches, or its images of these numbers: the model's logits and the labels."""
     model.eval()
     device = next(model.parameters()).device
-    for x, labels in batches.evaluation(split, batch_size):
+    part = () if numbers is None else (numbers,)
+    for x, labels in batches.evaluation(split, batch_size, *part):
         with autocast(device, precision):
             logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, batch_size)
         yield logits, labels
@@ -118,9 +120,22 @@ class SubnetEvaluator:
         return self.evaluate(arch, split)["accuracy"]
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
-        if self.supernet.has_statistics:
-            return evaluate(self.model(arch), self.batches, split, precision=self.precision)
-        return evaluate(self.supernet, self.batches, split, arch=arch, precision=self.precision)
+        model, chosen = self._ready(arch)
+        return evaluate(model, self.batches, split, arch=chosen, precision=self.precision)
+
+    def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
+        """Whether each held-out image of these numbers is recognised, and its loss: [2, images], on the CPU."""
+        model, chosen = self._ready(arch)
+        found = []
+        asked = {"arch": chosen, "precision": self.precision, "numbers": numbers}
+        for logits, labels in predictions(model, self.batches, "holdout", **asked):  # type: ignore[arg-type]
+            losses = F.cross_entropy(logits.float(), labels, reduction="none")
+            found.append(torch.stack([(logits.argmax(1) == labels).float(), losses]))
+        return torch.cat(found, dim=1).cpu()
+
+    def _ready(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
+        """The model to run and the arch to run it as: where there is batch norm one of its own, else the supernet."""
+        return (self.model(arch), None) if self.supernet.has_statistics else (self.supernet, arch)
 
 
 # Confusion: accuracy by class, and which class is taken for which

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     MIXING = 7
     LAYERS = 9
     SUBSET = 10
+    RACING = 11
 
 
 def mix(seed: int, *words: int) -> int:
