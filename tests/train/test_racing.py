@@ -47,7 +47,7 @@ def candidate(number: int, arch: Arch, scores: dict[str, float]) -> Candidate:
 
 def best_of(**options: Any) -> tuple[Any, Race]:
     race = Race(outcomes, IMAGES, parents=10)
-    found = search(SPACE, race, costs, options={"generations": 12}, on_candidate=race.observe, **options)
+    found = search(SPACE, race, costs, options={"generations": 5}, on_candidate=race.observe, **options)
     return found, race
 
 
@@ -58,7 +58,7 @@ def judge(arch: Arch) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_winner_is_that_of_full_evaluation(seed: int) -> None:
     found, race = best_of(seed=seed)
-    full = search(SPACE, judge, costs, options={"generations": 12}, seed=seed)
+    full = search(SPACE, judge, costs, options={"generations": 5}, seed=seed)
     assert found.best.scores["accuracy"] == judge(found.best.arch)["accuracy"] == full.best.scores["accuracy"]
     assert race.seen < 0.6 * IMAGES * len(found.candidates)
     counts = {int(one.scores["images"]) for one in found.candidates}
@@ -87,7 +87,7 @@ def test_the_first_parents_see_all_images() -> None:
 def test_an_interrupted_race_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole, _ = best_of(journal=tmp_path / "whole.jsonl")
     lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
-    for stop in (5, 77, 300):
+    for stop in (5, 77, 200):
         (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[: stop + 1]))
         again, race = best_of(journal=tmp_path / "cut.jsonl")
         assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines)
