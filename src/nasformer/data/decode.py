@@ -46,8 +46,10 @@ def read_bytes(path: str) -> Tensor:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise BadImage("not a regular file")
-        with open(path, "rb") as file:
-            content = bytearray(file.read())
+        with open(path, "rb", buffering=0) as file:
+            content = bytearray(os.fstat(file.fileno()).st_size)
+            read = file.readinto(content) or 0
+            content[read:] = file.readall()  # more than was asked for at a time, or has come since
     except OSError as error:
         raise BadImage(_reason(error)) from error
     return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)

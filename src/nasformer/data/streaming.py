@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nasformer.data.decode import BadImage, decode_jpegs, decodes_jpegs, jpeg_header
 from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, shrink, spread
-from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad
+from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad, send
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
@@ -163,7 +163,7 @@ class ImageStream:
             return Loaded(None, bad)
         images, labels = [image for image, _ in good], torch.tensor([label for _, label in good])
         stacked, sizes = (
-            (torch.stack(images), None) if self.fill is None else pad(images, self.fill.to(images[0].device))
+            (torch.stack(images), None) if self.fill is None else pad(images, send(self.fill, images[0].device))
         )
         pixels = Pixels(self._send(stacked), self._send(labels), sizes)
         return Loaded(pixels, bad, self.side.record_event() if self.side else None)
