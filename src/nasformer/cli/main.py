@@ -22,6 +22,7 @@ from nasformer.errors import UserError, is_out_of_memory
 COMMANDS = {
     "run": "search",
     "plan": "search",
+    "advise": "search",
     "train": "search",
     "search": "search",
     "evolve": "search",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasformer.errors import UserError
-from nasformer.utils.units import check_range, check_seed
+from nasformer.utils.units import check_range, check_seed, check_threads
 
 MAX_BAD = 0.01
 """More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""
@@ -53,6 +53,7 @@ class DataOptions:
             check_range(self, "workers", 0, whole=True)
         check_range(self, "calibration_images", 1, whole=True)
         check_seed(self)
+        check_threads(self)
         amount = HoldoutAmount.parse(self.holdout)
         if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
             in_all = amount.unit == "in all" and amount.value

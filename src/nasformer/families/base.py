@@ -171,23 +171,26 @@ class Backbone(nn.Module):
     def num_classes(self) -> int:
         return self.options["num_classes"]
 
-    def run_segments(self, names: Sequence[str], x: Tensor) -> Tensor:
+    def run_segments(self, names: Sequence[str], x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        """Runs layers in turn; keeps what each one gives in `outputs`, by name, where that is asked for."""
         for name in names:
             layer = self.get_submodule(name)
             if self.grad_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(layer, x, use_reentrant=False)
             else:
                 x = layer(x)
+            if outputs is not None:
+                outputs[name] = x
         return x
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.run_segments(self.segment_names[:-1], x)
+    def forward_features(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        return self.run_segments(self.segment_names[:-1], x, outputs)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         return self.head(x, pre_logits=pre_logits)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
+    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        return self.forward_head(self.forward_features(x, outputs))
 
     def get_classifier(self) -> nn.Module:
         return self.head.fc

@@ -48,12 +48,14 @@ PRETRAINED: dict[str, Any] = {
     "sandwich": 2,
     "teacher_weight": 1.0,
     "teacher_answers": "soft",
+    "teacher_features": 5.0,
     "augment": AugmentOptions(crop="resized"),
 }
 """What a recipe takes for a pretrained net where the user leaves it at its default; chosen on the held-out images of
 Flowers-102 with DeiT-Ti (docs/results.md)."""
-SUPERNET_LR = 0.2
-"""Learning rate of a winner that starts from the supernet, as a share of the supernet's: its weights fit already."""
+SUPERNET_LR, FULL_NET_LR = 0.4, 2.0
+"""Learning rates of a winner as multiples of the supernet's: what starts from the supernet fits already, what starts
+from slices of the full net has far to go."""
 
 
 def run_pretrained(command: RunCommand) -> RunResult | None:
@@ -85,6 +87,8 @@ def pretrained_recipe(asked: Recipe) -> Recipe:
     """The recipe of the supernet: what the user left at its default takes the value for a pretrained net."""
     plain = Recipe()
     left = {item.name for item in fields(Recipe) if getattr(asked, item.name) == getattr(plain, item.name)}
+    if asked.teacher:  # one of the user's choice, which may be of any kind: only its answers can be compared
+        left -= {"teacher_features"}
     return replace(asked, **{name: value for name, value in PRETRAINED.items() if name in left})
 
 
@@ -100,11 +104,11 @@ class Recipes:
 def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     """The recipes of all stages for so many training images.
 
-    A length that the user gives, in epochs or steps, is that of the supernet; the full net takes a quarter of it, and
-    the winner half.
+    A length that the user gives, in epochs or steps, is that of the supernet and of the winner; the full net takes
+    half of it.
     """
     asked = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
-    steps = int(asked) / 4 if asked else steps_for(images)
+    steps = int(asked) / 2 if asked else steps_for(images)
 
     def last(share: float) -> dict[str, Any]:
         count = max(1, round(share * steps))
@@ -113,7 +117,7 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     taught = {"teacher": None, "teacher_weight": 0.0}
     return Recipes(
         full=single_recipe(recipe, **last(1), layer_decay=0.75, **({} if recipe.teacher else taught)),
-        supernet=replace(recipe, **last(4)),
+        supernet=replace(recipe, **last(2)),
         finish=single_recipe(recipe, **last(2)),
     )
 
@@ -195,7 +199,7 @@ class PretrainedRun:
         starts = {"from the supernet": Start(supernet.extract(arch), gentle, teacher)}
         if method == "auto" and self.source.supernet is None:
             sliced = supernet_from(full, self.run.space).extract(arch)
-            starts["from the full net"] = Start(sliced, recipe, teacher)
+            starts["from the full net"] = Start(sliced, replace(recipe, lr=FULL_NET_LR * recipe.lr), teacher)
         return starts
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from nasformer.cli.tables import print_json, print_table
 from nasformer.errors import UserError
-from nasformer.utils.units import format_quantity
+from nasformer.utils.units import check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
@@ -34,6 +34,9 @@ class DoctorCommand:
     """auto, cpu, cuda or cuda:N"""
     threads: int | Literal["auto"] = "auto"
     """threads of the CPU for each operation; auto: all"""
+
+    def __post_init__(self) -> None:
+        check_threads(self)
 
 
 @dataclass
