@@ -119,6 +119,30 @@ def test_batches_decoded_by_one_call(
         assert (x - x_too).abs().mean() < (1e-6 if size == (24, 24) else 0.1)  # scaled down on the way, or not
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [(24, 24), (24, 36)], ids=["as it is", "scaled"])
+def test_a_gpu_decodes_what_the_cpu_decodes(
+    tmp_path: Path, photo: Callable[..., Tensor], size: tuple[int, int]
+) -> None:
+    from PIL import Image
+
+    for number, pixels in enumerate(photo(16, size=48)):
+        image = Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize(size[::-1])
+        path = tmp_path / "set" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path, quality=95, subsampling=0)
+    settings: dict[str, Any] = {"augment": PLAIN, "img_size": 24, "holdout": 0}
+    expected, found = (take(stream(tmp_path / "set", device=device, **settings), 4) for device in ("cpu", "cuda"))
+    for (x, targets), (x_too, targets_too) in zip(expected, found, strict=True):
+        assert torch.equal(targets, targets_too.cpu())
+        assert (x - x_too.cpu()).abs().mean() < 0.03
+    again = take(stream(tmp_path / "set", device="cuda", **settings), 4)
+    check_same(found, again)  # bit for bit
+    root = tmp_path / "set" / "a"
+    truncate(root / "0.jpg")
+    assert len(take(stream(tmp_path / "set", device="cuda", max_bad=0.2, **settings), 2)) == 2
+
+
 def test_crops_are_taken_from_the_whole_file(tmp_path: Path) -> None:
     """The outermost columns of a wide image, which the view of evaluation does not show, are seen in training."""
     from PIL import Image

@@ -171,7 +171,8 @@ def _decode_jpeg(content: Tensor) -> Tensor:
 def decode_jpegs(contents: list[Tensor], channels: int, device: torch.device) -> list[Tensor]:
     """The pixels of several JPEGs on a device, by one call; RuntimeError if one of them is broken.
 
-    They are not turned (see `JpegHeader.upright`). A GPU's pixels are the CPU's to rounding.
+    They are not turned (see `JpegHeader.upright`). A GPU's pixels are the CPU's to rounding where colour has the full
+    resolution; where it has half, as in most JPEGs, the two interpolate it in different ways.
     """
     from torchvision.io import ImageReadMode, decode_jpeg
 

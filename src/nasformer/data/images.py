@@ -102,7 +102,7 @@ class UncroppedSet:
 
     def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
         for part in parts:
-            numbers = torch.arange(len(self))[part]
+            numbers = part if isinstance(part, Tensor) else torch.arange(*part.indices(len(self)))
             images, sizes = pad([self.images[number] for number in numbers.tolist()], self.fill)
             yield Pixels(images, self.labels[send(numbers, self.labels.device)], sizes)
 

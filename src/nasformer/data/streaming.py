@@ -117,7 +117,8 @@ class ImageStream:
         waiting = deque[Future[Loaded]]()
         try:
             for part in parts:
-                waiting.append(self._submit(pool, torch.arange(len(self))[part].tolist(), replace))
+                numbers = part.tolist() if isinstance(part, Tensor) else list(range(*part.indices(len(self))))
+                waiting.append(self._submit(pool, numbers, replace))
                 if len(waiting) > AHEAD:
                     yield from self._receive(waiting.popleft())
             while waiting:

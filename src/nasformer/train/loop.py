@@ -55,7 +55,7 @@ from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
 from nasformer.train.threads import training_threads
-from nasformer.utils.device import cpu_threads
+from nasformer.utils.device import cpu_threads, keep_compiled_code
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 
@@ -134,6 +134,7 @@ def train_model(
     """
     recipe = recipe or Recipe()
     if recipe.compile:
+        keep_compiled_code()
         model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
     arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
     settings = {"arch": arch, **(settings or {})}
