@@ -133,25 +133,25 @@ def test_outcomes_add_up_to_the_evaluation() -> None:
 
 def test_a_race_of_subnets() -> None:
     options = {"population": 8, "generations": 2, "parents": 2}
-    found = search_supernet(tiny.supernet(), tiny.DATA, options=options, racing=True, quiet=True)
+    found = search_supernet(tiny.supernet(), tiny.DATA, options=options, racing="best", quiet=True)
     assert found.best.scores["images"] == len(tiny.DATA.holdout)
 
 
 @pytest.mark.usefixtures("without_pictures")
 def test_the_journal_says_how_many_images_a_score_rests_on(tmp_path: Path, capsys: Any) -> None:
-    asked = {"search": {"population": 4, "generations": 2, "parents": 2, "racing": True}}
+    asked = {"search": {"population": 4, "generations": 2, "parents": 2, "racing": "parents"}}
     assert main(small_run.words("run", tmp_path / "run", **asked)) == 0
     header, *lines = [json.loads(line) for line in RunFolder(tmp_path / "run").journal.read_text().splitlines()]
-    assert header["settings"]["racing"] == 2.0
+    assert header["settings"]["racing"] == "parents"
     assert all(0 < line["images"] <= 288 for line in lines)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": {"racing": True, "objectives": ["accuracy", "-params"]}}, "by accuracy alone"),
-        ({"search": {"racing": True, "objectives": ["-loss"]}}, "by accuracy alone"),
-        ({"search": {"racing": True}, "proxy": "dss"}, "proxies need none; leave --search.racing out"),
+        ({"search": {"racing": "parents", "objectives": ["accuracy", "-params"]}}, "by accuracy alone"),
+        ({"search": {"racing": "parents", "objectives": ["-loss"]}}, "by accuracy alone"),
+        ({"search": {"racing": "parents"}, "proxy": "dss"}, "proxies need none; leave --search.racing out"),
     ],
 )
 def test_refusals(tmp_path: Path, capsys: Any, changes: dict[str, Any], message: str) -> None:

@@ -27,7 +27,7 @@ from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
 from nasformer.search.budget import Budget, references
 from nasformer.search.model_result import ModelResult
-from nasformer.search.options import SearchOptions
+from nasformer.search.options import Racing, SearchOptions
 from nasformer.search.problem import Order, Problem
 from nasformer.search.run import Scores, SearchResult, search
 from nasformer.search.strategies.base import Strategy
@@ -190,8 +190,8 @@ class ArchSearch:
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
     ) -> SearchResult:
-        race = make_race(self.evaluator, options, self.objectives, self.seed) if options.racing else None
-        racing = {"racing": CONFIDENCE} if race else {}
+        race = make_race(self.evaluator, options, self.objectives, self.seed) if options.racing != "none" else None
+        racing = {"racing": options.racing} if race else {}
         return search(
             self.space,
             race or self.evaluator,
@@ -255,19 +255,22 @@ class ArchSearch:
 
 
 def make_race(evaluator: Evaluator, options: SearchOptions, objectives: Sequence[str], seed: int) -> Race:
-    """A race for the candidates of a search, against the parents of its strategy or, without parents, the best."""
+    """A race for the candidates of a search; in one without parents, such as a random search, against the best."""
     check_racing(options, objectives, isinstance(evaluator, InheritedEvaluator))
     assert isinstance(evaluator, InheritedEvaluator)
     subnets = evaluator.subnets
-    parents = complete_options(find_strategy(options.strategy), options.for_strategy()).get("parents", 1)
-    return Race(subnets.outcomes, subnets.batches.held_out, parents, seed)
+    chosen = complete_options(find_strategy(options.strategy), options.for_strategy())
+    parents = chosen.get("parents", 1) if options.racing == "parents" else 1
+    return Race(subnets.outcomes, subnets.batches.held_out, parents, seed, CONFIDENCE[options.racing])
 
 
 def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool) -> None:
     """Refuses a race where there is nothing to race for."""
-    if options.racing and not trained:
+    if options.racing == "none":
+        return
+    if not trained:
         raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
-    if options.racing and (tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random")):
+    if tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random"):
         raise UserError(
             "racing drops what cannot reach the best accuracy: it is for evolution or random search by accuracy alone; "
             "leave --search.racing or --search.objectives out"
@@ -288,7 +291,7 @@ def search_supernet(
     precision: str = "auto",
     quiet: bool = False,
     calibration_images: int = IMAGES,
-    racing: bool = False,
+    racing: Racing = "none",
 ) -> SearchResult:
     """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
 

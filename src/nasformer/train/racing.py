@@ -3,7 +3,8 @@
 Every arch sees the images in the same random order. After 1/64 of them, 1/32 and so on, it is compared with the last of
 the parents, image by image: archs that share weights mostly agree, so that few images tell them apart. Where a
 confidence bound on the difference lies below zero the arch is dropped, and its scores are those of the parent plus the
-difference. Parents are always judged on all images.
+difference. Who is not dropped is judged on all images. So the parents are those of full evaluation, as long as the
+bound holds, and the search takes the same course. Racing the best arch alone drops more: then most parents are estimates.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from nasformer.utils.rng import Purpose, generator
 
 PARTS = 7  # the first is 1/64 of the images, each next one twice as large
 SMALLEST = 16  # images; fewer tell nothing apart
-CONFIDENCE = 2.0  # standard errors of the bound, see benchmarks/racing.py
+CONFIDENCE = {"parents": 2.0, "best": 1.0}
+"""Standard errors of the bound, by whom candidates race; see benchmarks/racing.py."""
 
 Outcomes = Callable[[Arch, Tensor], Tensor]
 """Of an arch on images of these numbers: whether each is recognised, and its loss [2, images]."""
@@ -31,14 +33,14 @@ class Race:
 
     Args:
         images: How many there are.
-        parents: How many of the best candidates breed.
+        parents: How many of the best candidates matter: what a candidate has to reach is the last of them.
 
     Attributes:
         seen: Images looked at so far, those for parents included.
     """
 
     def __init__(
-        self, outcomes: Outcomes, images: int, parents: int, seed: int = 0, confidence: float = CONFIDENCE
+        self, outcomes: Outcomes, images: int, parents: int, seed: int = 0, confidence: float = CONFIDENCE["parents"]
     ) -> None:
         self.outcomes, self.images, self.parents, self.confidence = outcomes, images, parents, confidence
         self.order = torch.randperm(images, generator=generator(seed, Purpose.RACING))
