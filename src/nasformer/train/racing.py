@@ -4,7 +4,8 @@ Every arch sees the images in the same random order. After 1/64 of them, 1/32 an
 the parents, image by image: archs that share weights mostly agree, so that few images tell them apart. Where a
 confidence bound on the difference lies below zero the arch is dropped, and its scores are those of the parent plus the
 difference. Who is not dropped is judged on all images. So the parents are those of full evaluation, as long as the
-bound holds, and the search takes the same course. Racing the best arch alone drops more: then most parents are estimates.
+bound holds, and the search takes the same course. Racing the best arch alone drops more: most parents are estimates
+then.
 """
 
 from __future__ import annotations
