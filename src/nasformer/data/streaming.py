@@ -11,8 +11,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from nasformer.errors import UserError
 from nasformer.utils.progress import say
 
 AHEAD = 4  # batches being read and decoded while one is in use
+LANES = 2  # CUDA streams: while one batch is decoded, another is put together
 READ = 32  # files read at a time for a GPU, which decodes faster than Python hands out work
 KEPT_SHARE = (
     0.1  # of the memory that counts as free: a hold-out that needs no more is kept, since a search needs it often
@@ -92,7 +95,7 @@ class ImageStream:
     fill: Tensor | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     keep: bool = False
-    side: torch.cuda.Stream | None = None  # of a GPU, where batches are made beside the training
+    lanes: SimpleQueue[torch.cuda.Stream] = field(default_factory=SimpleQueue)  # of a GPU, beside the training's
 
     @property
     def labels(self) -> Tensor:
@@ -102,9 +105,11 @@ class ImageStream:
         return len(self.files)
 
     def to(self, device: torch.device | str) -> ImageStream | ImageSet:
-        device = torch.device(device)
-        side = torch.cuda.Stream(device) if device.type == "cuda" else None
-        moved, (size, channels) = replace(self, device=device, side=side), (self.source.size, self.source.channels)
+        moved, (size, channels) = replace(self, device=torch.device(device)), (self.source.size, self.source.channels)
+        if moved.device.type == "cuda":
+            moved.lanes = SimpleQueue()
+            for _ in range(LANES):
+                moved.lanes.put(torch.cuda.Stream(moved.device))
         if not (self.keep and fits(int(len(self) * channels * size**2 / KEPT_SHARE), moved.device)):
             return moved
         batches = list(moved.batches(torch.arange(len(self)).split(256)))
@@ -154,8 +159,26 @@ class ImageStream:
 
     def _collect(self, items: list[Future[Item]]) -> Loaded:
         loaded = [item.result() for item in items]
-        with torch.cuda.stream(self.side):
+        with self._lane():
             return self._batch(loaded)
+
+    @contextmanager
+    def _lane(self) -> Iterator[None]:
+        """A CUDA stream of one's own, on which all is done in the end; nothing on a CPU.
+
+        Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
+        memory that was given back meanwhile might be written to while it is read.
+        """
+        if self.device.type != "cuda":
+            yield
+            return
+        stream = self.lanes.get()
+        try:
+            with torch.cuda.stream(stream):
+                yield
+                stream.synchronize()
+        finally:
+            self.lanes.put(stream)
 
     def _batch(self, items: list[Item]) -> Loaded:
         bad = [file for item in items for file in item.bad]
@@ -166,8 +189,7 @@ class ImageStream:
         stacked, sizes = (
             (torch.stack(images), None) if self.fill is None else pad(images, send(self.fill, images[0].device))
         )
-        pixels = Pixels(self._send(stacked), self._send(labels), sizes)
-        return Loaded(pixels, bad, self.side.record_event() if self.side else None)
+        return Loaded(Pixels(self._send(stacked), self._send(labels), sizes), bad)
 
     def _send(self, tensor: Tensor) -> Tensor:
         pinned = tensor.pin_memory() if self.device.type == "cuda" and tensor.device.type == "cpu" else tensor
@@ -178,11 +200,10 @@ class ImageStream:
         self._note(loaded.bad)
         if loaded.pixels is None:
             return
-        if loaded.ready is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(loaded.ready)
+        if self.device.type == "cuda":
             for tensor in (loaded.pixels.images, loaded.pixels.labels):
-                tensor.record_stream(current)  # else its memory might be given away while it is read
+                # else its memory might be given to the next batch while it is read
+                tensor.record_stream(torch.cuda.current_stream(self.device))
         yield loaded.pixels
 
     # JPEGs on a GPU: the files of a batch are read by threads and decoded by one call
@@ -207,7 +228,7 @@ class ImageStream:
 
     def _decode_together(self, numbers: list[int], parts: list[Future[list[Tensor | None]]], replace: bool) -> Loaded:
         contents = [content for part in parts for content in part.result()]
-        with torch.cuda.stream(self.side):
+        with self._lane():
             decoded = iter(self._decode_jpegs([content for content in contents if content is not None]))
             items = []
             for number, content in zip(numbers, contents, strict=True):
@@ -253,8 +274,7 @@ class Item:
 
 @dataclass
 class Loaded:
-    """A decoded batch; without pixels where none of its files can be read. On a GPU `ready` says when it is there."""
+    """A decoded batch; without pixels where none of its files can be read."""
 
     pixels: Pixels | None
     bad: list[Bad]
-    ready: torch.cuda.Event | None = None
