@@ -133,7 +133,9 @@ class ImageStream:
 
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
         """Has a batch read and decoded. Work is done in the order of submission, so that none waits for later one."""
-        if self.together:
+        if (
+            self.together and replace
+        ):  # evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's
             parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
             contents = [pool.submit(self._read, part) for part in parts]
             return pool.submit(self._decode_together, numbers, contents, replace)
@@ -210,7 +212,7 @@ class ImageStream:
 
     @property
     def together(self) -> bool:
-        """Whether whole batches are decoded by the GPU: not the views of evaluation, which Pillow scales exactly."""
+        """Whether batches of training are decoded by the GPU: not views that are scaled, which Pillow does exactly."""
         on_gpu = self.device.type == "cuda" and decodes_jpegs(self.device)
         return on_gpu and (self.fill is not None or not self.source.scaled)
 
