@@ -10,6 +10,7 @@ from nasformer.errors import UserError
 from nasformer.utils.units import check_range, check_seed, check_threads
 
 MAX_BAD = 0.01
+MOST_WORKERS = 1024
 """More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""
 
 
@@ -49,7 +50,7 @@ class DataOptions:
     def __post_init__(self) -> None:
         check_range(self, "max_bad", 0, 1)
         check_range(self, "train_images", 1, whole=True, optional=True)
-        check_range(self, "workers", 0, whole=True)
+        check_range(self, "workers", 0, MOST_WORKERS, whole=True)
         check_range(self, "calibration_images", 1, whole=True)
         check_seed(self)
         check_threads(self)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -21,12 +21,13 @@ from nasformer.latency.measure import Machine, describe_machine
 from nasformer.latency.profile import MAX_ERROR, Profile
 from nasformer.latency.profiler import make_profile
 from nasformer.search.budget import Budget
+from nasformer.search.options import BudgetOptions
 from nasformer.utils.progress import say
 
 FOLDER = Path("profiles")
 PREDICTED = ("latency_ms", "memory_bytes")
 FLAGS = ("img_size", "patch_size", "in_chans")  # options of the model that commands have as options of their own
-UNTIMED_OPTIONS = frozenset(
+UNTIMED_MODEL_OPTIONS = frozenset(
     {"num_classes", "drop_path_rate", "super_depth", "qkv_bias_sharing", "last_gamma", "layer_scale", "drop_rate"}
 )
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
@@ -34,14 +35,6 @@ UNTIMED_OPTIONS = frozenset(
 
 FEW_ROUNDS = 3
 """Rounds of a profile that a run makes on its way: less than half the usual time, and it is judged all the same."""
-
-
-class BudgetOptions(Protocol):
-    """A command's options for limits."""
-
-    latency_profile: str | None
-
-    def budget(self) -> Budget: ...
 
 
 # Writing a profile
@@ -227,7 +220,7 @@ def mismatch(profile: Profile, space: Space) -> str:
 def timed_options(space: Space) -> dict[str, Any]:
     """The options of the model that decide how long it runs, as JSON has them."""
     options = space.full_options
-    return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED_OPTIONS}))
+    return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED_MODEL_OPTIONS}))
 
 
 def profile_command(space: Space, device: str) -> str:

@@ -283,9 +283,9 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
-        warn_of_noise(supernet, self.batches, self.recipe.precision, self.options.calibration_images)
+        judged = (supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         with threads_of_training(self.folder.train):
-            result = job.summarise(job.run(), trained)
+            result = job.summarise(job.run(on_open=lambda: warn_of_noise(*judged)), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 

@@ -182,10 +182,18 @@ class ArchSearch:
         return Problem(space.root, space.costs, self.budget, self.objectives, self.seed, order)
 
     def run(self, on_open: Callable[[], None] | None = None) -> SearchResult:
-        """Searches, or goes on with the journal in the folder."""
-        if self.folder:
-            keep_profile(self.profile, self.folder.path)
-        return self.search(self.options, self.folder.journal if self.folder else None, on_open)
+        """Searches, or goes on with the journal in the folder.
+
+        Args:
+            on_open: Called when nothing speaks against the search any more.
+        """
+
+        def opened() -> None:
+            keep_profile(self.profile, self.folder.path if self.folder else None)
+            if on_open:
+                on_open()
+
+        return self.search(self.options, self.folder.journal if self.folder else None, opened)
 
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None

@@ -1,4 +1,4 @@
-"""Commands that train supernets and search: run, plan, train, search and evolve."""
+"""Commands that train supernets and search, and what can be known before: run, plan, advise, train, search, evolve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table
-from nasformer.runs.options import EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.utils.progress import in_hours
 from nasformer.utils.units import format_quantity
 
@@ -164,6 +164,21 @@ def plan(options: PlanCommand, as_json: bool) -> None:
 
     found = make_plan(options)
     print_json(found.to_dict()) if as_json else print_plan(found)
+
+
+def advise(options: AdviseCommand, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from nasformer.runs.advise import advise as find_advice
+
+    advice = find_advice(options)
+    if as_json:
+        return print_json(asdict(advice))
+    print(f"{options.data}: {advice.images}; device: {advice.device}")
+    print("\n".join(advice.sentences))
+    for command in advice.commands:
+        print(f"next: {command}")
+    return None
 
 
 def print_plan(plan: Plan) -> None:
