@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -60,9 +60,10 @@ class Segment:
     options: tuple[tuple[str, Hashable], ...]
     drop_path: float = field(default=0.0, compare=False)
 
-    @classmethod
-    def of(cls, name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
-        return cls(name, layer, tuple(options.items()), drop_path)
+    @staticmethod
+    @lru_cache(100_000, typed=True)  # a search plans a million layers, of which few differ
+    def of(name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
+        return Segment(name, layer, tuple(options.items()), drop_path)
 
     @property
     def kind(self) -> tuple[type[nn.Module], tuple[tuple[str, Hashable], ...]]:
@@ -76,12 +77,11 @@ class Segment:
         return module
 
     def cost(self) -> Cost:
-        return _cost(*self.kind)  # type: ignore[arg-type]
+        return self._cost
 
-
-@lru_cache(maxsize=100_000)
-def _cost(layer: Any, options: tuple[tuple[str, Hashable], ...]) -> Cost:
-    return layer.cost(**dict(options))
+    @cached_property
+    def _cost(self) -> Cost:
+        return self.layer.cost(**dict(self.options))  # type: ignore[attr-defined,no-any-return]
 
 
 class Backbone(nn.Module):
@@ -426,8 +426,16 @@ def check_option_range(name: str, value: Any) -> None:
             check_number(name, number)
 
 
-def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | None = None) -> Grid:
+MOST_TOKENS = 2**16  # of which each attends to each: 4 billion pairs
+
+
+def patch_grid(
+    img_size: int | tuple[int, int], patch_size: int, stride: int | None = None, most: int = MOST_TOKENS
+) -> Grid:
     """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
+
+    Args:
+        most: Patches that are refused beyond, rather than computed for days.
 
     >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
     ((14, 14), (27, 27), (4, 8))
@@ -439,6 +447,11 @@ def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | N
         needed = f"a multiple of {unit}" if stride is None else f"{unit} plus a multiple of stride {stride}"
         raise UserError(f"img_size {img_size} is not {needed}; change one of them")
     rows, columns = ((side - patch_size) // step + 1 for side in sides)
+    if rows * columns > most:
+        raise UserError(
+            f"img_size {img_size} has {rows * columns:,} patches of {patch_size} px, more than {most:,}; take smaller "
+            "images (--img-size) or larger patches (--patch-size)"
+        )
     return rows, columns
 
 

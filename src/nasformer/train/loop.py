@@ -218,8 +218,9 @@ def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
         steps = recipe.total_steps(steps_per_epoch)
         chosen.append(f"{recipe.total_epochs(steps_per_epoch)} epochs ({steps:,} steps; --train.epochs)")
     if recipe.augment.padding is None and augment.crop == "pad":
-        chosen.append(f"shifts up to {augment.padding} of {batches.img_size} px (--train.augment.padding)")
-    if recipe.augment.hflip is None and augment.crop != "none":
+        shifts = f"shifts up to {augment.padding} of {batches.img_size} px" if augment.padding else "no shifts"
+        chosen.append(f"{shifts} (--train.augment.padding)")
+    if recipe.augment.hflip is None:
         mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
         chosen.append(f"images {mirrored} (--train.augment.hflip)")
     return ", ".join(chosen)

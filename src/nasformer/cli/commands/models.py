@@ -67,7 +67,7 @@ class EvaluateCommand(DataOptions):
     split: Literal["test", "holdout", "train"] = "test"
     """which images"""
     out: str = ""
-    """a folder for evaluation.json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
+    """a folder for evaluation.html, .json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
 
 
 @dataclass

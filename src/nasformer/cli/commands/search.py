@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.utils.progress import in_hours
 from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
@@ -208,17 +209,6 @@ def print_times(plan: Plan) -> None:
         print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}")
     if time.note:
         print(time.note)
-
-
-def in_hours(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> in_hours(40), in_hours(600), in_hours(9000)
-    ('40 s', '10 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def evolve(options: EvolveCommand, as_json: bool) -> None:
