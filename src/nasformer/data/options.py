@@ -9,8 +9,8 @@ from typing import Literal
 from nasformer.errors import UserError
 from nasformer.utils.units import check_range, check_seed, check_threads
 
-MAX_BAD = 0.01
 MOST_WORKERS = 1024
+MAX_BAD = 0.01
 """More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""
 
 
