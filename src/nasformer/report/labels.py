@@ -57,7 +57,7 @@ def axis_value(name: str, value: float) -> float:
 
 def is_share(name: str) -> bool:
     """Whether the score is a share of 1, to be shown in percent."""
-    return name.endswith("accuracy")
+    return name.endswith(("accuracy", "agreement"))
 
 
 def format_score(name: str, value: float) -> str:

@@ -65,7 +65,7 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
 
     main: ClassVar = (
         *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("finish", "baseline", "seed", "device"),
+        *("finish", "training", "baseline", "seed", "device"),
     )
     example: ClassVar = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
@@ -77,14 +77,21 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
     finish: Literal["auto", "finetune", "retrain", "none"] = "auto"
     """how the winner is trained in the end: on from its inherited weights (finetune), from scratch (retrain), or not;
     auto: on, with a pretrained net from its weights in the supernet and in the full net, and the better one is kept"""
-    importance: str = "gate"
-    """with --from, what heads and neurons are sorted by: gate, activation, wanda or magnitude"""
+    importance: str = "auto"
+    """with --from, what heads and neurons are sorted by: gate, activation, wanda, magnitude or surgeon; auto: gate, or
+    surgeon without training"""
+    training: bool = True
+    """with --from; --no-training: cut the net and fit what is left to its outputs, in minutes. Images need no labels,
+    the classes stay; --finish finetune then lets the winner learn the full net's answers for a short while"""
     export: bool = True
     """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     baseline: str = ""
     """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
     search: SearchOptions = field(default_factory=SearchOptions)
+
+    def importance_for(self, usual: str) -> str:
+        return usual if self.importance == "auto" else self.importance
 
 
 @dataclass

@@ -25,6 +25,7 @@ from nasformer.families.base import Backbone
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import split_accuracies, train_baselines
+from nasformer.runs.data import normalize_images
 from nasformer.runs.finish import Start, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run
@@ -58,6 +59,7 @@ SUPERNET_LR = 0.2
 
 def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
+    command = replace(command, importance=command.importance_for("gate"))
     find_importance(command.importance)
     source = find_pretrained(command.from_ or "")
     whole = source.space.with_options(**command.model_options())
@@ -118,6 +120,11 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     )
 
 
+def training_size(batches: BatchSource, recipe: Recipe) -> int:
+    """About how many training images there are."""
+    return batches.steps_per_epoch * min(recipe.batch_size, getattr(batches, "batch_size", 10**9))
+
+
 def steps_for(images: int) -> int:
     """Steps in which a pretrained net is fine-tuned: more for more images, but fewer passes over them.
 
@@ -137,12 +144,9 @@ class PretrainedRun:
 
     def __init__(self, run: Run, source: Pretrained, command: RunCommand) -> None:
         self.run, self.source, self.command = run, source, command
-        batches = run.batches
-        images = batches.steps_per_epoch * min(command.train.batch_size, getattr(batches, "batch_size", 10**9))
-        self.recipes = stage_recipes(command.train, images, batches.steps_per_epoch)
-        facts = source.facts
-        if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
-            batches.mean, batches.std = facts.mean, facts.std
+        images = training_size(run.batches, command.train)
+        self.recipes = stage_recipes(command.train, images, run.batches.steps_per_epoch)
+        normalize_images(run.batches, source.facts)
         self.settings = {**run.settings, "space": run.space.name, "weights": fingerprint(source.model)}
 
     @property

@@ -6,6 +6,7 @@ without training. Each stage goes on where a killed run stopped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -127,8 +128,12 @@ def training_free_run(command: SearchCommand) -> RunResult:
 
 
 @contextmanager
-def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
-    """The run of a command, whose folder no other process may use meanwhile."""
+def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None) -> Iterator[Run]:
+    """The run of a command, whose folder no other process may use meanwhile.
+
+    Args:
+        answers: The classes of a net whose answers stand for labels, or how many there are.
+    """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
     device = choose_device(command.device)
@@ -137,7 +142,7 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
     space = asked_space(command, folder)
     check_before_images(command, space, device.type)
     with folder.lock(needed=world.main):
-        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world)
+        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
         if world.main:
             with folder.recording(kind, run.options, run.space.name):
                 yield run
@@ -179,7 +184,15 @@ class Run:
         space: As it was asked for; `self.space` is the same for the run's images.
     """
 
-    def __init__(self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        options: Any,
+        space: Space,
+        recipe: Recipe,
+        world: World,
+        answers: Sequence[str] | int | None = None,
+    ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(options.device)
         options = streamed_before(folder, options)
@@ -187,7 +200,8 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=folder.bad_images)
+        files = {"bad_list": folder.bad_images, "answers": answers}
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
         self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
@@ -277,8 +291,10 @@ class Run:
     def publish(self, model: Backbone | None, result: RunResult) -> None:
         """Writes the winning model, the result and the report."""
         if model is not None:
-            facts = {"space": self.space.name, "test_accuracy": result.shipped["test_accuracy"], **self.image_facts}
-            save_model(model, self.folder.model, **facts, trained_on=self.trained_on)
+            accuracy = result.shipped.get("test_accuracy")
+            facts = {"test_accuracy": accuracy} if math.isfinite(accuracy) else {}
+            facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
+            save_model(model, self.folder.model, **facts)
         publish(self.folder, result)
 
     @property

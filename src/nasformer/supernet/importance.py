@@ -31,6 +31,7 @@ class Units:
         width: How many inputs of `reader` each has: the width of a head, 1 for a neuron.
         writer: The linear layer whose outputs they are, `parts` for each (q, k and v; gate and value).
         reader: The linear layer whose inputs they are.
+        tables: Further parameters with an entry for each of them.
     """
 
     name: str
@@ -160,6 +161,59 @@ def weight_magnitude(model: nn.Module, units: Sequence[Units], batches: Iterable
         read = unit.by_unit(unit.reader.weight.detach())
         scores.append(written.square().sum((0, 2, 3)).sqrt() * read.square().sum((0, 2)).sqrt())
     return scores
+
+
+@register_importance("surgeon")
+def surgeon_loss(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """What a layer's output loses without a unit, even if the others make up for it as well as they can (Optimal Brain
+    Surgeon, by unit); for cuts without training. No labels are needed.
+    """
+    moments = input_moments(model, units, (images for images, _ in batches))
+    return [unit_losses(unit, found.regular()) for unit, found in zip(units, moments, strict=True)]
+
+
+def unit_losses(unit: Units, covariance: Tensor) -> Tensor:
+    """The squared error of the reader's output without each unit, its weights refitted to the others."""
+    inverse = torch.linalg.inv(covariance).unflatten(0, (unit.count, unit.width)).unflatten(2, (unit.count, unit.width))
+    own = torch.linalg.inv(inverse.diagonal(dim1=0, dim2=2).permute(2, 0, 1))  # what others cannot tell of a unit
+    read = unit.by_unit(unit.reader.weight.detach())
+    return torch.einsum("ouw,uwv,ouv->u", read, own, read)
+
+
+RIDGE = 1e-2
+"""What is added to a covariance's diagonal, as a share of its mean; few images then do not decide too much."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and covariance of the inputs of a linear map."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    def regular(self) -> Tensor:
+        """The covariance, made invertible."""
+        ridge = RIDGE * self.covariance.diagonal().mean() + torch.finfo(self.covariance.dtype).tiny
+        return self.covariance + ridge * torch.eye(len(self.mean), device=self.mean.device)
+
+
+@torch.no_grad()
+def input_moments(model: nn.Module, units: Sequence[Units], images: Iterable[Tensor]) -> list[Moments]:
+    """The moments of what each layer's reader reads, over all tokens of the images."""
+    sums = [torch.zeros(unit.reader.in_features, device=unit.reader.weight.device).double() for unit in units]
+    squares, counts = [torch.zeros_like(total).outer(total) for total in sums], [0] * len(units)
+    for x in images:
+        with recorded_inputs(units) as inputs:
+            model(x)
+        for index, read in enumerate(inputs):
+            if read is not None:
+                flat = read.float().flatten(0, -2)
+                sums[index] += flat.sum(0)
+                squares[index] += flat.T @ flat
+                counts[index] += len(flat)
+    means = [total / max(count, 1) for total, count in zip(sums, counts, strict=True)]
+    seconds = [square / max(count, 1) for square, count in zip(squares, counts, strict=True)]
+    return [Moments(m.float(), (s - m.outer(m)).float()) for m, s in zip(means, seconds, strict=True)]
 
 
 @torch.no_grad()

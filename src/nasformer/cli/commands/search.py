@@ -20,10 +20,12 @@ PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms
 
 
 def run(options: RunCommand, as_json: bool) -> None:
+    from nasformer.runs.cut import run_cut
     from nasformer.runs.pretrained import run_pretrained
     from nasformer.runs.run import run_supernet
 
-    show((run_pretrained if options.from_ else run_supernet)(options), options, as_json)
+    start = (run_pretrained if options.training else run_cut) if options.from_ else run_supernet
+    show(start(options), options, as_json)
 
 
 def search(options: SearchCommand, as_json: bool) -> None:
@@ -58,6 +60,9 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
     scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
+    elif "test_agreement" in result.winner.scores:
+        known = scores if "test_accuracy" in result.winner.scores else {}
+        scores = known | {"holdout_agreement": "held-out agreement", "test_agreement": "test agreement"}
     random = result.random if len(result.random) > 1 else []
     rows = [
         [result.label(model), format_quantity(model["params"]), format_quantity(model["macs"])]
@@ -127,7 +132,7 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
 def in_words(name: str, score: float) -> str:
     if score != score:
         return "–"
-    return f"{score:.2%}" if name.endswith("accuracy") else f"{score:.5g}"
+    return f"{score:.2%}" if name.endswith(("accuracy", "agreement")) else f"{score:.5g}"
 
 
 def print_finalists(result: RunResult) -> None:
