@@ -200,7 +200,7 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        files = {"bad_list": folder.bad_images, "answers": answers}
+        files: dict[str, Any] = {"bad_list": folder.bad_images, "answers": answers}
         self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
         self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, options)
@@ -292,7 +292,7 @@ class Run:
         """Writes the winning model, the result and the report."""
         if model is not None:
             accuracy = result.shipped.get("test_accuracy")
-            facts = {"test_accuracy": accuracy} if math.isfinite(accuracy) else {}
+            facts: dict[str, Any] = {"test_accuracy": accuracy} if math.isfinite(accuracy) else {}
             facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
             save_model(model, self.folder.model, **facts)
         publish(self.folder, result)
