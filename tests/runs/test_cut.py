@@ -40,7 +40,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cut(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cut") / "run"
-    assert main(words(source, out)) == 0
+    assert main(words(source, out, front=3)) == 0
     return out
 
 
@@ -58,8 +58,25 @@ def test_a_cut_keeps_the_classes_and_the_budget_and_says_how_far_it_agrees(cut: 
 
 def test_a_finished_cut_is_left_as_it_is(cut: Path, source: Path) -> None:
     before = contents(cut)
-    assert main(words(source, cut)) == 0
+    assert main(words(source, cut, front=3)) == 0
     assert contents(cut) == before
+
+
+def test_a_front_of_sizes_is_shipped_and_timed(cut: Path) -> None:
+    result = RunResult.load(cut / "result.json")
+    assert result.sizes
+    assert 2 <= len(result.sizes) <= 3
+    assert result.timing == "eager on cpu, batch 1, threads 1"
+    for size in result.sizes:
+        assert load_model(cut / size.name / "model").arch.to_dict() == size.arch
+        assert size["measured_latency_ms"] > 0
+    macs = [size["macs"] for size in result.sizes]
+    assert macs == sorted(set(macs))
+    uniform = next(model for model in result.references if model.name == "uniform")
+    assert uniform["macs"] <= 0.6 * next(m for m in result.references if m.name == "full net")["macs"]
+    page = (cut / "report.html").read_text()
+    for words in ("What you give up, and what you gain", "Accuracy against latency", "What was cut where"):
+        assert words in page
 
 
 def test_photos_without_labels_will_do_and_a_short_distillation_too(

@@ -37,7 +37,7 @@ def words(source: Path, out: Path, **changes: Any) -> list[str]:
 @pytest.fixture(scope="module")
 def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pretrained") / "run"
-    assert main(words(source, out)) == 0
+    assert main(words(source, out, front=2)) == 0
     return out
 
 
@@ -53,6 +53,16 @@ def test_a_run_keeps_most_of_the_accuracy_at_a_share_of_the_cost(finished: Path,
     assert tried[result.finish.chosen] == max(tried.values())
 
 
+def test_each_size_of_the_front_is_finished_on_its_own(finished: Path) -> None:
+    result = RunResult.load(finished / "result.json")
+    assert result.sizes
+    for size in result.sizes:
+        own = RunResult.load(finished / size.name / "result.json")
+        assert own.finish is not None
+        assert own.shipped["test_accuracy"] == size["test_accuracy"]
+        assert load_model(finished / size.name / "model").arch == own.arch
+
+
 def test_the_model_shipped_is_the_one_in_the_result(finished: Path) -> None:
     result, model = RunResult.load(finished / "result.json"), load_model(finished / "model")
     assert model.arch == result.arch
@@ -63,7 +73,7 @@ def test_the_model_shipped_is_the_one_in_the_result(finished: Path) -> None:
 
 def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:
     before = contents(finished)
-    assert main(words(source, finished)) == 0
+    assert main(words(source, finished, front=2)) == 0
     assert contents(finished) == before
 
 
@@ -79,6 +89,8 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
     [
         ({"space": "vit-micro"}, "has a space of its own; leave --space vit-micro out"),
         ({"max_macs": "0%"}, "--max-macs is 0%; expected more than 0% and at most 100%"),
+        ({"from": None, "space": "vit-micro", "front": 3}, "--front is for a pretrained net that is cut"),
+        ({"training": False, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
         ({"from": "timm:resnet18"}, "timm's resnet18 is a ResNet, from which we can cut nothing"),
         ({"from": None, "space": "vit-micro"}, "--max-macs 60% is a share, but of what? Name a net with --from"),

@@ -31,6 +31,7 @@ from nasformer.runs.pretrained import pretrained_recipe, steps_for, training_siz
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import ArchSearch, check_search
 from nasformer.runs.ship import ship
+from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Order
@@ -52,7 +53,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
     command = replace(command, importance=command.importance_for("surgeon"))
     find_importance(command.importance)
     whole = source.space.with_options(**command.model_options())
-    command = command.with_shares(whole.costs(whole.root.largest()))
+    command = with_cost_objective(command.with_shares(whole.costs(whole.root.largest())), "agreement")
     with open_run(command, "supernet", source.facts.classes or source.model.num_classes) as run:
         if not run.world.main:
             return None
@@ -65,11 +66,20 @@ def run_cut(command: RunCommand) -> RunResult | None:
         evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
         data = (run.options.seed, run.folder, run.options.data, run.profile, run.settings)
         job = ArchSearch(evaluator, budget, command.search, *data)
-        result = job.summarise(job.run(), [full_result(run, full, evaluator)])
+        trained = [full_result(run, full, evaluator)]
+        trained += uniform_reference(run, budget, evaluator.model, evaluator.measure_model)
+        result = job.summarise(job.run(), trained)
         run.publish(evaluator.model(result.arch), result)
-        starts = {"distilled": distillation(run, command, evaluator.model(result.arch), full)}
-        if command.finish == "finetune":
-            result = finish_winner(run, result, starts, evaluator.measure_model, "holdout_agreement")
+
+        def starts(arch: Arch) -> dict[str, Start]:
+            if command.finish != "finetune":
+                return {}
+            return {"distilled": distillation(run, command, evaluator.model(arch), full)}
+
+        judge = (evaluator.measure_model, "holdout_agreement")
+        result = finish_winner(run, result, starts(result.arch), *judge)
+        maker = SizeMaker(run, evaluator.model, starts, *judge, command.export)
+        result = publish_result(run, with_sizes(result, maker, "agreement", command.front, budget))
         if command.export:
             ship(run.folder)
     return result

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -26,11 +27,12 @@ from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import split_accuracies, train_baselines
 from nasformer.runs.data import normalize_images
-from nasformer.runs.finish import Start, finish_winner, single_recipe
+from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import check_search
 from nasformer.runs.ship import ship
+from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance
@@ -64,7 +66,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     source = find_pretrained(command.from_ or "")
     whole = source.space.with_options(**command.model_options())
     command = command.with_shares(whole.costs(whole.root.largest()))
-    command = replace(command, train=pretrained_recipe(command.train))
+    command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), "accuracy")
     with open_run(command, "supernet") as run:
         job = PretrainedRun(run, source, command)
         run.use_profile(command, command.search.objectives)
@@ -76,8 +78,12 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
         trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
         if not run.world.main:
             return None
-        result = run.search(supernet.eval(), command.search, budget, trained)
+        trained += uniform_reference(run, budget, supernet.eval().extract, accuracies(run))
+        result = run.search(supernet, command.search, budget, trained)
         result = finish_winner(run, result, job.starts(result.arch, supernet, full))
+        starts = partial(job.starts, supernet=supernet, full=full)
+        maker = SizeMaker(run, supernet.extract, starts, accuracies(run), "holdout_accuracy", command.export)
+        result = publish_result(run, with_sizes(result, maker, "accuracy", command.front, budget))
         if command.export:
             ship(run.folder)
     return result

@@ -164,7 +164,8 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
-            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(KNOWN_SCORES)
+            known = KNOWN_SCORES if getattr(command, "training", True) else KNOWN_SCORES | {"agreement": 0.0}
+            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
 
 
 def asked_space(command: SpaceOptions, folder: RunFolder | None = None) -> Space:
