@@ -24,7 +24,7 @@ SEARCH = {"population": 6, "parents": 3, "generations": 2}
 def words(source: Path, out: Path, **changes: Any) -> list[str]:
     settings = {"from": str(source), "data": "digits", "max_macs": "60%", "search": SEARCH, "export": False}
     path = out.parent / "cut.yaml"
-    path.write_text(json.dumps({**settings, "training": False, **changes}))
+    path.write_text(json.dumps({**settings, "no_training": True, **changes}))
     return ["run", "--config", str(path), "--out", str(out)]
 
 
@@ -103,7 +103,7 @@ def test_photos_without_labels_are_refused_where_a_net_is_trained(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = refused(capsys, words(source, tmp_path / "run", data=str(photos), training=True))
+    told = refused(capsys, words(source, tmp_path / "run", data=str(photos), no_training=False))
     assert "no class folders" in told
     assert "--no-training" in told
 

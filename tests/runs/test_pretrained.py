@@ -90,7 +90,7 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
         ({"space": "vit-micro"}, "has a space of its own; leave --space vit-micro out"),
         ({"max_macs": "0%"}, "--max-macs is 0%; expected more than 0% and at most 100%"),
         ({"from": None, "space": "vit-micro", "front": 3}, "--front is for a pretrained net that is cut"),
-        ({"training": False, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
+        ({"no_training": True, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
         ({"from": "timm:resnet18"}, "timm's resnet18 is a ResNet, from which we can cut nothing"),
         ({"from": None, "space": "vit-micro"}, "--max-macs 60% is a share, but of what? Name a net with --from"),

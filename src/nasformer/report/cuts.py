@@ -20,6 +20,7 @@ from nasformer.utils.units import format_quantity
 LATENCY = "measured_latency_ms"
 FULL, UNIFORM = "full net", "uniform"
 MOST_NETS = 6  # that are drawn cut by cut
+FIELDS = {"num_heads": "heads", "hidden_dim": "MLP neurons"}
 Point = tuple[float, float]
 
 
@@ -64,7 +65,7 @@ def trade_off(run: RunContents) -> Figure | None:
 def draw_trade_off(axes: Any, run: RunContents, full: ModelResult, cost: str, score: str) -> None:
     nets = [model for model in shipped_nets(run) if math.isfinite(model.get(score))]
     front = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.front]
-    if cost == "macs" and front:
+    if cost == "macs" and front and score.endswith(run.score):
         style = {"where": "post", "color": pale(BLUE), "lw": 1.6}
         axes.step(*zip(*front, strict=True), **style, label="Pareto front of the search, inherited weights, held-out")
     path = [point(model, cost, score) for model in [full, *nets]]
@@ -143,7 +144,7 @@ def cuts(run: RunContents) -> Figure | None:
         title = "winner" if model is run.shipped else format_quantity(model["macs"])
         row[0].set_ylabel(plain(f"{title}\n{model['macs'] / full['macs']:.0%} of MACs"), color=INK, fontsize=9)
     for panel, name in zip(panels[0], fields, strict=True):
-        panel.set_title(plain(name.replace("_", " ")), color=INK, fontsize=11)
+        panel.set_title(plain(FIELDS.get(name, name.replace("_", " "))), color=INK, fontsize=11)
     for panel in panels[-1]:
         panel.set_xlabel("block", color=INK, fontsize=10)
     return figure

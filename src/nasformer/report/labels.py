@@ -17,6 +17,7 @@ NAMES = {
     "macs": "MACs",
     "accuracy": "held-out accuracy",
     "holdout_accuracy": "held-out accuracy",
+    "holdout_agreement": "held-out agreement",
     "latency_ms": "latency in ms",
     "memory_bytes": "memory in bytes",
 }

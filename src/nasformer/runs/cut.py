@@ -41,6 +41,7 @@ from nasformer.supernet.compensation import Compensation
 from nasformer.supernet.importance import find_importance, sort_by_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
+from nasformer.train.recipe import Recipe
 
 SORTING_IMAGES = 1024
 """Training images on which importance is measured and outputs are compared."""
@@ -106,11 +107,14 @@ def full_result(run: Run, full: Backbone, evaluator: AgreementEvaluator) -> Mode
 
 def distillation(run: Run, command: RunCommand, model: Backbone, full: Backbone) -> Start:
     """The short training of the winner: it learns the full net's answers, no labels."""
-    recipe, batches = pretrained_recipe(command.train), run.batches
+    return Start(model, distillation_recipe(pretrained_recipe(command.train), run.batches), full)
+
+
+def distillation_recipe(recipe: Recipe, batches: BatchSource) -> Recipe:
+    """How a winner learns the full net's answers; where its length is open, as long as a net would be fine-tuned."""
     steps = steps_for(training_size(batches, recipe))
     lasts = {"iterations": recipe.iterations or steps} if recipe.epochs == "auto" else {}
-    taught = {"teacher": None, "teacher_weight": 1.0, "teacher_answers": "soft"}
-    return Start(model, single_recipe(recipe, **lasts, **taught), full)
+    return single_recipe(recipe, **lasts, teacher=None, teacher_weight=1.0, teacher_answers="soft")
 
 
 class AgreementEvaluator:

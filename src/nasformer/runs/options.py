@@ -66,7 +66,7 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
 
     main: ClassVar = (
         *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("finish", "training", "front", "baseline", "seed", "device"),
+        *("finish", "no_training", "front", "baseline", "seed", "device"),
     )
     example: ClassVar = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
@@ -81,8 +81,8 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
     importance: str = "auto"
     """with --from, what heads and neurons are sorted by: gate, activation, wanda, magnitude or surgeon; auto: gate, or
     surgeon without training"""
-    training: bool = True
-    """with --from; --no-training: cut the net and fit what is left to its outputs, in minutes. Images need no labels,
+    no_training: bool = False
+    """with --from, cut the net and fit what is left to its outputs, in minutes. Images need no labels,
     the classes stay; --finish finetune then lets the winner learn the full net's answers for a short while"""
     front: int = 0
     """with --from, how many sizes along the Pareto front to ship as well, each finished and exported in OUT/front"""
@@ -96,10 +96,10 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "front", 0, 100, whole=True)
-        if not self.from_ and (self.front or not self.training):
+        if not self.from_ and (self.front or self.no_training):
             flag = "--front" if self.front else "--no-training"
             raise UserError(f"{flag} is for a pretrained net that is cut; name one with --from")
-        if not self.training and (self.baseline or self.finish == "retrain"):
+        if self.no_training and (self.baseline or self.finish == "retrain"):
             flag = "--baseline" if self.baseline else "--finish retrain"
             raise UserError(f"{flag} trains, --no-training does not; leave one of them out")
 

@@ -164,7 +164,7 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
-            known = KNOWN_SCORES if getattr(command, "training", True) else KNOWN_SCORES | {"agreement": 0.0}
+            known = KNOWN_SCORES | ({"agreement": 0.0} if getattr(command, "no_training", False) else {})
             Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
 
 

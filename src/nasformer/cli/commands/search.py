@@ -24,7 +24,7 @@ def run(options: RunCommand, as_json: bool) -> None:
     from nasformer.runs.pretrained import run_pretrained
     from nasformer.runs.run import run_supernet
 
-    start = (run_pretrained if options.training else run_cut) if options.from_ else run_supernet
+    start = (run_cut if options.no_training else run_pretrained) if options.from_ else run_supernet
     show(start(options), options, as_json)
 
 
@@ -190,12 +190,16 @@ def print_plan(plan: Plan) -> None:
 
 def print_times(plan: Plan) -> None:
     time = plan.time
-    stages = {"supernet training": time.train, "search": time.search, "retraining from scratch": time.retrain}
+    last = "retraining from scratch" if time.full is None else "training of the winner"
+    stages = {"fine-tuning of the full net": time.full} if time.full else {}
+    stages |= {"supernet training": time.train, "search": time.search, last: time.retrain}
     stages |= {stage.name: stage for stage in time.baselines}
     width = max(map(len, stages))
     for label, stage in stages.items():
         each = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
-        print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}")
+        memory = f", {stage.memory_bytes / 1e9:.2g} GB of memory" if stage.memory_bytes else ""
+        if stage.count:
+            print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}{memory}")
     if time.note:
         print(time.note)
 
