@@ -27,7 +27,7 @@ from nasformer.runs.baselines import count_images
 from nasformer.runs.data import normalize_images
 from nasformer.runs.finish import Start, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
-from nasformer.runs.pretrained import pretrained_recipe, steps_for, training_size
+from nasformer.runs.pretrained import pretrained_recipe, sort_net, steps_for, training_size
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import ArchSearch, check_search
 from nasformer.runs.ship import ship
@@ -38,7 +38,7 @@ from nasformer.search.problem import Order
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.compensation import Compensation
-from nasformer.supernet.importance import find_importance, sort_by_importance
+from nasformer.supernet.importance import find_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
 from nasformer.train.recipe import Recipe
@@ -54,7 +54,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
     command = replace(command, importance=command.importance_for("surgeon"))
     find_importance(command.importance)
     whole = source.space.with_options(**command.model_options())
-    command = with_cost_objective(command.with_shares(whole.costs(whole.root.largest())), "agreement")
+    command = with_cost_objective(command.with_shares(whole.costs(source.own_arch)), "agreement")
     with open_run(command, "supernet", source.facts.classes or source.model.num_classes) as run:
         if not run.world.main:
             return None
@@ -67,7 +67,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
         data = (run.options.seed, run.folder, run.options.data, run.profile, run.settings)
         job = ArchSearch(evaluator, budget, command.search, *data)
-        trained = [full_result(run, full, evaluator)]
+        trained = [full_result(run, full, source.own_arch, evaluator)]
         trained += uniform_reference(run, budget, evaluator.model, evaluator.measure_model)
         result = job.summarise(job.run(), trained)
         run.publish(evaluator.model(result.arch), result)
@@ -91,7 +91,7 @@ def sorted_net(run: Run, source: Pretrained, importance: str) -> Backbone:
     if source.supernet is not None:
         raise UserError("--no-training cuts a net that is trained as a whole; a supernet is searched: nasformer search")
     full = build_from(source.model, run.space, run.options.seed, keep_classifier=True).to(run.device).eval()
-    sort_by_importance(full, ((images, None) for images in calibration_images(run.batches)), importance)
+    sort_net(full, run.space, lambda: ((images, None) for images in calibration_images(run.batches)), importance)
     save_model(full, (run.folder / "full").model, space=run.space.name, **run.image_facts)
     return full
 
@@ -100,9 +100,9 @@ def calibration_images(batches: BatchSource) -> Iterable[Tensor]:
     return batches.calibration(SORTING_IMAGES, 64)
 
 
-def full_result(run: Run, full: Backbone, evaluator: AgreementEvaluator) -> ModelResult:
+def full_result(run: Run, full: Backbone, arch: Arch, evaluator: AgreementEvaluator) -> ModelResult:
     """The full net in the result, for comparison."""
-    return ModelResult("full net", full.arch.to_dict(), {**run.space.costs(full.arch), **evaluator.measure_model(full)})
+    return ModelResult("full net", arch.to_dict(), {**run.space.costs(arch), **evaluator.measure_model(full)})
 
 
 def distillation(run: Run, command: RunCommand, model: Backbone, full: Backbone) -> Start:

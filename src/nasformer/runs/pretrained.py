@@ -13,7 +13,7 @@ A source that is a supernet already starts with stage 3. Each stage goes on wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions
 from nasformer.families.base import Backbone
+from nasformer.families.space import Space
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import split_accuracies, train_baselines
@@ -35,7 +36,8 @@ from nasformer.runs.ship import ship
 from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
-from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance
+from nasformer.space.dimensions import dimensions
+from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance, sort_channels
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.supernet.storage import carry_over
 from nasformer.supernet.supernet import Supernet
@@ -65,7 +67,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     find_importance(command.importance)
     source = find_pretrained(command.from_ or "")
     whole = source.space.with_options(**command.model_options())
-    command = command.with_shares(whole.costs(whole.root.largest()))
+    command = command.with_shares(whole.costs(source.own_arch))
     command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), "accuracy")
     with open_run(command, "supernet") as run:
         job = PretrainedRun(run, source, command)
@@ -176,15 +178,15 @@ class PretrainedRun:
             label="full net",
         )
         if self.source.supernet is None:
-            sort_by_importance(model, sorting_batches(run.batches), self.command.importance)
+            sort_net(model, run.space, lambda: sorting_batches(run.batches), self.command.importance)
         if run.world.main:
             save_model(model, folder.model, space=run.space.name, **run.image_facts)
         return model.eval()
 
     def full_result(self, full: Backbone) -> ModelResult:
         """The full net in the result, for comparison."""
-        scores = split_accuracies(full, self.run.batches, self.recipes.full.precision)
-        return ModelResult("full net, finetuned", full.arch.to_dict(), {**self.run.space.costs(full.arch), **scores})
+        scores, arch = split_accuracies(full, self.run.batches, self.recipes.full.precision), self.source.own_arch
+        return ModelResult("full net, finetuned", arch.to_dict(), {**self.run.space.costs(arch), **scores})
 
     def supernet(self, full: Backbone) -> Supernet:
         """All that can be cut out of the full net, trained together to answer as it does."""
@@ -207,6 +209,14 @@ class PretrainedRun:
             sliced = supernet_from(full, self.run.space).extract(arch)
             starts["from the full net"] = Start(sliced, recipe, teacher)
         return starts
+
+
+def sort_net(model: Backbone, space: Space, batches: Callable[[], Iterable[Labelled]], importance: str) -> None:
+    """Sorts heads and neurons by importance and, where the space has other widths, the embedding's channels too."""
+    sort_by_importance(model, batches(), importance)
+    width = dimensions(space.root).get("embed_dim")
+    if width is not None and len(width.values) > 1:
+        sort_channels(model, batches())
 
 
 def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES, batch_size: int = 64) -> Iterator[Labelled]:
