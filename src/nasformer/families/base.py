@@ -167,6 +167,10 @@ class Backbone(nn.Module):
         """The weights of a model of timm under our names."""
         raise NotImplementedError(f"{cls.family} reads no weights of timm")
 
+    def to_timm(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Arguments with which timm's own model is this net, and its weights for it; None where there is no such."""
+        return None
+
     @property
     def num_classes(self) -> int:
         return self.options["num_classes"]

@@ -167,6 +167,19 @@ class ViT(TokenBackbone):
         """The weights of a timm ViT under our names."""
         return {rename(name, NAMES): weight for name, weight in state.items()}
 
+    def to_timm(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Arguments with which timm's vit_base_patch16_224 is this net, and its weights for it.
+
+        None where timm's ViT cannot be it: its blocks are all alike, and their heads are as wide as the embedding.
+        """
+        blocks = [block for block in self.arch.blocks if block.num_heads or block.hidden_dim]
+        if len(set(blocks)) != 1 or not is_plain(self.arch.embed_dim, blocks[0], self.options):
+            return None
+        names = [name for name in self.segment_names if name.startswith("blocks.")]
+        numbers = {f"{name}.": f"blocks.{number}." for number, name in enumerate(names)}
+        state = {rename(renumber(name, numbers), TIMM_NAMES): weight for name, weight in self.state_dict().items()}
+        return timm_arguments(self.arch.embed_dim, blocks[0], len(blocks), self.options), state
+
 
 def declare(embed_dim: int, num_heads: Sequence[int], hidden_dim: Sequence[int], depth: int) -> Struct:
     """The declaration of a space of ViTs: heads and neurons of every block."""
@@ -222,6 +235,40 @@ NAMES = (
     (r"^fc_norm\.", "head.fc_norm."),
     (r"^head\.(weight|bias)$", r"head.fc.\1"),
 )
+
+
+TIMM_NAMES = (
+    (r"^patch_embed\.(cls_token|reg_token|pos_embed)$", r"\1"),
+    (r"^head\.fc_norm\.", "fc_norm."),
+    (r"^head\.fc\.", "head."),
+)
+"""Our names as timm has them."""
+ARGUMENTS = (
+    *("img_size", "patch_size", "in_chans", "num_classes", "global_pool", "class_token", "reg_tokens"),
+    *("no_embed_class", "pre_norm", "fc_norm", "qkv_bias", "qk_norm"),
+)
+"""Options that timm has under the same names."""
+
+
+def renumber(name: str, numbers: Mapping[str, str]) -> str:
+    start = next((before for before in numbers if name.startswith(before)), "")
+    return numbers.get(start, "") + name.removeprefix(start)
+
+
+def is_plain(embed_dim: int, block: Any, options: Mapping[str, Any]) -> bool:
+    """Whether plain arguments make timm's ViT out of such blocks."""
+    full = block.num_heads * options["head_dim"] == embed_dim and block.hidden_dim > 0
+    usual = options["norm_eps"] == 1e-6 and options["activation"] != "swiglu" and options["global_pool"] != "map"
+    return full and usual and not (options["final_norm"] and options["fc_norm"])
+
+
+def timm_arguments(embed_dim: int, block: Any, depth: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `timm.create_model` for a net whose blocks are all alike."""
+    sizes = {"embed_dim": embed_dim, "depth": depth, "num_heads": block.num_heads}
+    sizes["mlp_ratio"] = (block.hidden_dim + 0.5) / embed_dim  # timm rounds down
+    rest: dict[str, Any] = {"init_values": 1e-5} if options["layer_scale"] else {}
+    rest["final_norm"] = options["final_norm"] or options["fc_norm"]  # timm moves it behind the pooling
+    return {**sizes, **{name: options[name] for name in ARGUMENTS}, **rest, "act_layer": options["activation"]}
 
 
 def timm_options(model: Any) -> dict[str, Any]:
