@@ -76,7 +76,10 @@ def main() -> None:
         for name, ms in times.items():
             share, speedup = macs[name] / macs["full"], times["full"] / ms
             rows.append({"batch": batch, "net": name, "ms": ms, "macs": share, "speedup": speedup})
-            print(f"batch {batch:3} {name:12} {ms:9.2f} ms  {share:6.1%} of the MACs  {speedup:5.2f} times as fast")
+            print(
+                f"batch {batch:3} {name:12} {ms:9.2f} ms  {share:6.1%} of the MACs  {speedup:5.2f} times as fast",
+                flush=True,
+            )
     summary = [summary_row(rows, batch, share) for batch in args.batches for share in args.budgets]
     for row in summary:
         gain = f"{row['speedup']:.2f} times as fast ({row['kept']:.0%} of 1 / share)"

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
+from safetensors.torch import save_file
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
@@ -109,3 +111,15 @@ def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None
     asked = stage_recipes(pretrained_recipe(Recipe(epochs=100, lr=2e-3)), images=1020, steps_per_epoch=8)
     assert [recipe.iterations for recipe in (asked.full, asked.supernet, asked.finish)] == [200, 800, 400]
     assert asked.finish.lr == 2e-3
+
+
+def test_a_larger_teacher_is_fine_tuned_and_teaches(source: Path, tmp_path: Path) -> None:
+    teacher = timm.create_model("test_vit", num_classes=5, img_size=160, in_chans=3)
+    save_file(teacher.state_dict(), tmp_path / "teacher.safetensors")
+    out, name = tmp_path / "run", f"timm:test_vit:{tmp_path / 'teacher.safetensors'}"
+    recipe = {"iterations": 8, "batch_size": 32, "teacher": name, "augment": {"crop": "none", "hflip": 0.0}}
+    assert main(words(source, out, train=recipe, finish="finetune", img_size=16)) == 0
+    assert (out / "teacher" / "train" / "log.jsonl").exists()
+    result = RunResult.load(out / "result.json")
+    assert any(model.name == "full net, finetuned" for model in result.references)
+    assert result.finish is not None

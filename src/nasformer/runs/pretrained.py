@@ -1,6 +1,7 @@
 """From a pretrained net to a smaller one on the user's images: `nasformer run --from timm:NAME --data PHOTOS`.
 
-1. full      The net itself is fine-tuned on the images (OUT/full); it is the teacher of all that follows.
+1. full      The net itself is fine-tuned on the images (OUT/full); it is the teacher of all that follows. Where the
+             recipe names a larger teacher of timm, that is fine-tuned first (OUT/teacher) and teaches all of them.
 2. sort      Its heads and neurons are sorted by importance, so that every prefix keeps the best of them.
 3. supernet  All that can be cut out of it is trained together, in a sandwich, to answer as the full net does.
 4. search    Any strategy finds the best within the budget, by held-out accuracy with the supernet's weights.
@@ -22,12 +23,14 @@ from typing import Any
 
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions
+from nasformer.errors import UserError
 from nasformer.families.base import Backbone
+from nasformer.families.pretrained import source_space
 from nasformer.families.space import Space
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import split_accuracies, train_baselines
-from nasformer.runs.data import normalize_images
+from nasformer.runs.data import image_options, normalize_images
 from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run
@@ -75,6 +78,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
         budget = command.budget()
         check_search(run.space, command.search, budget, run.options.seed)
         next(iter(run.batches.evaluation("holdout", 1)))
+        job.tune_teacher()
         full = job.full()
         supernet = job.supernet(full)
         trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
@@ -155,6 +159,7 @@ class PretrainedRun:
         images = training_size(run.batches, command.train)
         self.recipes = stage_recipes(command.train, images, run.batches.steps_per_epoch)
         normalize_images(run.batches, source.facts)
+        self.larger: Backbone | None = None
         self.settings = {**run.settings, "space": run.space.name, "weights": fingerprint(source.model)}
 
     @property
@@ -163,6 +168,26 @@ class PretrainedRun:
         names = self.source.facts.classes or self.run.batches.classes
         same = self.source.model.num_classes == self.run.batches.num_classes
         return same and list(names) == list(self.run.batches.classes)
+
+    def tune_teacher(self) -> None:
+        """The recipe's teacher, fine-tuned for the run's classes where it has others; in OUT/teacher.
+
+        One of ours, or of timm with a classifier for as many classes, is taken as it is.
+        """
+        name, run = self.command.train.teacher or "", self.run
+        if not name.startswith("timm:") or not is_cuttable(name):
+            return
+        source = find_pretrained(name)
+        if source.model.num_classes == run.batches.num_classes:
+            return
+        space = source.space.with_options(**image_options(run.batches))
+        self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
+        recipe = replace(self.recipes.full, teacher=None, teacher_weight=0.0)
+        settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
+        folder, seed = (run.folder / "teacher").train, run.options.seed
+        train_model(self.larger, run.batches, recipe, folder=folder, seed=seed, settings=settings, label="teacher")
+        stages = {stage: replace(recipe, teacher=None) for stage, recipe in vars(self.recipes).items()}
+        self.recipes = Recipes(**stages)
 
     def full(self) -> Backbone:
         """The full net for the run's images, fine-tuned and sorted; in OUT/full. A supernet's largest is left as is."""
@@ -174,7 +199,8 @@ class PretrainedRun:
             self.recipes.full,
             folder=folder.train,
             seed=run.options.seed,
-            settings=self.settings,
+            settings=self.settings | teacher_settings(self.larger),
+            teacher=self.larger,
             label="full net",
         )
         if self.source.supernet is None:
@@ -193,14 +219,14 @@ class PretrainedRun:
         supernet = supernet_from(full, self.run.space)
         if self.source.supernet is not None:  # its members are trained, which the full net's fine-tuning undid
             carry_over(self.source.supernet, supernet)
-        teacher = None if self.recipes.supernet.teacher else full
+        teacher = None if self.recipes.supernet.teacher else self.larger or full
         self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
         return supernet
 
     def starts(self, arch: Arch, supernet: Supernet, full: Backbone) -> dict[str, Start]:
         """How the winner is finished: from its slices of the supernet, and from those of the full net."""
         recipe, method = self.recipes.finish, self.command.finish
-        teacher = None if recipe.teacher else full
+        teacher = None if recipe.teacher else self.larger or full
         if method == "none":
             return {}
         gentle = replace(recipe, lr=SUPERNET_LR * recipe.lr)
@@ -209,6 +235,20 @@ class PretrainedRun:
             sliced = supernet_from(full, self.run.space).extract(arch)
             starts["from the full net"] = Start(sliced, recipe, teacher)
         return starts
+
+
+def is_cuttable(name: str) -> bool:
+    """Whether a model of timm is one that we have a family for."""
+    try:
+        source_space(name)
+    except UserError:
+        return False
+    return True
+
+
+def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
+    """What a training depends on, where it has a teacher."""
+    return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
 
 
 def sort_net(model: Backbone, space: Space, batches: Callable[[], Iterable[Labelled]], importance: str) -> None:
