@@ -15,6 +15,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.errors import UserError
 from nasformer.families.pretrained import source_space
 from nasformer.families.registry import get_space
+from nasformer.runs.baselines import count
 from nasformer.supernet.importance import (
     find_importance,
     find_units,
@@ -163,6 +164,33 @@ def test_choices_in_brackets_open_further_dimensions(tmp_path: Path) -> None:
     source = find_pretrained(f"timm:test_vit[embed_dim=48,64]:{tmp_path / 'weights.safetensors'}")
     assert source.space.name == source_space("timm:test_vit[embed_dim=48,64]").name == "timm:test_vit[embed_dim=48,64]"
     assert source.model.arch == source.space.root.largest()
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_giant_patch14_dinov2"])
+def test_the_size_of_the_images_can_be_a_choice(name: str) -> None:
+    """Nets take the same images and resize them; positions are resampled."""
+    supernet = Supernet.from_pretrained(pretrained(name), img_size=56 if "dinov2" in name else 64).eval()
+    patch, side = (supernet.space.full_options[key] for key in ("patch_size", "img_size"))
+    space = supernet.space.with_choices({"img_size": [side // 2, side]})
+    assert get_space(space.name, **space.options).root.cardinality == 2 * supernet.space.root.cardinality
+    elastic = supernet_from(supernet.extract(supernet.space.root.largest()), space).eval()
+    x = torch.randn(2, 3, side, side)
+    largest = space.root.largest()
+    small = space.arch({**largest.to_dict(), "img_size": side // 2})
+    model = elastic.extract(small)
+    with torch.no_grad():
+        assert torch.equal(elastic(x, largest), supernet(x, supernet.space.root.largest()))
+        assert torch.equal(elastic(x, small), model(x))
+        resized = nn.functional.interpolate(x, (side // 2, side // 2), mode="bilinear")
+        fixed = Supernet.from_pretrained(pretrained(name), img_size=side).extract(supernet.space.root.largest()).eval()
+        fixed.set_input_size(side // 2)  # type: ignore[operator]
+        assert torch.allclose(model(x), fixed(resized), atol=1e-4)
+    assert model.get_parameter("patch_embed.pos_embed").shape[1] < supernet.shared()["patch_embed.pos_embed"].shape[1]
+    counted = count(space.build(small).to("meta"), side, 3)
+    cost = space.cost(small)
+    assert (cost.params, cost.macs) == (counted["params"], counted["macs"])
+    with pytest.raises(UserError, match="choose no larger size"):
+        space.with_options(img_size=side - patch).plan(largest)
 
 
 def test_a_net_whose_blocks_differ_is_widened_without_a_change(supernet: Supernet, tmp_path: Path) -> None:

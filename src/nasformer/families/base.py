@@ -27,6 +27,7 @@ from nasformer.layers.cost import Cost
 from nasformer.layers.drop_path import set_drop_path
 from nasformer.layers.stem import Grid, to_2tuple
 from nasformer.space.arch import Arch
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
@@ -152,6 +153,11 @@ class Backbone(nn.Module):
     @classmethod
     def derived_options(cls, root: Struct) -> Mapping[str, Any]:
         """Options of the model that follow from the declaration of a space."""
+        return {}
+
+    @classmethod
+    def optional_dimensions(cls, **options: Any) -> Mapping[str, Choice]:
+        """Dimensions that a space has only where an expression names them, with the value they have otherwise."""
         return {}
 
     @classmethod

@@ -65,9 +65,10 @@ def with_source_choices(space: Space, choices: Mapping[str, Sequence[str]]) -> S
     """The space with other values for some dimensions; the net itself must stay its largest member."""
     if not choices:
         return space
-    changed = space.with_choices(parse_choices(space.root, choices))
-    if changed.root.largest() != space.root.largest():
-        largest = {name: choice.values[-1] for name, choice in dimensions(space.root).items() if name in choices}
+    root = space.root_with(choices)
+    changed = space.with_choices(parse_choices(root, choices))
+    if changed.root.largest() != root.largest():
+        largest = {name: choice.values[-1] for name, choice in dimensions(root).items() if name in choices}
         wanted = " and ".join(f"{name}={value}" for name, value in largest.items())
         raise UserError(f"--from: the net itself must be among the choices, so they end with {wanted}")
     return changed
