@@ -45,6 +45,13 @@ def test_a_net_whose_blocks_are_alike_is_exported_for_timm_itself(tmp_path: Path
         assert torch.allclose(network.eval()(x), model(x), atol=1e-5)
 
 
+def test_a_net_that_resizes_its_images_is_not() -> None:
+    space = get_space("vit-cuts[img_size=16,32]")
+    arch = space.arch({**space.root.largest().to_dict(), "img_size": 16})
+    assert space.build(arch).to_timm() is None
+    assert space.build(space.with_choices({"img_size": [32]}).root.largest()).to_timm() is None
+
+
 @pytest.mark.parametrize("blocks", [((2, 48), (2, 96), (2, 48)), ((1, 48), (1, 48), (1, 48)), ((2, 0), (2, 0), (2, 0))])
 def test_other_nets_are_not(tmp_path: Path, blocks: tuple[tuple[int, int], ...]) -> None:
     exported = export_model(net(*blocks), tmp_path / "net", formats=())

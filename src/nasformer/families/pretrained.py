@@ -19,6 +19,7 @@ from nasformer.families.base import SUPPORTED, Backbone, options_from_json
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space, parse_choices, parse_expression
 from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
+from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.utils.files import read_json
 from nasformer.utils.schema import from_json
@@ -30,6 +31,13 @@ def source_space(source: str) -> Space:
     """The space of what can be cut out of a source."""
     net, choices = split_source(source)
     return with_source_choices(net_space(net), choices)
+
+
+def source_arch(source: str) -> Arch:
+    """What the net itself is; where its blocks differ, it is smaller than the largest member of its space."""
+    net, _ = split_source(source)
+    in_folder = not net.startswith("timm:") and not is_file_of_space(net) and supernet_folder(Path(net)) is None
+    return load_model(model_folder(net)).arch if in_folder else net_space(net).root.largest()
 
 
 def net_space(net: str) -> Space:

@@ -191,7 +191,8 @@ class ViT(TokenBackbone):
         None where timm's ViT cannot be it: its blocks are all alike, and their heads are as wide as the embedding.
         """
         blocks = [block for block in self.arch.blocks if block.num_heads or block.hidden_dim]
-        if len(set(blocks)) != 1 or not is_plain(self.arch.embed_dim, blocks[0], self.options):
+        alike = len(set(blocks)) == 1 and "img_size" not in self.arch
+        if not alike or not is_plain(self.arch.embed_dim, blocks[0], self.options):
             return None
         names = [name for name in self.segment_names if name.startswith("blocks.")]
         numbers = {f"{name}.": f"blocks.{number}." for number, name in enumerate(names)}

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.families.pretrained import source_arch
 from nasformer.families.space import Space
 from nasformer.latency.measure import peak_of
 from nasformer.results.folder import RunFolder
@@ -151,7 +152,7 @@ def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
     space = asked_space(command)
     if command.from_:
-        command = command.with_shares(space.costs(space.root.largest()))
+        command = command.with_shares(space.costs(source_arch(command.from_)))
         command = replace(command, train=pretrained_recipe(command.train))
     budget, recipe = command.budget(), command.train
     check_before_images(command, space, choose_device(command.device).type)
