@@ -140,7 +140,7 @@ def test_the_plan_from_a_pretrained_net_has_all_its_stages(capsys: Any, source: 
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
     time = json.loads(capsys.readouterr().out)["time"]
-    assert [time[stage]["steps"] for stage in ("full", "train", "retrain")] == [20, 80, 40 * 2 * 3]
+    assert [time[stage]["steps"] for stage in ("full", "train", "retrain")] == [40, 80, 80 * 2 * 3]
     assert time["search"]["candidates"] > 100
     weights = 4 * load_model(source).get_parameter("head.fc.weight").numel()
     for stage in ("full", "train", "retrain"):

@@ -14,6 +14,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
 from nasformer.families.storage import load_model
+from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
 from nasformer.train.evaluate import evaluate
@@ -106,11 +107,12 @@ def test_what_cannot_work_is_refused(
 
 def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None:
     recipes = stage_recipes(pretrained_recipe(Recipe()), images=1020, steps_per_epoch=8)
-    assert [recipe.iterations for recipe in (recipes.full, recipes.supernet, recipes.finish)] == [479, 1916, 958]
+    assert [recipe.iterations for recipe in (recipes.full, recipes.supernet, recipes.finish)] == [479, 958, 958]
     assert (recipes.supernet.sandwich, recipes.finish.sandwich, recipes.full.teacher_weight) == (2, 0, 0.0)
     asked = stage_recipes(pretrained_recipe(Recipe(epochs=100, lr=2e-3)), images=1020, steps_per_epoch=8)
-    assert [recipe.iterations for recipe in (asked.full, asked.supernet, asked.finish)] == [200, 800, 400]
+    assert [recipe.iterations for recipe in (asked.full, asked.supernet, asked.finish)] == [400, 800, 800]
     assert asked.finish.lr == 2e-3
+    assert (recipes.finish.teacher_features, pretrained_recipe(Recipe(teacher="timm:x")).teacher_features) == (5.0, 0.0)
 
 
 def test_a_larger_teacher_is_fine_tuned_and_teaches(source: Path, tmp_path: Path) -> None:
@@ -118,8 +120,8 @@ def test_a_larger_teacher_is_fine_tuned_and_teaches(source: Path, tmp_path: Path
     save_file(teacher.state_dict(), tmp_path / "teacher.safetensors")
     out, name = tmp_path / "run", f"timm:test_vit:{tmp_path / 'teacher.safetensors'}"
     recipe = {"iterations": 8, "batch_size": 32, "teacher": name, "augment": {"crop": "none", "hflip": 0.0}}
-    assert main(words(source, out, train=recipe, finish="finetune", img_size=16)) == 0
+    assert main(words(source, out, train=recipe, finish="none", img_size=16)) == 0
     assert (out / "teacher" / "train" / "log.jsonl").exists()
     result = RunResult.load(out / "result.json")
     assert any(model.name == "full net, finetuned" for model in result.references)
-    assert result.finish is not None
+    assert RunFolder(out).read_config().settings["train"]["teacher"] == name

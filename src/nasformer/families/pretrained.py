@@ -16,7 +16,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.base import SUPPORTED, Backbone, options_from_json
-from nasformer.families.registry import get_space, list_spaces
+from nasformer.families.registry import OF_PLUGINS, get_space, list_spaces
 from nasformer.families.space import Space, parse_choices, parse_expression
 from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
 from nasformer.space.arch import Arch
@@ -96,6 +96,8 @@ def read_space(path: Path) -> Space:
     try:
         return get_space(config.space, **options_from_json(config.options))
     except UserError as error:
+        if str(error).startswith("unknown space"):
+            raise UserError(f"{path}: {error}; {OF_PLUGINS}") from None
         raise UserError(f"{path} is damaged ({error}); {TRAIN_AGAIN}") from None
 
 

@@ -180,7 +180,7 @@ def read_arch(source: str | Path, space: Space) -> Any:
         text = path.read_text(encoding="utf-8", errors="replace")
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"the arch is not valid JSON ({error}); give an object such as the ones `nasformer sample` prints"
         ) from None

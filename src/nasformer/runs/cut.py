@@ -59,7 +59,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         if not run.world.main:
             return None
         normalize_images(run.batches, source.facts)
-        run.use_profile(command, command.search.objectives)
+        run.measure_profile(command, command.search.objectives)
         budget = command.budget()
         check_search(run.space, command.search, budget, run.options.seed, AgreementEvaluator.objectives)
         full = sorted_net(run, source, command.importance)

@@ -157,7 +157,8 @@ def make_plan(command: PlanCommand) -> Plan:
     budget, recipe = command.budget(), command.train
     check_before_images(command, space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(RunFolder(folder), command, space, recipe, World())
+        answers = space.full_options["num_classes"] if command.no_training else None
+        run = Run(RunFolder(folder), command, space, recipe, World(), answers, list_bad=False)
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, budget, command.seed, usual_objectives(run))
         next(iter(run.batches.evaluation("holdout", 1)))

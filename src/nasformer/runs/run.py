@@ -7,8 +7,8 @@ without training. Each stage goes on where a killed run stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from nasformer.families.base import Backbone
 from nasformer.families.options import SpaceOptions
 from nasformer.families.space import Space
 from nasformer.families.storage import save_model
-from nasformer.latency.lookup import PREDICTED, check_profiled, with_profile
+from nasformer.latency.lookup import PREDICTED, check_profiled, measure_if_missing, with_profile
 from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
@@ -43,10 +43,11 @@ from nasformer.runs.data import (
     streamed_before,
     training_images,
 )
-from nasformer.runs.finish import finish_winner, supernet_starts
+from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
 from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
 from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
 from nasformer.runs.ship import ship
+from nasformer.runs.stages import supernet_work
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
@@ -61,24 +62,22 @@ from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
-from nasformer.utils.progress import say
+from nasformer.utils.progress import run_stages, say
 from nasformer.utils.schema import to_json
 
 
 def run_supernet(command: RunCommand) -> RunResult | None:
     """Trains a supernet, searches it, finishes and exports the winner; the result, in the main process."""
     with open_run(command, "supernet") as run:
-        run.use_profile(command, command.search.objectives)
-        check_search(run.space, command.search, command.budget(), run.options.seed)
-        next(iter(run.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
-        check_baselines(run, command.baseline)
-        run.train(command.train)
-        trained = train_baselines(run, command.baseline, command.train)
-        if not run.world.main:
-            return None
-        supernet = run.load_supernet()
-        result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
-        result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
+        run.measure_profile(command, command.search.objectives)
+        with run.stages(command, command.train, finish_recipes(command.finish, command.train)):
+            run.train(command.train)
+            trained = train_baselines(run, command.baseline, command.train)
+            if not run.world.main:
+                return None
+            supernet = run.load_supernet()
+            result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
+            result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
         if command.export:
             ship(run.folder)
     return result
@@ -160,7 +159,9 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
-        check_profiled(space, command, objectives, device)
+        command.budget()
+        if type(command) is not RunCommand:  # which measures what is missing
+            check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
@@ -183,6 +184,7 @@ class Run:
         options: What the command was asked; images keep their size, unless it (or the supernet's training) says
         another.
         space: As it was asked for; `self.space` is the same for the run's images.
+        list_bad: Whether images that cannot be read are listed in the folder.
     """
 
     def __init__(
@@ -193,6 +195,7 @@ class Run:
         recipe: Recipe,
         world: World,
         answers: Sequence[str] | int | None = None,
+        list_bad: bool = True,
     ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(options.device)
@@ -201,7 +204,7 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        files: dict[str, Any] = {"bad_list": folder.bad_images, "answers": answers}
+        files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
         self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
         self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, options)
@@ -213,6 +216,33 @@ class Run:
         other = copy(self)
         other.folder, other.space = self.folder / name, space
         return other
+
+    def measure_profile(self, command: RunCommand, objectives: Sequence[str] = ()) -> None:
+        """Adds predicted costs as `use_profile` does, but measures first what was not profiled yet."""
+        if self.world.main:
+            measure_if_missing(self.space, command, objectives, self.device.type)
+        self.world.barrier()
+        self.use_profile(command, objectives)
+
+    def stages(
+        self,
+        command: RunCommand,
+        recipe: Recipe,
+        finish: Mapping[str, Recipe],
+        before: Mapping[str, float] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Refuses a search or baselines that cannot be; within it, progress tells the time that all stages need.
+
+        Args:
+            recipe: The supernet's.
+            finish: Recipes of the winner's training in the end, by name.
+            before: Work of what is trained ahead of the supernet, by label.
+        """
+        strategy = check_search(self.space, command.search, command.budget(), self.options.seed)
+        next(iter(self.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
+        baselines = check_baselines(self, command.baseline)
+        work = supernet_work(recipe, self.batches, strategy, baselines, finish)
+        return run_stages({**(before or {}), **work})
 
     def use_profile(self, options: BudgetOptions, objectives: Sequence[str] = ()) -> None:
         """Adds predicted costs to the space, where options speak of latency or memory; refuses if unprofiled."""
@@ -266,9 +296,9 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
-        warn_of_noise(supernet, self.batches, self.recipe.precision, self.options.calibration_images)
+        judged = (supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         with threads_of_training(self.folder.train):
-            result = job.summarise(job.run(), trained)
+            result = job.summarise(job.run(on_open=lambda: warn_of_noise(*judged)), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 
@@ -292,11 +322,15 @@ class Run:
     def publish(self, model: Backbone | None, result: RunResult) -> None:
         """Writes the winning model, the result and the report."""
         if model is not None:
-            accuracy = result.shipped.get("test_accuracy")
-            facts: dict[str, Any] = {"test_accuracy": accuracy} if math.isfinite(accuracy) else {}
-            facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
-            save_model(model, self.folder.model, **facts)
+            self.save(model, result)
         publish(self.folder, result)
+
+    def save(self, model: Backbone, result: RunResult) -> None:
+        """Writes the winning model with what is known of it."""
+        accuracy = result.shipped.get("test_accuracy")
+        facts: dict[str, Any] = {"test_accuracy": accuracy} if math.isfinite(accuracy) else {}
+        facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
+        save_model(model, self.folder.model, **facts)
 
     @property
     def image_shape(self) -> dict[str, int]:

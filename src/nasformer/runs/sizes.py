@@ -87,8 +87,11 @@ class SizeMaker:
         found = RunResult(result.space, result.data, ModelResult("winner", arch.to_dict(), scores))
         found = replace(found, references=result.trained, budget=result.budget, images=result.images)
         size.folder.record("model", self.run.options, self.run.space.name)
-        size.publish(model, found)
-        found = finish_winner(size, found, self.starts(arch), self.measure, self.criterion)
+        size.save(model, found)
+        if starts := self.starts(arch):
+            found = finish_winner(size, found, starts, self.measure, self.criterion)
+        else:
+            publish(size.folder, found)
         if self.export:
             ship(size.folder)
         return replace(found.shipped, name=f"front/{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -64,7 +65,11 @@ class Candidate:
             raise ValueError("id, generation and parents are no integers")
         if not isinstance(origin, str):
             raise ValueError("origin is no text")
-        return cls(id, generation, origin, tuple(parents), Arch.from_dict(record["arch"]), recorded_scores(record))
+        if not isinstance(record["arch"], dict):
+            raise ValueError("arch is no object")
+        return cls(
+            id, generation, sys.intern(origin), tuple(parents), Arch.from_plain(record["arch"]), recorded_scores(record)
+        )
 
 
 RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
