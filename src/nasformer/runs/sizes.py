@@ -13,6 +13,7 @@ import torch
 from nasformer.families.base import Backbone
 from nasformer.families.space import Space
 from nasformer.latency.finalists import measure as measure_finalists
+from nasformer.latency.finalists import why_unmeasurable
 from nasformer.latency.measure import time_archs
 from nasformer.results.result import RunResult
 from nasformer.runs.finish import Measure, Start, finish_winner
@@ -88,7 +89,8 @@ class SizeMaker:
         found = replace(found, references=result.trained, budget=result.budget, images=result.images)
         size.folder.record("model", self.run.options, self.run.space.name)
         size.save(model, found)
-        if starts := self.starts(arch):
+        starts = self.starts(arch) if self.run.world.size == 1 else {}
+        if starts:
             found = finish_winner(size, found, starts, self.measure, self.criterion)
         else:
             publish(size.folder, found)
@@ -161,7 +163,7 @@ def timed_model(model: ModelResult, known: Latencies) -> ModelResult:
 def measure_latencies(run: Run, archs: Sequence[Arch]) -> Latencies:
     """By the profile that the search went by, or else plainly: one image, on the CPU by one thread."""
     say(f"measuring the latency of {len(archs)} nets")
-    if run.profile is not None:
+    if run.profile is not None and not why_unmeasurable(run.profile):
         found = [finalist.measured_latency_ms for finalist in measure_finalists(run.profile, run.space, archs)]
         setup = run.profile.setup
         how = f"{setup.backend} on {setup.device}, batch {setup.batch_size}, threads {setup.threads}"
