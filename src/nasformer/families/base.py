@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -61,9 +61,10 @@ class Segment:
     options: tuple[tuple[str, Hashable], ...]
     drop_path: float = field(default=0.0, compare=False)
 
-    @classmethod
-    def of(cls, name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
-        return cls(name, layer, tuple(options.items()), drop_path)
+    @staticmethod
+    @lru_cache(100_000, typed=True)  # a search plans a million layers, of which few differ
+    def of(name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
+        return Segment(name, layer, tuple(options.items()), drop_path)
 
     @property
     def kind(self) -> tuple[type[nn.Module], tuple[tuple[str, Hashable], ...]]:
@@ -77,12 +78,11 @@ class Segment:
         return module
 
     def cost(self) -> Cost:
-        return _cost(*self.kind)  # type: ignore[arg-type]
+        return self._cost
 
-
-@lru_cache(maxsize=100_000)
-def _cost(layer: Any, options: tuple[tuple[str, Hashable], ...]) -> Cost:
-    return layer.cost(**dict(options))
+    @cached_property
+    def _cost(self) -> Cost:
+        return self.layer.cost(**dict(self.options))  # type: ignore[attr-defined,no-any-return]
 
 
 class Backbone(nn.Module):

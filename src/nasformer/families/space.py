@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from html import escape
 from pathlib import Path
@@ -117,8 +117,8 @@ class Space:
     def costs(self, arch: Arch) -> dict[str, float]:
         """The costs by name, as budgets and journals have them: those of `cost`, and predicted ones."""
         plan = self.plan(arch)
-        counted = asdict(sum((segment.cost() for segment in plan), Cost()))
-        return counted | dict(self.predicted(plan)) if self.predicted else counted
+        counted = vars(sum((segment.cost() for segment in plan), Cost()))
+        return counted | dict(self.predicted(plan) if self.predicted else {})
 
     def sample(self, seed: int | random.Random = 0) -> Arch:
         """A random arch."""

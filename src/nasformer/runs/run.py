@@ -160,7 +160,7 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
         command.budget()
-        if type(command) is not RunCommand:  # which measures what is missing
+        if type(command) is not RunCommand or command.latency_profile:  # a run measures what is missing
             check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())

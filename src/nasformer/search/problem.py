@@ -91,6 +91,8 @@ def plain_scores(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
+    if type(value) is float:  # most are, and asking for Integral takes its time
+        return value if math.isfinite(value) else math.nan
     if isinstance(value, Integral):
         return int(value)
     number = math.nan if value is None else float(value)
