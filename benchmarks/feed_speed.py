@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -41,8 +40,6 @@ from nasformer.data.sources import list_files
 from nasformer.data.streaming import ImageStream, find_files, stream_files
 from nasformer.train.evaluate import autocast
 from record import save_record
-
-sys.path.insert(0, str(Path(__file__).parent))
 from supernet_speed import adamw, covering_archs
 
 SIZES = ((500, 375), (500, 375), (500, 375), (375, 500), (500, 334), (334, 500), (640, 480), (500, 375), (400, 300))
