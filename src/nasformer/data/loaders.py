@@ -6,9 +6,10 @@ Both are pure functions of seed and step, so that any step can be the first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import lru_cache
 from itertools import count
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -144,6 +145,9 @@ class BatchSource(Protocol):
     def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
         """So many training images, normalised but not augmented: always the same random ones, on every rank."""
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same images for another device."""
+
 
 class Batches:
     """Batches of a dataset that lives on the device as bytes.
@@ -242,6 +246,15 @@ class Batches:
     def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
         for indices in calibration_indices(len(self.data.train), images, batch_size, self.seed):
             yield normalise(self._split("train").images[send(indices, self.device)], self.mean, self.std)
+
+    def to(self, device: torch.device | str) -> Self:
+        other = copy(self)
+        other.device, other._on_device = torch.device(device), {}
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without copies on a device, for other processes."""
+        return {**vars(self), "_on_device": {}}
 
     def _split(self, split: Split) -> ImageSet:
         """A part of the data, moved to the device on first use."""

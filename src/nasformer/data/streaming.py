@@ -11,9 +11,10 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -144,6 +145,11 @@ class StreamingFolder:
         parts = calibration_indices(len(items.files), images, batch_size, self.seed)
         keys = [[(index, 0) for index in part.tolist()] for part in parts]
         return (x for x, _ in self._load(items, keys))
+
+    def to(self, device: torch.device | str) -> Self:
+        other = copy(self)
+        other.device = torch.device(device)
+        return other
 
     def _train_keys(self, start_step: int) -> Iterator[list[Key]]:
         for step in count(start_step):

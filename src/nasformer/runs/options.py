@@ -17,6 +17,34 @@ from nasformer.space_search.options import EvolveOptions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.units import check_range
 
+
+@dataclass
+class ExecutorOptions:
+    """Where independent work is done: here, or on the workers of a Ray cluster."""
+
+    executor: Literal["local", "ray"] = "local"
+    """local: in this process; ray: candidates, scores and baselines on workers in parallel (needs nasformer[ray])"""
+    ray_address: str | None = None
+    """a Ray cluster: auto for the one that this machine belongs to, or an address; None: what RAY_ADDRESS says, or else
+    a cluster of this machine's cores and GPUs alone"""
+    cpus_per_trial: float = 1.0
+    """cores of a worker, which computes with as many threads"""
+    gpus_per_trial: float | None = None
+    """GPUs of a worker; 0.25: four workers share one; None: one where --device is a GPU, else none"""
+    max_concurrent_trials: int | None = None
+    """most workers at a time; None: as many as the cluster has room for"""
+    trial_timeout: float = 3600.0
+    """seconds after which a candidate counts as hanging and is tried again on another worker; for trainings, without
+    effect"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "cpus_per_trial", 0, 10**4)
+        check_range(self, "gpus_per_trial", 0, 10**3, optional=True)
+        check_range(self, "max_concurrent_trials", 1, 10**6, optional=True, whole=True)
+        check_range(self, "trial_timeout", 0.1, 10**8)
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+
+
 BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 
@@ -36,7 +64,7 @@ class TrainCommand(DataOptions, SpaceOptions):
 
 
 @dataclass
-class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
+class SearchCommand(ProbeOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     main: ClassVar = (
@@ -60,7 +88,7 @@ class SearchCommand(ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
 
 
 @dataclass
-class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
+class RunCommand(ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (
@@ -88,7 +116,7 @@ class RunCommand(BudgetOptions, DataOptions, SpaceOptions):
 
 
 @dataclass
-class EvolveCommand(BudgetOptions, DataOptions, SpaceOptions):
+class EvolveCommand(ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
 
     main: ClassVar = (
@@ -121,7 +149,7 @@ class PlanCommand(RunCommand):
 
 
 @dataclass
-class RetrainCommand(DataOptions, SpaceOptions):
+class RetrainCommand(ExecutorOptions, DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)

@@ -43,7 +43,8 @@ from nasformer.runs.data import (
     training_images,
 )
 from nasformer.runs.finish import finish_winner, supernet_starts
-from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.options import ExecutorOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
 from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget
@@ -116,6 +117,7 @@ def training_free_run(command: SearchCommand) -> RunResult:
         command.data or None,
         profile,
         {"data": command.data},
+        executor=command,
     )
     if folder is None:
         return job.summarise(job.run())
@@ -152,6 +154,7 @@ KNOWN_SCORES = dict.fromkeys(("accuracy", "loss", "params", "macs", *PREDICTED),
 def check_before_images(command: Any, space: Space, device: str) -> None:
     """Refuses what is wrong whatever the images are, since reading them may take minutes."""
     timm_names(getattr(command, "baseline", ""))
+    check_ray(command)
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
@@ -261,7 +264,12 @@ class Run:
         settings = (self.recipe.precision, self.options.calibration_images, self.options.seed)
         evaluator = InheritedEvaluator(supernet, self.batches, *settings)
         data = (self.options.seed, self.folder, self.options.data, self.profile, self.settings)
-        return ArchSearch(evaluator, budget, options, *data)
+        return ArchSearch(evaluator, budget, options, *data, executor=self.executor)
+
+    @property
+    def executor(self) -> ExecutorOptions:
+        """Where independent work is done; commands without such options do it here."""
+        return self.options if isinstance(self.options, ExecutorOptions) else ExecutorOptions()
 
     def load_supernet(self, source: str | None = None) -> Supernet:
         """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""

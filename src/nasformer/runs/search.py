@@ -6,11 +6,14 @@ baselines, measured finalists, result and report are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
@@ -24,11 +27,15 @@ from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
+from nasformer.runs.jobs import CHUNK, ProxyJob, SubnetJob
+from nasformer.runs.options import ExecutorOptions
+from nasformer.runs.ray_pool import Job, RayPool
 from nasformer.search.budget import Budget, references
+from nasformer.search.executor import Chunks, Executor, InProcess, Scores
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Order, Problem
-from nasformer.search.run import Scores, SearchResult, search
+from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
@@ -54,6 +61,8 @@ class Evaluator(Protocol):
     """What the search raises where the user does not say."""
     evaluations: int
     """Candidates of a random search where the user does not say."""
+    chunk: int
+    """Archs of a task, where workers evaluate them."""
 
     def __call__(self, arch: Arch) -> Scores: ...
 
@@ -72,12 +81,19 @@ class Evaluator(Protocol):
     def summary(self, search: SearchResult) -> dict[str, Any]:
         """Further fields of the result."""
 
+    def job(self) -> Job:
+        """The same evaluation for workers in other processes."""
+
+    @property
+    def device(self) -> torch.device: ...
+
 
 class InheritedEvaluator:
     """Judges archs by the weights they inherit from a supernet, on images held out of its training."""
 
     objectives: tuple[str, ...] = ("accuracy",)
     evaluations = 1000
+    chunk = 1
 
     def __init__(self, supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int, seed: int):
         self.space, self.seed, self.calibration_images = supernet.space, seed, calibration_images
@@ -114,11 +130,19 @@ class InheritedEvaluator:
             health = check_up(self.space, accuracy, self.seed, CHECKED_SUBNETS)
         return {"health": health, "images": count_images(self.subnets.batches)}
 
+    def job(self) -> Job:
+        return SubnetJob.of(self.subnets, self.calibration_images)
+
+    @property
+    def device(self) -> torch.device:
+        return self.subnets.supernet.device
+
 
 class UntrainedEvaluator:
     """Judges untrained archs by training-free proxies."""
 
     evaluations = 8000  # TF-TAS's
+    chunk = CHUNK
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer, self.space = scorer, scorer.space
@@ -145,6 +169,13 @@ class UntrainedEvaluator:
     def summary(self, search: SearchResult) -> dict[str, Any]:
         return {"proxies": list(self.objectives), "candidates": len(search.candidates)}
 
+    def job(self) -> Job:
+        return ProxyJob(self.scorer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.scorer.device
+
 
 @dataclass
 class ArchSearch:
@@ -155,6 +186,7 @@ class ArchSearch:
         data: The images, as they were named.
         profile: Where the budget speaks of latency or memory, what predicts them.
         settings: What else the scores depend on.
+        executor: Where candidates are evaluated.
     """
 
     evaluator: Evaluator
@@ -166,6 +198,7 @@ class ArchSearch:
     profile: Profile | None = None
     settings: Mapping[str, Any] | None = None
     quiet: bool = False
+    executor: ExecutorOptions = field(default_factory=ExecutorOptions)
 
     @property
     def space(self) -> Space:
@@ -188,21 +221,34 @@ class ArchSearch:
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
     ) -> SearchResult:
-        return search(
-            self.space,
-            self.evaluator,
-            self.space.costs,
-            strategy=options.strategy,
-            options=options.for_strategy(self.evaluator.evaluations),
-            budget=self.budget,
-            objectives=self.objectives,
-            order=self.evaluator.order(options),
-            seed=self.seed,
-            journal=journal,
-            settings={**self.evaluator.settings(), **(self.settings or {}), **profile_settings(self.profile)},
-            on_open=on_open,
-            quiet=self.quiet,
-        )
+        with self.open_executor() as executor:
+            return search(
+                self.space,
+                self.evaluator,
+                self.space.costs,
+                strategy=options.strategy,
+                options=options.for_strategy(self.evaluator.evaluations),
+                budget=self.budget,
+                objectives=self.objectives,
+                order=self.evaluator.order(options),
+                seed=self.seed,
+                journal=journal,
+                settings={**self.evaluator.settings(), **(self.settings or {}), **profile_settings(self.profile)},
+                on_open=on_open,
+                quiet=self.quiet,
+                executor=executor,
+            )
+
+    @contextmanager
+    def open_executor(self) -> Iterator[Executor]:
+        """This process, or workers that end with the search."""
+        if self.executor.executor == "local":
+            yield InProcess(self.evaluator)
+            return
+        folder, gpu = self.folder.journal.parent if self.folder else None, self.evaluator.device.type == "cuda"
+        pool = RayPool(self.evaluator.job(), self.executor, gpu, folder, self.executor.trial_timeout)
+        with closing(pool):
+            yield Chunks(pool, self.evaluator.chunk)
 
     def rival(self, found: SearchResult) -> dict[str, Arch]:
         """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
@@ -263,6 +309,7 @@ def search_supernet(
     precision: str = "auto",
     quiet: bool = False,
     calibration_images: int = IMAGES,
+    executor: ExecutorOptions | None = None,
 ) -> SearchResult:
     """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
 
@@ -273,6 +320,7 @@ def search_supernet(
     given = complete_options(find_strategy(strategy), options or {})
     chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
     job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
+    job.executor = executor or job.executor
     return job.search(chosen, Path(journal) if journal else None)
 
 
@@ -287,6 +335,7 @@ def search_training_free(
     journal: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    executor: ExecutorOptions | None = None,
 ) -> SearchResult:
     """The best arch in the budget by one proxy, or by the ranks that several give it together (as AZ-NAS does).
 
@@ -307,6 +356,7 @@ def search_training_free(
     given = complete_options(find_strategy(strategy), options or {})
     chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
     job = ArchSearch(UntrainedEvaluator(scorer), budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
+    job.executor = executor or job.executor
     return job.search(chosen, Path(journal) if journal else None)
 
 

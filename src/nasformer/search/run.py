@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
+from nasformer.search.executor import Evaluate, Executor, Failed, InProcess, Outcome, Scores
 from nasformer.search.journal import Journal
 from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores
 from nasformer.search.strategies.base import Strategy
@@ -20,6 +21,7 @@ from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Costs, check_satisfiable
 from nasformer.space.node import Node
+from nasformer.utils.files import write_text
 from nasformer.utils.progress import progress
 from nasformer.utils.tables import html_row, html_table
 
@@ -27,15 +29,8 @@ from nasformer.utils.tables import html_row, html_table
 CACHED_COSTS = 2**13
 SHOWN = 20  # candidates of the front, in notebooks
 
-Scores = Mapping[str, float]
-Evaluate = Callable[[Arch], Scores]
-
-
-@runtime_checkable
-class EvaluateMany(Protocol):
-    """An evaluation that scores several architectures faster together than one by one."""
-
-    def many(self, archs: Sequence[Arch]) -> list[Scores]: ...
+FIRST_FAILURES = 5
+"""So many failed candidates and no other: it is the evaluation that fails, not the candidates."""
 
 
 class HasRoot(Protocol):
@@ -92,6 +87,7 @@ def search(
     on_open: Callable[[], None] | None = None,
     on_candidate: Callable[[Candidate], None] | None = None,
     quiet: bool = True,
+    executor: Executor | None = None,
 ) -> SearchResult:
     """Looks for the best architecture within the budget.
 
@@ -109,6 +105,7 @@ def search(
         on_open: Called when nothing speaks against the search any more: options, budget and journal are checked.
         on_candidate: Called after each candidate, also for those read back from the journal.
         quiet: Shows no progress.
+        executor: Where archs are evaluated, such as on the workers of a cluster; None: in this process, by `evaluate`.
 
     >>> from nasformer.space import Choice, Struct
     >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3, 4))
@@ -131,7 +128,7 @@ def search(
     with Journal(journal, header) if journal else nullcontext() as opened:
         if on_open:
             on_open()
-        evaluator = JournaledEvaluator(problem, evaluate, opened)
+        evaluator = JournaledEvaluator(problem, executor or InProcess(evaluate), opened)
         _run(instance, evaluator, on_candidate, quiet)
         evaluator.check_all_used()
     return _result(instance)
@@ -153,7 +150,7 @@ def _run(
                 scores.append(candidate.scores)
                 value = strategy.problem.point(candidate.scores)[0]
                 best = max(best, value if math.isfinite(value) else -math.inf)
-                report(candidate.id + 1, f"best {objective} {best:.4g}")
+                report(candidate.id + 1, f"best {objective} {best:.4g}  {evaluator.executor.status}".rstrip())
                 if on_candidate:
                     on_candidate(candidate)
             strategy.tell(list(zip(proposals, scores, strict=True)))
@@ -180,10 +177,10 @@ def _settings(problem: Problem) -> dict[str, Any]:
 class JournaledEvaluator:
     """Evaluates proposals, or reads their scores from the journal of an interrupted search."""
 
-    def __init__(self, problem: Problem, evaluate: Evaluate, journal: Journal | None) -> None:
-        self.problem, self.scores_of, self.journal = problem, evaluate, journal
+    def __init__(self, problem: Problem, executor: Executor, journal: Journal | None) -> None:
+        self.problem, self.executor, self.journal = problem, executor, journal
         self.records: Iterator[dict[str, Any]] = iter(journal.records if journal else ())
-        self.count = 0  # of candidates so far
+        self.count = self.failures = 0  # of candidates so far
 
     def evaluate(self, proposals: Sequence[Proposal]) -> Iterator[Candidate]:
         """The candidates in order: those in the journal first, then the others, each written before it is given."""
@@ -191,25 +188,37 @@ class JournaledEvaluator:
         for proposal, record in zip(proposals, self.records, strict=False):
             yield self._restore(proposal, record)
             read += 1
-        missing = proposals[read:]
-        if missing and isinstance(self.scores_of, EvaluateMany):
-            # All of them again, so that the scores do not depend on where a search was killed.
-            scores = self.scores_of.many([proposal.arch for proposal in proposals])[read:]
-            yield from self._write(missing, scores)
-        else:
-            for proposal in missing:
-                yield from self._write([proposal], [self.scores_of(proposal.arch)])
+        for outcomes in self.executor.evaluate([proposal.arch for proposal in proposals], read):
+            yield from self._write(proposals[read : read + len(outcomes)], outcomes)
+            read += len(outcomes)
 
-    def _write(self, proposals: Sequence[Proposal], scores: Sequence[Scores]) -> list[Candidate]:
+    def _write(self, proposals: Sequence[Proposal], outcomes: Sequence[Outcome]) -> list[Candidate]:
         """Candidates that were just evaluated, put into the journal together."""
         candidates = [
-            Candidate.from_proposal(id, proposal, self._with_costs(proposal.arch, evaluated))
-            for id, (proposal, evaluated) in enumerate(zip(proposals, scores, strict=True), self.count)
+            Candidate.from_proposal(id, proposal, self._with_costs(proposal.arch, self._scores(id, outcome)))
+            for id, (proposal, outcome) in enumerate(zip(proposals, outcomes, strict=True), self.count)
         ]
         if self.journal:
             self.journal.append(*(candidate.to_dict() for candidate in candidates))
         self.count += len(candidates)
         return candidates
+
+    def _scores(self, id: int, outcome: Outcome) -> Scores:
+        """The scores; of a candidate that failed NaN, and what went wrong is in a file beside the journal."""
+        if not isinstance(outcome, Failed):
+            return outcome
+        self.failures += 1
+        where = ""
+        if self.journal:
+            path = self.journal.path.parent / "failures" / f"{self.journal.path.stem}-{id}.txt"
+            write_text(path, outcome.traceback)
+            where = f" (all of it: {path})"
+        if self.failures == id + 1 == FIRST_FAILURES:
+            last = outcome.traceback.strip().splitlines()[-1]
+            raise UserError(f"the first {FIRST_FAILURES} candidates all failed, the last with: {last}{where}")
+        costs = self.problem.costs(self.problem.node.smallest())
+        names = [name.removeprefix("-") for name in self.problem.objectives]
+        return {name: math.nan for name in names if name not in costs} | {"failures": outcome.attempts}
 
     def _with_costs(self, arch: Arch, scores: Scores) -> dict[str, float]:
         costs = self.problem.costs(arch)
