@@ -15,6 +15,7 @@ Results are given in the order of the tasks, so nothing depends on who was fast.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -53,9 +54,11 @@ def check_ray(options: Any) -> None:
 class Host:
     """The process of a worker: an actor that keeps an opened job."""
 
-    def __init__(self, modules: Sequence[str], threads: int, device: str) -> None:
+    def __init__(self, folder: str, modules: Sequence[str], threads: int, device: str) -> None:
         import torch
 
+        if Path(folder).is_dir():  # paths and modules of the user's are named from there
+            os.chdir(folder)
         torch.set_num_threads(threads)
         load_plugins(modules)
         self.device = device
@@ -152,7 +155,7 @@ class RayPool:
         self.connect()
         wanted = min(wanted, self.count_room())
         for _ in range(wanted - len(self.workers)):
-            actor = self.host.remote(loaded_plugins(), self.threads, "cuda" if self.gpus else "cpu")
+            actor = self.host.remote(os.getcwd(), loaded_plugins(), self.threads, "cuda" if self.gpus else "cpu")
             self.workers.append(Worker(actor, actor.open.remote(self.stored)))
         for worker in [worker for worker in self.workers if not worker.node][: max(0, len(self.workers) - self.room)]:
             self.dismiss(worker)

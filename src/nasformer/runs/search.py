@@ -286,9 +286,15 @@ class ArchSearch:
     def rows(self, archs: Mapping[str, Arch]) -> list[ModelResult]:
         rows = []
         with progress("winner and references", len(archs), self.quiet) as report:
-            for name, arch in archs.items():
-                rows.append(self.row(name, arch))
-                report(len(rows))
+            for done, (name, arch) in enumerate(archs.items(), 1):
+                try:
+                    rows.append(self.row(name, arch))
+                except Exception as error:
+                    if self.executor.executor == "local" or name == "winner":
+                        raise
+                    # As among candidates: an arch that cannot be evaluated is no reason to lose all others.
+                    say(f"{name} could not be evaluated and is left out ({type(error).__name__}: {error})")
+                report(done)
         return rows
 
     def row(self, name: str, arch: Arch) -> ModelResult:

@@ -1,0 +1,162 @@
+"""Commands with --executor ray: the same journals and winners as in one process, for any number of workers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import small_run
+from nasformer.cli.main import main
+from nasformer.search.journal import read_journal
+from processes import kill_command
+
+UNTRAINED = [
+    *("search", "--space", "autoformer-micro", "--img-size", "8", "--patch-size", "4", "--proxy", "dss"),
+    *("--probe-size", "4", "--max-params", "200K", "--seed", "3", "--search.strategy", "evolution"),
+    *("--search.population", "20", "--search.generations", "3"),
+]
+PLUGIN = """
+import nasformer
+
+@nasformer.register_proxy("moody", formula="params", sees="nothing", higher="larger", paper="none")
+def moody(model, probe):
+    params = sum(parameter.numel() for parameter in model.parameters())
+    if params % 3 == 0:
+        raise ArithmeticError(f"{params} is a multiple of three")
+    return float(params)
+"""
+
+
+def test_without_ray_the_command_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nasformer.runs.ray_pool.find_spec", lambda name: None)
+    said = small_run.refused(capsys, [*UNTRAINED, "--executor", "ray", "--out", str(tmp_path / "run")])
+    assert "pip install 'nasformer[ray]'" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """A cluster with room for four workers, which commands of this process use."""
+    ray = pytest.importorskip("ray", reason="needs nasformer[ray]")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
+
+
+def on_ray(workers: int) -> list[str]:
+    return ["--executor", "ray", "--max-concurrent-trials", str(workers)]
+
+
+def journal(folder: Path) -> bytes:
+    return (folder / "search" / "journal.jsonl").read_bytes()
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_proxy_search_is_the_same_for_any_number_of_workers(ray: Any, tmp_path: Path) -> None:
+    assert main([*UNTRAINED, "--out", str(tmp_path / "local")]) == 0
+    for workers in (1, 2, 4):
+        assert main([*UNTRAINED, "--out", str(tmp_path / str(workers)), *on_ray(workers)]) == 0
+        assert journal(tmp_path / str(workers)) == journal(tmp_path / "local")
+        results = [json.loads((tmp_path / name / "result.json").read_text()) for name in (str(workers), "local")]
+        assert results[0] == results[1]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_supernet_search_is_the_same_for_any_number_of_workers(ray: Any, run: Path) -> None:
+    """The run's own search was in one process."""
+    expected, result = journal(run), (run / "result.json").read_bytes()
+    for workers in (1, 2, 4):
+        (run / "search" / "journal.jsonl").unlink()
+        assert main([*small_run.words("search", run), *on_ray(workers)]) == 0
+        assert journal(run) == expected
+        assert (run / "result.json").read_bytes() == result
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_failing_candidates_are_journalled_and_the_search_goes_on(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy comes from a module beside the run, which workers import as well."""
+    (tmp_path / "moody_proxy.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nasformer.utils.plugins._loaded", set())
+    words = ["--import", "moody_proxy", *UNTRAINED, "--proxy", "moody", "--out", "run", *on_ray(2)]
+    assert main(words) == 0
+    _, records = read_journal("run/search/journal.jsonl")
+    failed = [record for record in records if record["params"] % 3 == 0]
+    assert len(records) == 60
+    assert 5 < len(failed) < 55
+    assert all(record["moody"] is None and record["failures"] == 3 for record in failed)
+    assert all(record["moody"] == record["params"] for record in records if record not in failed)
+    files = {path.name for path in Path("run/search/failures").iterdir()}
+    assert files == {f"journal-{record['id']}.txt" for record in failed}
+    assert "is a multiple of three" in Path(f"run/search/failures/journal-{failed[0]['id']}.txt").read_text()
+    before = journal(Path("run"))
+    assert main(words) == 0  # reads the journal, failures included
+    assert journal(Path("run")) == before
+    page = Path("run/report.html").read_text()
+    assert f"{len(failed)} candidates could not be evaluated" in page
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_a_killed_driver_goes_on(ray: Any, tmp_path: Path) -> None:
+    assert main([*UNTRAINED, "--out", str(tmp_path / "whole")]) == 0
+    folder = tmp_path / "killed"
+    address = ray.get_runtime_context().gcs_address
+    words = [*UNTRAINED, "--out", str(folder), *on_ray(2), "--ray-address", address]
+    path = folder / "search" / "journal.jsonl"
+    assert kill_command(words, lambda: path.exists() and path.read_bytes().count(b"\n") > 8, 0.0)
+    assert 8 < journal(folder).count(b"\n") < 61
+    assert main(words) == 0
+    assert journal(folder) == journal(tmp_path / "whole")
+
+
+def test_rank_gives_the_same_scores(ray: Any, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rank", "--table", str(run), "--target", "accuracy", "--proxy", "naswot", "--probe-size", "4"]
+    assert main([*words, "--out", str(tmp_path / "local")]) == 0
+    assert main([*words, "--out", str(tmp_path / "ray"), *on_ray(2)]) == 0
+    values = [
+        [score["values"] for score in read_journal(tmp_path / name / "scores" / "naswot.jsonl")[1]]
+        for name in ("local", "ray")
+    ]
+    assert values[0] == values[1]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_run_with_baselines_is_the_same(ray: Any, finished: Path, tmp_path: Path) -> None:
+    """Two models of timm, trained at the same time."""
+    for name, words in (("local", []), ("ray", on_ray(2))):
+        folder = shutil.copytree(finished, tmp_path / name)
+        baseline = "timm:resnet10t,timm:test_resnet"
+        assert main([*small_run.words("run", folder), "--baseline", baseline, *words]) == 0
+    local, parallel = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("local", "ray"))
+    assert [row["name"] for row in parallel["references"]][-2:] == ["timm:resnet10t", "timm:test_resnet"]
+    assert local["references"] == parallel["references"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_pictures")
+def test_evolve_is_the_same(ray: Any, tmp_path: Path) -> None:
+    words = [
+        "evolve",
+        "--config",
+        "s3-evolve-digits",
+        "--evolve.steps",
+        "1",
+        "--evolve.samples",
+        "8",
+        "--evolve.top",
+        "2",
+    ]
+    words += ["--train.iterations", "3"]
+    assert main([*words, "--out", str(tmp_path / "local")]) == 0
+    assert main([*words, "--out", str(tmp_path / "ray"), *on_ray(2)]) == 0
+    contents = [(tmp_path / name / "evolution.json").read_bytes() for name in ("local", "ray")]
+    assert contents[0] == contents[1]
