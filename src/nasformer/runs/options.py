@@ -33,6 +33,9 @@ class ExecutorOptions:
     """GPUs of a worker; 0.25: four workers share one; None: one where --device is a GPU, else none"""
     max_concurrent_trials: int | None = None
     """most workers at a time; None: as many as the cluster has room for"""
+    asynchronous: bool = False
+    """breed candidates as soon as workers are idle, without waiting for a generation: faster with many workers, but not
+    reproducible; for --search.strategy evolution"""
     trial_timeout: float = 3600.0
     """seconds after which a candidate counts as hanging and is tried again on another worker; for trainings, without
     effect"""

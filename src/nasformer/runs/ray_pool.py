@@ -32,6 +32,7 @@ from nasformer.utils.plugins import load_plugins, loaded_plugins
 from nasformer.utils.progress import say
 
 ATTEMPTS, LOSSES = 3, 10
+DEATHS = 30  # workers in a row that died before they were ready, as nodes come and go
 POLL = 1.0  # seconds between two looks at deadlines and at the size of the cluster
 PATIENCE = 60.0  # seconds without a worker after which it is said what is missing
 EVENTS = "workers.jsonl"
@@ -54,20 +55,17 @@ def check_ray(options: Any) -> None:
 class Host:
     """The process of a worker: an actor that keeps an opened job."""
 
-    def __init__(self, folder: str, modules: Sequence[str], threads: int, device: str) -> None:
+    def open(self, folder: str, modules: Sequence[str], threads: int, device: str, stored: Sequence[Any]) -> str:
+        """Opens the job (whose place in the store comes in a list, to be read after the modules); the node's id."""
+        import ray
         import torch
 
         if Path(folder).is_dir():  # paths and modules of the user's are named from there
             os.chdir(folder)
         torch.set_num_threads(threads)
         load_plugins(modules)
-        self.device = device
-
-    def open(self, job: Job) -> str:
-        """Opens the job; gives the id of the node."""
-        import ray
-
-        self.work = job.open(self.device)
+        job: Job = ray.get(stored[0])
+        self.work = job.open(device)
         return ray.get_runtime_context().get_node_id()
 
     def do(self, task: Any) -> Any:
@@ -148,6 +146,23 @@ class RayPool:
                 yield batch.outcomes.pop(given)
                 given += 1
 
+    def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+        """Results with the numbers of their tasks, as they come; `more` gives tasks where none wait, or no more."""
+        batch = Batch([], deque())
+        while True:
+            if not batch.waiting:
+                tasks = more()
+                batch.waiting.extend(range(len(batch.tasks), len(batch.tasks) + len(tasks)))
+                batch.tasks = [*batch.tasks, *tasks]
+            working = sum(worker.task is not None for worker in self.workers)
+            if not batch.waiting and not working:
+                return
+            self.hire(working + len(batch.waiting))
+            self.assign(batch)
+            self.collect(batch)
+            for number in sorted(batch.outcomes):
+                yield number, batch.outcomes.pop(number)
+
     # Workers
 
     def hire(self, wanted: int) -> None:
@@ -155,8 +170,9 @@ class RayPool:
         self.connect()
         wanted = min(wanted, self.count_room())
         for _ in range(wanted - len(self.workers)):
-            actor = self.host.remote(os.getcwd(), loaded_plugins(), self.threads, "cuda" if self.gpus else "cpu")
-            self.workers.append(Worker(actor, actor.open.remote(self.stored)))
+            actor, device = self.host.remote(), "cuda" if self.gpus else "cpu"
+            opened = actor.open.remote(os.getcwd(), loaded_plugins(), self.threads, device, [self.stored])
+            self.workers.append(Worker(actor, opened))
         for worker in [worker for worker in self.workers if not worker.node][: max(0, len(self.workers) - self.room)]:
             self.dismiss(worker)
 
@@ -243,16 +259,16 @@ class RayPool:
             result = self.ray.get(task)
         except RayTaskError as error:
             if number is None:
-                return self.bad_start(worker, str(error))
+                return self.bad_start(worker, str(error), ATTEMPTS)
             self.record("task failed", worker, batch, reason=last_line(str(error)))
             batch.fail(number, str(error))
         except RayError as error:
             if number is None:
-                return self.bad_start(worker, str(error))
+                return self.bad_start(worker, str(error), DEATHS)
             return self.lose(worker, batch, f"its worker died: {error}", not self.node_is_lost(worker, error))
         else:
             if number is None:
-                worker.node = result
+                worker.node, self.bad_starts = result, 0
             else:
                 batch.outcomes[number] = result
         worker.task, worker.answer, worker.deadline = None, None, math.inf
@@ -273,12 +289,12 @@ class RayPool:
         alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
         return isinstance(error, ActorUnavailableError) or worker.node not in alive
 
-    def bad_start(self, worker: Worker, reason: str) -> None:
-        """A worker that could not start; if none ever could, there is no use in trying again."""
+    def bad_start(self, worker: Worker, reason: str, most: int) -> None:
+        """A worker that could not start; if so many in a row could not, there is no use in trying again."""
         self.bad_starts += 1
         self.record("worker did not start", worker, reason=last_line(reason))
         self.dismiss(worker)
-        if self.bad_starts >= ATTEMPTS and not any(other.node for other in self.workers):
+        if self.bad_starts >= most and not any(other.node for other in self.workers):
             raise UserError(f"no worker could start, the last for: {last_line(reason)}; is nasformer on every node?")
 
     def record(self, event: str, worker: Worker, batch: Batch | None = None, **facts: Any) -> None:

@@ -237,7 +237,15 @@ class ArchSearch:
                 on_open=on_open,
                 quiet=self.quiet,
                 executor=executor,
+                asynchronous=self.asynchronous(options),
             )
+
+    def asynchronous(self, options: SearchOptions) -> bool:
+        """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""
+        asked = self.executor.asynchronous and options.strategy != "random"
+        if asked and not self.quiet:
+            say("an asynchronous search: it depends on which worker is fast, so it cannot be repeated exactly")
+        return asked
 
     @contextmanager
     def open_executor(self) -> Iterator[Executor]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from nasformer.errors import UserError
 from nasformer.space.arch import Arch
 
 Scores = Mapping[str, float]
@@ -41,6 +42,9 @@ class Executor(Protocol):
     def status(self) -> str:
         """A few words on the workers, for the progress bar."""
 
+    def stream(self, more: Callable[[], Sequence[Arch]]) -> Iterator[tuple[int, Outcome]]:
+        """The scores of archs that `more` gives, with their numbers, as they come."""
+
     def evaluate(self, archs: Sequence[Arch], known: int = 0) -> Iterator[Sequence[Outcome]]:
         """The scores of all archs but the first `known`, which the journal has; in order, as they come."""
 
@@ -53,6 +57,9 @@ class Pool(Protocol):
 
     def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
         """The results of tasks in their order; `Failed` for one that cannot be done."""
+
+    def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+        """Results with the numbers of their tasks, as they come."""
 
 
 class InProcess:
@@ -72,6 +79,9 @@ class InProcess:
             yield [each for _, each in zip(archs, scores, strict=True)][known:]
         else:
             yield from ([self.scores_of(arch)] for arch in archs[known:])
+
+    def stream(self, more: Callable[[], Sequence[Arch]]) -> Iterator[tuple[int, Outcome]]:
+        raise UserError("an asynchronous search needs workers: --executor ray")
 
 
 class Chunks:
@@ -98,6 +108,10 @@ class Chunks:
             scores = [outcome] if isinstance(outcome, Failed) else outcome
             yield scores[skip:]
             skip = 0
+
+    def stream(self, more: Callable[[], Sequence[Arch]]) -> Iterator[tuple[int, Outcome]]:
+        for number, outcome in self.pool.stream(lambda: [[arch] for arch in more()]):
+            yield number, outcome if isinstance(outcome, Failed) else outcome[0]
 
     def _one_by_one(self, chunks: Sequence[Sequence[Arch]]) -> list[Any]:
         """The results of chunks; of one that failed, those of its archs alone, so that one arch fails no others."""

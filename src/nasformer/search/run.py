@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from html import escape
@@ -88,6 +88,7 @@ def search(
     on_candidate: Callable[[Candidate], None] | None = None,
     quiet: bool = True,
     executor: Executor | None = None,
+    asynchronous: bool = False,
 ) -> SearchResult:
     """Looks for the best architecture within the budget.
 
@@ -106,6 +107,8 @@ def search(
         on_candidate: Called after each candidate, also for those read back from the journal.
         quiet: Shows no progress.
         executor: Where archs are evaluated, such as on the workers of a cluster; None: in this process, by `evaluate`.
+        asynchronous: Breeds the next candidates as soon as workers are idle, from what is known by then. Faster with
+            many workers, but no two searches are alike. For strategies that say they can.
 
     >>> from nasformer.space import Choice, Struct
     >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3, 4))
@@ -122,38 +125,82 @@ def search(
     check_satisfiable(node, problem.costs, budget.windows())
     strategy_class = find_strategy(strategy) if isinstance(strategy, str) else strategy
     chosen = complete_options(strategy_class, options or {})
+    if asynchronous and not strategy_class.asynchronous:
+        raise UserError(f"{strategy_class.__name__} waits for all it has asked for; leave --asynchronous out")
     instance = strategy_class(problem, **chosen)
     name = strategy if isinstance(strategy, str) else strategy.__name__
     header = {"strategy": name, "options": chosen, **_settings(problem), **(settings or {})}
+    header |= {"asynchronous": True} if asynchronous else {}
     with Journal(journal, header) if journal else nullcontext() as opened:
         if on_open:
             on_open()
         evaluator = JournaledEvaluator(problem, executor or InProcess(evaluate), opened)
-        _run(instance, evaluator, on_candidate, quiet)
+        (_run_asynchronously if asynchronous else _run)(instance, evaluator, on_candidate, quiet)
         evaluator.check_all_used()
     return _result(instance)
 
 
-def _run(
-    strategy: Strategy,
-    evaluator: JournaledEvaluator,
-    on_candidate: Callable[[Candidate], None] | None,
-    quiet: bool,
-) -> None:
+OnCandidate = Callable[[Candidate], None] | None
+
+
+def _run(strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool) -> None:
     """Asks the strategy, evaluates and tells, until it is done."""
-    objective, best = strategy.problem.objectives[0], -math.inf
-    with progress("search", strategy.evaluations, quiet) as report:
+    with _reporting(strategy, evaluator, on_candidate, quiet) as report:
         while not strategy.done:
             proposals = strategy.ask()
             scores = []
             for candidate in evaluator.evaluate(proposals):
                 scores.append(candidate.scores)
-                value = strategy.problem.point(candidate.scores)[0]
-                best = max(best, value if math.isfinite(value) else -math.inf)
-                report(candidate.id + 1, f"best {objective} {best:.4g}  {evaluator.executor.status}".rstrip())
-                if on_candidate:
-                    on_candidate(candidate)
+                report(candidate)
             strategy.tell(list(zip(proposals, scores, strict=True)))
+
+
+def _run_asynchronously(
+    strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
+) -> None:
+    """Asks again when the last of a batch is being evaluated and half of it is known; tells what is known by then."""
+    asked: list[Proposal] = []
+    known: list[tuple[Proposal, Scores]] = []
+    enough = 0
+
+    def more() -> list[Arch]:
+        nonlocal enough
+        if strategy.done or len(known) < enough:
+            return []
+        if known:
+            strategy.tell(known)
+            known.clear()
+        batch = [] if strategy.done else strategy.ask()
+        asked.extend(batch)
+        enough = max(1, len(batch) // 2)
+        return [proposal.arch for proposal in batch]
+
+    with _reporting(strategy, evaluator, on_candidate, quiet) as report:
+        strategy.adopt([(proposal, report(candidate).scores) for proposal, candidate in evaluator.restore_all()])
+        for number, outcome in evaluator.executor.stream(more):
+            (candidate,) = evaluator.write([asked[number]], [outcome])
+            known.append((asked[number], report(candidate).scores))
+    strategy.tell(known)
+
+
+@contextmanager
+def _reporting(
+    strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
+) -> Iterator[Callable[[Candidate], Candidate]]:
+    """Progress of a search: a function to call with each candidate."""
+    objective, best = strategy.problem.objectives[0], -math.inf
+    with progress("search", strategy.evaluations, quiet) as show:
+
+        def report(candidate: Candidate) -> Candidate:
+            nonlocal best
+            value = strategy.problem.point(candidate.scores)[0]
+            best = max(best, value if math.isfinite(value) else -math.inf)
+            show(candidate.id + 1, f"best {objective} {best:.4g}  {evaluator.executor.status}".rstrip())
+            if on_candidate:
+                on_candidate(candidate)
+            return candidate
+
+        yield report
 
 
 def _result(strategy: Strategy) -> SearchResult:
@@ -189,10 +236,10 @@ class JournaledEvaluator:
             yield self._restore(proposal, record)
             read += 1
         for outcomes in self.executor.evaluate([proposal.arch for proposal in proposals], read):
-            yield from self._write(proposals[read : read + len(outcomes)], outcomes)
+            yield from self.write(proposals[read : read + len(outcomes)], outcomes)
             read += len(outcomes)
 
-    def _write(self, proposals: Sequence[Proposal], outcomes: Sequence[Outcome]) -> list[Candidate]:
+    def write(self, proposals: Sequence[Proposal], outcomes: Sequence[Outcome]) -> list[Candidate]:
         """Candidates that were just evaluated, put into the journal together."""
         candidates = [
             Candidate.from_proposal(id, proposal, self._with_costs(proposal.arch, self._scores(id, outcome)))
@@ -227,6 +274,15 @@ class JournaledEvaluator:
         merged = plain_scores({**costs, **scores})
         self.problem.point(merged)  # a misspelt objective shows at the first candidate, not after the last
         return merged
+
+    def restore_all(self) -> Iterator[tuple[Proposal, Candidate]]:
+        """All candidates of the journal of an asynchronous search, whose order only the journal knows."""
+        for record in self.records:
+            try:
+                proposal = Candidate.from_dict(record).proposal()
+            except (KeyError, TypeError, ValueError):
+                raise self._wrong_line() from None
+            yield proposal, self._restore(proposal, record)
 
     def _restore(self, proposal: Proposal, record: Mapping[str, Any]) -> Candidate:
         expected = Candidate.from_proposal(self.count, proposal, {}).to_dict()
