@@ -45,7 +45,7 @@ def test_without_ray_the_command_says_what_to_install(
 def ray() -> Iterator[Any]:
     """A cluster with room for four workers, which commands of this process use."""
     ray = pytest.importorskip("ray", reason="needs nasformer[ray]")
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield ray
     ray.shutdown()
 
@@ -160,3 +160,47 @@ def test_evolve_is_the_same(ray: Any, tmp_path: Path) -> None:
     assert main([*words, "--out", str(tmp_path / "ray"), *on_ray(2)]) == 0
     contents = [(tmp_path / name / "evolution.json").read_bytes() for name in ("local", "ray")]
     assert contents[0] == contents[1]
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_asynchronous_search_evaluates_as_many_and_goes_on(
+    ray: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another order than generation by generation is allowed, other archs are; no arch twice, no parent unknown."""
+    words = [*UNTRAINED, "--out", str(tmp_path / "run"), *on_ray(2), "--asynchronous"]
+    assert main(words) == 0
+    assert "cannot be repeated exactly" in capsys.readouterr().err
+    path = tmp_path / "run" / "search" / "journal.jsonl"
+    settings, records = read_journal(path)
+    assert settings["asynchronous"]
+    assert [record["id"] for record in records] == list(range(60))
+    assert len({json.dumps(record["arch"]) for record in records}) == 60
+    assert all(parent < record["id"] for record in records for parent in record["parents"])
+    assert any(record["parents"] for record in records)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:31]))
+    assert main(words) == 0
+    assert path.read_bytes().startswith(b"".join(lines[:31]))
+    again = read_journal(path)[1]
+    assert 50 <= len(again) <= 60  # what was being evaluated when it was killed is not asked for again
+    assert len({json.dumps(record["arch"]) for record in again}) == len(again)
+
+
+def test_asynchronous_needs_workers_and_evolution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*UNTRAINED, "--out", str(tmp_path / "run"), "--asynchronous"]
+    assert "needs workers: --executor ray" in small_run.refused(capsys, words)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_the_best_candidates_are_retrained_at_the_same_time(ray: Any, finished: Path, tmp_path: Path) -> None:
+    words = ["retrain", str(finished), "--data", "digits", "--holdout", "0.2", "--top", "2", "--train.iterations", "4"]
+    words += ["--train.batch_size", "64", "--export", "false"]
+    assert main([*words, "--out", str(tmp_path / "local"), "--threads", "1"]) == 0
+    assert main([*words, "--out", str(tmp_path / "ray"), *on_ray(2)]) == 0
+    records = sorted(read_journal(finished / "search" / "journal.jsonl")[1], key=lambda record: -record["accuracy"])
+    for number in ("1", "2"):
+        local, parallel = (
+            json.loads((tmp_path / name / number / "result.json").read_text()) for name in ("local", "ray")
+        )
+        assert local == parallel
+        assert local["winner"]["arch"] == records[int(number) - 1]["arch"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from nasformer.data.options import DataOptions
+from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.proxies.options import ProbeOptions
 from nasformer.search.options import BudgetOptions, SearchOptions
@@ -25,8 +26,8 @@ class ExecutorOptions:
     executor: Literal["local", "ray"] = "local"
     """local: in this process; ray: candidates, scores and baselines on workers in parallel (needs nasformer[ray])"""
     ray_address: str | None = None
-    """a Ray cluster: auto for the one that this machine belongs to, or an address; None: what RAY_ADDRESS says, or else
-    a cluster of this machine's cores and GPUs alone"""
+    """a Ray cluster: auto for the one that this machine belongs to, an address, or local for a new one of its cores and
+    GPUs alone; None: what RAY_ADDRESS says, one that runs here, or else local"""
     cpus_per_trial: float = 1.0
     """cores of a worker, which computes with as many threads"""
     gpus_per_trial: float | None = None
@@ -45,6 +46,8 @@ class ExecutorOptions:
         check_range(self, "gpus_per_trial", 0, 10**3, optional=True)
         check_range(self, "max_concurrent_trials", 1, 10**6, optional=True, whole=True)
         check_range(self, "trial_timeout", 0.1, 10**8)
+        if self.asynchronous and self.executor == "local":
+            raise UserError("an asynchronous search needs workers: --executor ray, or leave --asynchronous out")
         getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
 
 
@@ -157,7 +160,7 @@ class RetrainCommand(ExecutorOptions, DataOptions, SpaceOptions):
 
     positional: ClassVar = ("run",)
     main: ClassVar = (
-        *("data", "out", "arch", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
+        *("data", "out", "arch", "top", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
         *("baseline", "export", "seed", "device"),
     )
     example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
@@ -166,6 +169,9 @@ class RetrainCommand(ExecutorOptions, DataOptions, SpaceOptions):
     """the run folder of a search, whose winner, space and model options are taken"""
     arch: str | None = None
     """JSON file, inline JSON or preset; None: the winner of the run's search"""
+    top: int = 1
+    """so many of the best candidates of the run's search, each in a run folder OUT/1, OUT/2 ...; with --executor ray at
+    the same time"""
     out: str = ""
     """the new run folder"""
     export: bool = True
@@ -173,6 +179,10 @@ class RetrainCommand(ExecutorOptions, DataOptions, SpaceOptions):
     baseline: str = ""
     """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "top", 1, 10**4, whole=True)
 
 
 @dataclass

@@ -96,7 +96,7 @@ class Evolution(Strategy):
 
     def adopt(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
         super().adopt(results)
-        self.generation = len(self.candidates) // self.population
+        self.generation = -(-len(self.candidates) // self.population)
 
     def learn(self, candidate: Candidate) -> None:
         self.archive.add(candidate)
