@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice
 from typing import Any, Literal, Protocol, Self
 
 import torch
@@ -99,6 +99,11 @@ Split = Literal["train", "holdout", "test"]
 Batch = tuple[Tensor, Tensor]
 
 
+Part = tuple[int, int]
+"""A process's number and how many there are: every so many-th batch, from that number on."""
+WHOLE: Part = (0, 1)
+
+
 class BatchSource(Protocol):
     """What training and evaluation need of data, in memory (`Batches`) or not (`StreamingFolder`)."""
 
@@ -139,11 +144,11 @@ class BatchSource(Protocol):
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches of this rank from `start_step` on, without end: normalised images and soft targets."""
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """A whole split once, in a fixed order, on every rank: normalised images and labels."""
+    def evaluation(self, split: Split, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        """A whole split once, in a fixed order: normalised images and labels; or one part of its batches."""
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        """So many training images, normalised but not augmented: always the same random ones, on every rank."""
+    def calibration(self, images: int, batch_size: int, part: Part = WHOLE) -> Iterator[Tensor]:
+        """So many training images, normalised but not augmented: always the same random ones, or a part of them."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same images for another device."""
@@ -238,13 +243,15 @@ class Batches:
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         return map(self.train, count(start_step))
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        images = self._split(split)
-        for x, labels in zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True):
+    def evaluation(self, split: Split, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        images, (first, step) = self._split(split), part
+        batches = zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True)
+        for x, labels in islice(batches, first, None, step):
             yield normalise(x, self.mean, self.std), labels
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        for indices in calibration_indices(len(self.data.train), images, batch_size, self.seed):
+    def calibration(self, images: int, batch_size: int, part: Part = WHOLE) -> Iterator[Tensor]:
+        first, step = part
+        for indices in calibration_indices(len(self.data.train), images, batch_size, self.seed)[first::step]:
             yield normalise(self._split("train").images[send(indices, self.device)], self.mean, self.std)
 
     def to(self, device: torch.device | str) -> Self:

@@ -25,7 +25,9 @@ from nasformer.data.augment import Mixing
 from nasformer.data.decode import BadImage, read_image
 from nasformer.data.files import Files, ImageFiles, printable
 from nasformer.data.loaders import (
+    WHOLE,
     Batch,
+    Part,
     Split,
     batch_indices,
     calibration_indices,
@@ -133,18 +135,19 @@ class StreamingFolder:
         for step, (x, labels) in enumerate(self._load(items, self._train_keys(start_step)), start_step):
             yield self.mixing(x, labels, self.seed, step)
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """A whole split once, in a fixed order, on every rank; files that cannot be read are left out."""
+    def evaluation(self, split: Split, batch_size: int, part: Part = WHOLE) -> Iterator[Batch]:
+        """A whole split once, in a fixed order, or a part of it; files that cannot be read are left out."""
         items = self._items(check_split(split, self.held_out), self._eval_transform())
-        keys = [[(index, 0) for index in part.tolist()] for part in torch.arange(len(items.files)).split(batch_size)]
-        return self._load(items, keys)
+        parts = torch.arange(len(items.files)).split(batch_size)
+        keys = [[(index, 0) for index in indices.tolist()] for indices in parts]
+        return self._load(items, keys[part[0] :: part[1]])
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+    def calibration(self, images: int, batch_size: int, part: Part = WHOLE) -> Iterator[Tensor]:
         """So many training images, not augmented; files that cannot be read are left out."""
         items = self._items("train", self._eval_transform())
         parts = calibration_indices(len(items.files), images, batch_size, self.seed)
-        keys = [[(index, 0) for index in part.tolist()] for part in parts]
-        return (x for x, _ in self._load(items, keys))
+        keys = [[(index, 0) for index in indices.tolist()] for indices in parts]
+        return (x for x, _ in self._load(items, keys[part[0] :: part[1]]))
 
     def to(self, device: torch.device | str) -> Self:
         other = copy(self)

@@ -32,10 +32,12 @@ from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
+from nasformer.supernet.calibration import ALONE
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import Progress, progress
+from nasformer.utils.world import World, join_world
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
@@ -206,13 +208,19 @@ def train_timm(
     settings = {**(settings or {}), "arch": f"{PREFIX}{name}"}
     path, label = folder.path if folder else None, f"baseline {name}"
     train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, quiet=quiet, label=label)
-    return ModelResult(f"{PREFIX}{name}", {}, {**costs, **split_accuracies(model, batches, recipe.precision)})
+    scores = split_accuracies(model, batches, recipe.precision, join_world(device))
+    return ModelResult(f"{PREFIX}{name}", {}, {**costs, **scores})
 
 
-def split_accuracies(model: nn.Module, batches: BatchSource, precision: str) -> dict[str, float]:
-    """A trained model's accuracy on the test images, and on held-out ones where there are some."""
+def split_accuracies(model: nn.Module, batches: BatchSource, precision: str, world: World = ALONE) -> dict[str, float]:
+    """A trained model's accuracy on the test images, and on held-out ones where there are some.
+
+    Args:
+        world: Processes that share the images, and all call this alike.
+    """
     splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
-    return {f"{split}_accuracy": evaluate(model, batches, split, precision=precision)["accuracy"] for split in splits}
+    scores = {split: evaluate(model, batches, split, precision=precision, world=world) for split in splits}
+    return {f"{split}_accuracy": score["accuracy"] for split, score in scores.items()}
 
 
 def count_images(batches: BatchSource) -> ImageCounts:

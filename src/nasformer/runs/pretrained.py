@@ -173,7 +173,7 @@ class PretrainedRun:
 
     def full_result(self, full: Backbone) -> ModelResult:
         """The full net in the result, for comparison."""
-        scores = split_accuracies(full, self.run.batches, self.recipes.full.precision)
+        scores = split_accuracies(full, self.run.batches, self.recipes.full.precision, self.run.world)
         return ModelResult("full net, finetuned", full.arch.to_dict(), {**self.run.space.costs(full.arch), **scores})
 
     def supernet(self, full: Backbone) -> Supernet:

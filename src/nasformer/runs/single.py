@@ -105,7 +105,7 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
         weights = fingerprint(source.model)
         model = build_from(source.model, run.space, run.options.seed, same_classes(source, run.batches)).to(run.device)
         if source.shared:
-            recalibrate(model, run.batches, run.options.calibration_images)
+            recalibrate(model, run.batches, run.options.calibration_images, run.world)
         return train_single(run, model, "finetuned", command.train, weights=weights, export=command.export)
 
 
@@ -129,9 +129,9 @@ def train_single(
     seed = run.options.seed
     train_model(model, run.batches, recipe, folder=run.folder.train, seed=seed, settings=settings, label=name)
     references = train_baselines(run, baseline, recipe)
+    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision, run.world)}
     if not run.world.main:
         return None
-    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision)}
     winner = ModelResult(name, model.arch.to_dict(), scores)
     result = RunResult(run.space.name, run.options.data, winner, references, images=count_images(run.batches))
     run.publish(model, result)
