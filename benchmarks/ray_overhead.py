@@ -121,6 +121,8 @@ def main() -> None:
     import ray
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    gpus = {"num_gpus": 1} if options.device == "cuda" else {}
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error", **gpus)
     parts = {"overhead": overhead, "proxy": proxy_speedup, "sharing": sharing}
     chosen = options.part or (["sharing"] if options.device == "cuda" else ["overhead", "proxy"])
     results = {name: parts[name](options) for name in chosen}

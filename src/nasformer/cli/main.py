@@ -31,6 +31,7 @@ COMMANDS = {
     "export": "models",
     "evaluate": "models",
     "predict": "models",
+    "watch": "results",
     "doctor": "results",
     "compare": "results",
     "patterns": "results",
