@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,3 +207,16 @@ def test_the_best_candidates_are_retrained_at_the_same_time(ray: Any, finished: 
         )
         assert local == parallel
         assert local["winner"]["arch"] == records[int(number) - 1]["arch"]
+
+
+@pytest.mark.slow
+def test_a_few_random_kills_change_nothing() -> None:
+    """`make chaos`, but short."""
+    pytest.importorskip("ray", reason="needs nasformer[ray]")
+    script = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])}
+    command = [sys.executable, str(script), "--kills", "3", "--seed", "1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed a" in done.stdout
+    assert "ANOTHER" not in done.stdout

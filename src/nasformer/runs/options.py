@@ -55,7 +55,15 @@ BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 
 @dataclass
-class TrainCommand(DataOptions, SpaceOptions):
+class TrackOptions:
+    """Whom to tell of the run."""
+
+    track: Literal["none", "mlflow", "wandb"] = "none"
+    """pass losses, candidates and result on to MLflow or Weights & Biases, through their own clients"""
+
+
+@dataclass
+class TrainCommand(TrackOptions, DataOptions, SpaceOptions):
     """Train a supernet. Killed, the same command goes on."""
 
     main: ClassVar = (
@@ -70,7 +78,7 @@ class TrainCommand(DataOptions, SpaceOptions):
 
 
 @dataclass
-class SearchCommand(ProbeOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
+class SearchCommand(ProbeOptions, TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     main: ClassVar = (
@@ -94,7 +102,7 @@ class SearchCommand(ProbeOptions, ExecutorOptions, BudgetOptions, DataOptions, S
 
 
 @dataclass
-class RunCommand(ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
+class RunCommand(TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (
@@ -155,7 +163,7 @@ class PlanCommand(RunCommand):
 
 
 @dataclass
-class RetrainCommand(ExecutorOptions, DataOptions, SpaceOptions):
+class RetrainCommand(TrackOptions, ExecutorOptions, DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)
@@ -186,7 +194,7 @@ class RetrainCommand(ExecutorOptions, DataOptions, SpaceOptions):
 
 
 @dataclass
-class FinetuneCommand(DataOptions, SpaceOptions):
+class FinetuneCommand(TrackOptions, DataOptions, SpaceOptions):
     """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
 
     positional: ClassVar = ("run",)

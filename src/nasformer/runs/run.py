@@ -47,6 +47,7 @@ from nasformer.runs.options import ExecutorOptions, RunCommand, RunOptions, Sear
 from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
 from nasformer.runs.ship import ship
+from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
@@ -122,7 +123,8 @@ def training_free_run(command: SearchCommand) -> RunResult:
     if folder is None:
         return job.summarise(job.run())
     folder.check_own("training-free")
-    with folder.lock(), folder.recording("training-free", command, scorer.space.name):
+    recording = folder.recording("training-free", command, scorer.space.name)
+    with folder.lock(), recording, tracking(folder, command.track):
         result = job.summarise(job.run())
         publish(folder, result)
     return result
@@ -141,7 +143,10 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world)
         if world.main:
-            with folder.recording(kind, run.options, run.space.name):
+            with (
+                folder.recording(kind, run.options, run.space.name),
+                tracking(folder, getattr(command, "track", "none")),
+            ):
                 yield run
         else:
             yield run
@@ -155,6 +160,7 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     """Refuses what is wrong whatever the images are, since reading them may take minutes."""
     timm_names(getattr(command, "baseline", ""))
     check_ray(command)
+    check_service(getattr(command, "track", "none"))
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
