@@ -53,7 +53,7 @@ def test_a_command_that_goes_on_goes_on_there(run: Path, monkeypatch: pytest.Mon
         clients.append(Recorder(name, id))
         return clients[-1]
 
-    monkeypatch.setitem(CLIENTS, "mlflow", connect)  # type: ignore[arg-type]
+    monkeypatch.setitem(CLIENTS, "mlflow", connect)
     monkeypatch.setattr("nasformer.runs.tracking.find_spec", lambda name: object())
     for _ in range(2):
         assert main([*small_run.words("search", run), "--track", "mlflow"]) == 0

@@ -1,14 +1,14 @@
 """Tracking of a run by MLflow or Weights & Biases, through their own clients.
 
-A thread reads what the run writes (the log of its training, the journal of its search, its result) and passes on what is
-new; so training and search do not wait for a server, and what is tracked is what the run folder has. RUN/tracking.json
+A thread reads what the run writes (the log of its training, the journal of its search, its result) and passes on what
+is new; so training and search do not wait for a server, and what is tracked is what the run folder has. RUN/tracking.json
 remembers the tracker's run and how much of each file was passed on: a command that goes on after a kill goes on there.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -79,7 +79,7 @@ class WandB:
         self.run.finish()
 
 
-CLIENTS = {"mlflow": MLflow, "wandb": WandB}
+CLIENTS: dict[str, Callable[[str, str | None], Client]] = {"mlflow": MLflow, "wandb": WandB}
 
 
 def check_service(service: Service) -> None:
@@ -109,9 +109,8 @@ class Tracker:
     def finish(self) -> None:
         self.update()
         config = read_json(self.folder.config) if self.folder.config.exists() else {}
-        settings = {
-            name: value for name, value in config.items() if isinstance(value, str | int | float) and value != ""
-        }
+        plain = {name: value for name, value in config.items() if isinstance(value, str | int | float)}
+        settings = {name: value for name, value in plain.items() if value != ""}
         result = self.folder.read_result().shipped.scores if self.folder.result.exists() else {}
         self.client.finish(settings, {f"winner/{name}": value for name, value in result.items()})
 
