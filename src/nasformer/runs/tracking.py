@@ -1,8 +1,9 @@
 """Tracking of a run by MLflow or Weights & Biases, through their own clients.
 
 A thread reads what the run writes (the log of its training, the journal of its search, its result) and passes on what
-is new; so training and search do not wait for a server, and what is tracked is what the run folder has. RUN/tracking.json
-remembers the tracker's run and how much of each file was passed on: a command that goes on after a kill goes on there.
+is new; so training and search do not wait for a server, and what is tracked is what the run folder has.
+RUN/tracking.json remembers the tracker's run and how much of each file was passed on: a command that goes on after a
+kill goes on there.
 """
 
 from __future__ import annotations

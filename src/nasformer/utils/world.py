@@ -70,7 +70,9 @@ def join_world(device: torch.device) -> World:
         return World()
     if not dist.is_initialized():
         store, rank, size = next(dist.rendezvous("env://"))
-        # torchrun keeps its store when it restarts processes, and with it the addresses of those that died.
-        attempt = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=attempt, rank=rank, world_size=size)
+        if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+            # torchrun keeps its store when it restarts processes, and with it the addresses of those that died. On
+            # several nodes its count of restarts differs (pytorch issue 135712), so there docs/scale.md has a setting.
+            store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
     return World(dist.get_rank(), dist.get_world_size())
