@@ -41,6 +41,7 @@ docs: $(DOCS_STAMP)
 
 examples: $(STAMP)
 	$(BIN)/python examples/execute.py examples/digits_search.ipynb  # computes its outputs anew
+	folder=$$(mktemp -d) && root=$$PWD && cd $$folder && $$root/$(BIN)/python $$root/tests/pages.py --whole && rm -r $$folder
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 8

@@ -1,6 +1,7 @@
 """Pages of the documentation: their commands and Python blocks, found, parsed and run.
 
-`python tests/pages.py PAGE ...` runs tutorials from top to bottom in the current folder, with smaller numbers.
+`python tests/pages.py PAGE ...` runs tutorials from top to bottom in the current folder, with smaller numbers;
+`python tests/pages.py --whole` the examples on digits as they are written, and checks how good their models are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import nasformer
 from nasformer.cli.main import find_command, main, make_parser, split_imports
 
 ROOT = Path(__file__).parents[1]
@@ -29,8 +31,8 @@ RUN = f"{QUICK} {FEW} --finish none"
 SMALL = "--space autoformer-micro --img-size 16 --patch-size 4"
 SHORTER = {
     "README.md": {
-        "epochs=40": "epochs=1",
-        "supernet, data, budget=": "supernet, data, options={'population': 4, 'generations': 2}, budget=",
+        "epochs=60": "epochs=8",
+        '"population": 20, "generations": 5': '"population": 4, "generations": 1',
     },
     "docs/tutorials/first-search.md": {
         "plan --config digits": "plan --config digits --steps 1 --draws 20",
@@ -115,6 +117,28 @@ def run_page(page: Path) -> None:
             exec(compile(block, str(page), "exec"), namespace)
 
 
+LEAST_ACCURACY = {
+    "README.md": {"my-model": 0.95, "runs/digits/model": 0.95},
+    "docs/tutorials/first-search.md": {"runs/digits/model": 0.95, "runs/retrained/model": 0.9},
+}
+"""Test accuracy that the models of a page must reach when it is run in whole."""
+
+
+def run_whole(page: Path, least: dict[str, float]) -> None:
+    """Runs the examples of a page that need no images but the digits, and checks the models that they leave behind."""
+    namespace: dict[str, Any] = {}
+    for language, block in blocks(page):
+        if language == "python":
+            exec(compile(block, str(page), "exec"), namespace)
+        for line in typed(block) if language == "console" else ():
+            if any(word in line for word in ("digits", "runs/", "spaces")) and "PHOTOS" not in line:
+                run_line(line)
+    for folder, accuracy in least.items():
+        found = nasformer.evaluate(nasformer.load_model(folder), nasformer.load_data("digits"))["accuracy"]
+        print(f"{page.name}: {folder} {found:.2%} on the test images of digits")
+        assert found > accuracy, f"{page.name}: {folder} is right on {found:.2%}, not on more than {accuracy:.0%}"
+
+
 def file_of(language: str, block: str) -> str | None:
     found = re.match(r"# (\w+\.py)\n", block)
     return found[1] if language == "python" and found else None
@@ -127,6 +151,9 @@ def run_line(line: str) -> None:
         assert main(words) == 0, line
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["--whole"]:
+    for name, accuracies in LEAST_ACCURACY.items():
+        run_whole(ROOT / name, accuracies)
+elif __name__ == "__main__":
     for path in sys.argv[1:]:
         run_page(Path(path))

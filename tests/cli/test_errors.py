@@ -74,6 +74,22 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "other classes": (["train", *OUT, "--num-classes", "3"], "digits has num_classes 10, not 3"),
     "patches that do not fit": (["train", *OUT, "--patch-size", "3"], "img_size 8 is not a multiple of patch_size 3"),
     "no such device": (["train", *OUT, "--device", "abacus"], "unknown device 'abacus'; use auto, cpu, cuda or cuda:N"),
+    "a device that does not train": (["train", *OUT, "--device", "meta"], "device"),
+    "a device that is not here": (["train", *OUT, "--device", "mps"], "device"),
+    "a billion blocks": (["spaces", "autoformer-micro[blocks.depth=100000000]"], "blocks.depth"),
+    "a million patches": (
+        ["cost", *TINY, "--arch", "autoformer-t", "--img-size", "16384"],
+        "1,048,576 patches of 16 px",
+    ),
+    "a long name": (["spaces", "x" * 9999], " … "),
+    "no module": (["--import"], "--import needs the name of a module"),
+    "a huge hold-out": (["train", *OUT, "--holdout", "1" * 40], "cannot hold out"),
+    "too many workers": (
+        ["train", *OUT, "--workers", "1000000"],
+        "workers is 1000000; give a whole number from 0 to 1024",
+    ),
+    "a deep arch": (["cost", *TINY, "--arch", '{"a":' * 100_000], "the arch is not valid JSON"),
+    "a table without end": (["rank", "--table", "/dev/zero", "--target", "top1"], "more than the 512 MB that are read"),
     "no teacher": (["train", *OUT, "--train.teacher", "nobody"], "no model folder at nobody"),
     "no supernet": (["search", *OUT], "supernet; train one first"),
     "a supernet that is not there": (["search", *OUT, "--supernet", "none.pth"], "no supernet at none.pth"),
@@ -102,12 +118,16 @@ def test_files_that_are_not_what_they_should_be(capsys: Any, tmp_path: Path) -> 
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 this is no archive")
     (tmp_path / "bad.yaml").write_text("space: [autoformer\n- what:")
     (tmp_path / "odd.yaml").write_text("spcae: autoformer-micro")
+    nested = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    (tmp_path / "bomb.yaml").write_text(f"a0: &a0 [x]\n{nested}")
     (tmp_path / "arch.json").write_bytes(b"\xff\xfe\x00")
     out = ["--space", "autoformer-micro", "--out", str(tmp_path / "out")]
     assert "bad.npz (File is not a zip file)" in refused(capsys, ["train", *out, "--data", str(tmp_path / "bad.npz")])
     assert "bad.yaml is not valid YAML (while parsing a flow sequence" in refused(
         capsys, ["train", *out, "--config", str(tmp_path / "bad.yaml")]
     )
+    argv = ["train", *out, "--config", str(tmp_path / "bomb.yaml")]
+    assert "line 2 has an alias (*a0); write the value out" in refused(capsys, argv)
     assert "odd.yaml has the option spcae, which no command has; did you mean space?" in refused(
         capsys, ["train", *out, "--config", str(tmp_path / "odd.yaml")]
     )

@@ -82,10 +82,19 @@ def test_budgets_that_cannot_be_kept_are_refused(asked: list[str], expected: str
     assert re.search(expected, message)
 
 
-def test_nothing_runs_where_nothing_was_profiled(capsys: Any, tmp_path: Path) -> None:
-    message = refused(capsys, words("run", tmp_path / "run", max_latency="5ms", device="cpu"))
+def test_nothing_is_planned_where_nothing_was_profiled(capsys: Any, tmp_path: Path) -> None:
+    message = refused(capsys, words("plan", tmp_path / "run", max_latency="5ms", device="cpu"))
     command = "nasformer profile --space autoformer-micro --img-size SIZE --device cpu"  # no image was read yet
     assert message.rstrip().endswith(f"measure it first, for images of your size: {command}")
+
+
+def test_a_run_refuses_what_it_measured_badly(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = fake_profile(holdout=HoldOut(nets=2, median_error=0.234))
+    monkeypatch.setattr("nasformer.latency.lookup.make_profile", lambda space, **_: wrong)
+    assert main(words("run", tmp_path / "run", max_latency="5ms", device="cpu")) == 2
+    message = capsys.readouterr().err
+    assert "predicts nets with a median error of 23%, more than 10%" in message
+    assert "or use it all the same: --latency-profile profiles" in message
     assert not (tmp_path / "run" / "train").exists()
 
 
@@ -152,10 +161,15 @@ def test_another_profile_is_another_search(searched: Path, capsys: Any, tmp_path
     assert "profile was" in refused(capsys, command)
 
 
-def test_a_run_with_all_stages(capsys: Any, tmp_path: Path) -> None:
-    in_profiles(tmp_path, PROFILE)
-    run = tmp_path / "run"
-    said(capsys, *words("run", run, max_latency=f"{MIDDLE}ms", device="cpu"))
+def test_a_run_with_all_stages_measures_what_was_not_profiled(
+    capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nasformer.latency.lookup.make_profile", lambda space, **_: fake_profile(space))
+    run, path = tmp_path / "run", Path("profiles", "autoformer-micro-8px-cpu-eager-b1-t1.json")
+    assert main(words("run", run, max_latency=f"{MIDDLE}ms", device="cpu")) == 0
+    asked = "nothing was profiled for autoformer-micro with img_size 8, patch_size 4, in_chans 1"
+    assert f"{asked}: measuring it, for {path}" in capsys.readouterr().err
+    assert Profile.load(path).space == "autoformer-micro"
     result, config = read_json(run / "result.json"), read_json(run / "config.json")
     assert result["budget"] == f"params <= 120K, latency_ms <= {MIDDLE}"
     assert config["budget"] == {"max_params": "120K", "max_latency_ms": MIDDLE}
@@ -189,6 +203,20 @@ def test_profile_measures_this_machine(capsys: Any, tmp_path: Path) -> None:
     assert "holds another profile: it was measured with threads 1, not 2" in refused(
         capsys, ["profile", *OPTIONS, *two]
     )
+
+
+def test_profile_takes_the_size_of_images(capsys: Any, tmp_path: Path) -> None:
+    few = ["--nets", "3", "--holdout", "2", "--rounds", "1", "--device", "cpu", "--json"]
+    asked = ["profile", "--space", "autoformer-micro", "--patch-size", "4", "--data", "digits", *few]
+    assert main(asked) == 0
+    said_out, said_err = capsys.readouterr()
+    options = json.loads(said_out)["options"]
+    assert {name: options[name] for name in ("img_size", "in_chans", "num_classes")} == {
+        "img_size": 8,
+        "in_chans": 1,
+        "num_classes": 10,
+    }
+    assert re.search(r"timing them and the layers of 3 of them in 1 rounds: about \d+ s", said_err)
 
 
 def test_an_inaccurate_profile_is_saved_with_a_warning(

@@ -101,7 +101,7 @@ def test_empty_and_hidden_folders_are_no_classes(image_folder: Maker, capsys: py
     assert load_data(str(root)).classes == ["ant", "bee"]
     said = capsys.readouterr().err
     assert "left out 1 of 3 class folders, which hold no images: wasp" in said
-    assert "1 file of types that are not read: .txt (1)" in said
+    assert "1 file of types that are not read: .txt (1)\n" in said
 
 
 def test_types_that_are_not_read_are_named(image_folder: Maker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_types_that_are_not_read_are_named(image_folder: Maker, capsys: pytest.C
     for path in ("train/bee/notes.txt", "test/bee/x.heic", "train/bee/README", "train/bee/.DS_Store"):
         (root / path).touch()
     load_data(str(root))
-    note = "7 files of types that are not read: .heic (5), .txt (1), without ending (1)"
+    note = "7 files of types that are not read: .heic (5), .txt (1), without ending (1); convert photos to JPEG"
     assert note in capsys.readouterr().err
     for path in root.rglob("*.png"):
         path.unlink()

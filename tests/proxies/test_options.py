@@ -35,4 +35,6 @@ def test_other_groups_of_options_are_checked_too() -> None:
 
 
 def test_options_are_arguments_of_a_scorer() -> None:
-    assert ProbeOptions(repeats=2, probe_img_size=16).probing() == {"repeats": 2, "batch_size": 64, "img_size": 16}
+    expected = {"repeats": 2, "batch_size": 64, "img_size": 16, "threads": None}
+    assert ProbeOptions(repeats=2, probe_img_size=16).probing() == expected
+    assert ProbeOptions(threads=2).probing()["threads"] == 2

@@ -12,12 +12,15 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from nasformer.report.compare import compare_runs, runs_table
 from nasformer.report.html import DIGEST, document
 from nasformer.report.page import models_table, write_report
+from nasformer.report.plots import write_confusion
 from nasformer.search.model_result import ModelResult
+from nasformer.train.evaluate import Confusion
 from nasformer.utils.files import write_json
 
 from .fake import edit, write_run
@@ -30,7 +33,7 @@ QUIET = ("no-first-run", "disable-background-networking", "disable-component-upd
 HOSTILE = "</title></script><script>document.title = 'taken over'</script>"
 
 
-WIDTHS = (400, 1200)
+WIDTHS = (390, 1280)
 PROBE = """
 for (const details of document.querySelectorAll("details")) details.open = true;
 const dot = document.querySelector("#model-0, #value-0-0-2");
@@ -43,7 +46,8 @@ addEventListener("load", () => {
   });
   const tooltip = document.querySelector(".tooltip:not([hidden])");
   const active = document.querySelector(".dot.active");
-  const seen = {width: innerWidth, wide: wide.map(element => element.outerHTML.slice(0, 200)),
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const seen = {width: innerWidth, paper, wide: wide.map(element => element.outerHTML.slice(0, 200)),
     tooltip: tooltip && tooltip.textContent, active: active && active.id};
   parent.postMessage([new URL(location).searchParams.get("page"), seen], "*");
 });
@@ -77,7 +81,7 @@ def browse(page: Path, *options: str, fragment: str = "") -> tuple[str, str]:
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
-def probe(folder: Path, pages: dict[str, Path]) -> dict[str, list[Any]]:
+def probe(folder: Path, pages: dict[str, Path], scheme: str = "light") -> dict[str, list[Any]]:
     """What the probe sees in each page at all widths, by the page's name; frames, since windows have a least width."""
     frames = []
     for name, path in pages.items():
@@ -86,7 +90,8 @@ def probe(folder: Path, pages: dict[str, Path]) -> dict[str, list[Any]]:
         style = "height: 600px; border: 0; width"
         frames += [f'<iframe src="{name}.html?page={name}" style="{style}: {width}px"></iframe>' for width in WIDTHS]
     (folder / "frames.html").write_text(f'<pre id="seen"></pre><script>{LISTEN}</script>{"".join(frames)}')
-    dom, console = browse(folder / "frames.html", "--dump-dom")
+    preferred = f"--blink-settings=preferredColorScheme={['dark', 'light'].index(scheme)}"
+    dom, console = browse(folder / "frames.html", "--dump-dom", preferred)
     assert console == ""
     (told,) = re.findall(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
     found: dict[str, list[Any]] = {name: [] for name in pages}
@@ -113,8 +118,12 @@ def test_the_page_can_be_seen(page: Path) -> None:
         assert len(picture.convert("L").getcolors() or []) > 50
 
 
-def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(page: Path, tmp_path: Path) -> None:
-    """Of a run, of a search by many scores, of an evolution with a long name, and of runs with long names."""
+PAPER = {"light": "rgb(245, 247, 249)", "dark": "rgb(17, 22, 28)"}
+
+
+@pytest.mark.parametrize("scheme", PAPER)
+def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(scheme: str, page: Path, tmp_path: Path) -> None:
+    """Of a run, of a search by many scores, of an evolution, runs and classes with long names."""
     content = write_evolution(tmp_path / "evolution", "autoformer-micro", 1)
     content["steps"][0]["space"] = HOSTILE * 3
     write_json(tmp_path / "evolution" / "evolution.json", content)
@@ -129,8 +138,12 @@ def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(page: Path, t
     tables = [models_table(comparison.winners()), runs_table(comparison, comparison.differences())]
     (tmp_path / "compare.html").write_text(document("runs", tables))
     pages = {"run": page, "evolution": write_report(tmp_path / "evolution")}
-    seen = probe(tmp_path, pages | {name: tmp_path / f"{name}.html" for name in ("scores", "compare")})
+    names = [f"a class with quite a long name {HOSTILE}", "a_name_without_any_space_" * 3, "cat"]
+    write_confusion(Confusion(torch.eye(3, dtype=torch.int64) + 1, 1.0, names), tmp_path, data=HOSTILE)
+    pages |= {name: tmp_path / f"{name}.html" for name in ("scores", "compare", "evaluation")}
+    seen = probe(tmp_path, pages, scheme)
     for name, found in seen.items():
+        assert {one["paper"] for one in found} == {PAPER[scheme]}, name
         assert sorted(one["width"] for one in found) == list(WIDTHS), name
         assert [one["wide"] for one in found] == [[], []], name
     for one in seen["run"]:

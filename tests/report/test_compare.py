@@ -106,13 +106,19 @@ def test_runs_without_a_search_or_by_another_score(pair: tuple[Path, Path], tmp_
     copytree(pair[0], retrained, ignore=lambda *_: ["search"])
     write_untrained_run(untrained, "dss", "zen")
     begun.mkdir()
-    (begun / "config.json").write_text("{}")
+    (begun / "config.json").write_text('{"kind": "supernet"}')
     comparison = compare_runs([pair[0], retrained, untrained, begun])
     page = Page(write_comparison(comparison, tmp_path / "out"))
     assert page.tags.count("img") + page.tags.count("svg") == 3
     assert [name for name in front_tooltips(comparison) if name.startswith("winner")] == ["winner-0"]
     assert comparison.to_dict()["runs"][3]["winner"] == {"arch": {}}
     assert Page(write_comparison(compare_runs([begun, retrained]), tmp_path / "less")).tags.count("img") == 1
+
+
+def test_a_folder_of_another_program_is_no_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"name": "another program"}')
+    with pytest.raises(UserError, match="holds no run; give folders that run, search or retrain has written"):
+        compare_runs([pair[0], tmp_path])
 
 
 def test_runs_of_one_name_are_told_apart(pair: tuple[Path, Path], tmp_path: Path) -> None:

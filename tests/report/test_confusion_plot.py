@@ -36,9 +36,12 @@ def test_the_files_hold_all(tmp_path: Path) -> None:
     found = confusion(4)
     write_confusion(found, tmp_path / "a", split="test")
     write_confusion(found, tmp_path / "b", split="test")
-    names = ["confusion.png", "confusion.svg", "evaluation.json", "per_class.csv"]
+    names = ["confusion.png", "confusion.svg", "evaluation.html", "evaluation.json", "per_class.csv"]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
+    page = (tmp_path / "a" / "evaluation.html").read_text(encoding="utf-8")
+    assert "<b>95.5%</b><span>right, 95 % interval 91.1 to 97.8 %</span>" in page
+    assert '<td data-label="accuracy">87.7%</td>' in page
     content = read_json(tmp_path / "a" / "evaluation.json")
     assert content["confusion"] == found.counts.tolist()
     assert (content["split"], content["accuracy"], content["top5"]) == ("test", 150 / 157, 1.0)

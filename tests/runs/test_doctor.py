@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sklearn.neighbors import NearestCentroid
 
 import kill
 import tiny
 from nasformer.cli.main import main
+from nasformer.data.images import ImageSet
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
-from nasformer.runs.doctor import SupernetRun
+from nasformer.runs.doctor import NEAREST_MEAN, SupernetRun
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
@@ -50,6 +52,10 @@ def graded(run: Path, sign: float) -> dict[str, float]:
     return {name: 0.5 + sign * space.cost(arch).params / 1e6 for name, arch in fixed_subnets(space).items()}
 
 
+def pixels(images: ImageSet) -> tuple[Any, Any]:
+    return images.images.flatten(1).numpy(), images.labels.numpy()
+
+
 def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> None:
     _, found = doctor(capsys, run)
     supernet, batches = load_supernet(run / "supernet"), tiny.Watched(tiny.recipe())
@@ -58,6 +64,9 @@ def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> 
         assert row["accuracy"] == evaluate(supernet, batches, "holdout", arch=arch)["accuracy"]
     assert found["images"] == "held-out images"
     assert found["correlations"].keys() == {"depth", "width"}
+    centroids = NearestCentroid().fit(*pixels(batches.data.train)).score(*pixels(batches.data.holdout))
+    assert found["baselines"] == {NEAREST_MEAN: pytest.approx(centroids)}
+    assert "baseline" in alarms(found)  # two epochs are less than what pixels tell
     assert read_json(run / "health.json") == found
     assert (run / "plots" / "health.png").exists()
     page = (run / "report.html").read_text()

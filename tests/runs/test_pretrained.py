@@ -113,8 +113,9 @@ def test_what_cannot_work_is_refused(
 
 def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None:
     recipes = stage_recipes(pretrained_recipe(Recipe()), images=1020, steps_per_epoch=8)
-    assert [recipe.iterations for recipe in (recipes.full, recipes.supernet, recipes.finish)] == [479, 1916, 958]
+    assert [recipe.iterations for recipe in (recipes.full, recipes.supernet, recipes.finish)] == [479, 958, 958]
     assert (recipes.supernet.sandwich, recipes.finish.sandwich, recipes.full.teacher_weight) == (2, 0, 0.0)
     asked = stage_recipes(pretrained_recipe(Recipe(epochs=100, lr=2e-3)), images=1020, steps_per_epoch=8)
-    assert [recipe.iterations for recipe in (asked.full, asked.supernet, asked.finish)] == [200, 800, 400]
+    assert [recipe.iterations for recipe in (asked.full, asked.supernet, asked.finish)] == [400, 800, 800]
     assert asked.finish.lr == 2e-3
+    assert (recipes.finish.teacher_features, pretrained_recipe(Recipe(teacher="timm:x")).teacher_features) == (5.0, 0.0)

@@ -85,7 +85,7 @@ def test_annotations_that_only_type_checkers_import_are_left_as_text() -> None:
 
 def test_a_registered_strategy_is_found_listed_and_run(annealing: type[Strategy]) -> None:
     assert find_strategy("annealing") is annealing
-    assert list(list_strategies()) == ["random", "evolution", "cyclic", "annealing"]
+    assert list(list_strategies())[-1] == "annealing"
     assert SearchOptions("annealing", options={"steps": 7}).for_strategy() == {"steps": 7}
     result = run("random", strategy="annealing", options={"steps": 7})
     assert len(result.candidates) == 7

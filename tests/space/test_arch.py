@@ -99,3 +99,17 @@ def test_other_values_are_refused(value: Any) -> None:
 def test_repr_is_python(arch: Arch) -> None:
     assert eval(repr(arch)) == arch
     assert repr(Arch()) == "Arch()"
+
+
+def test_an_arch_that_is_text_until_it_is_asked() -> None:
+    fields = {"embed_dim": 192, "blocks": [{"num_heads": 3, "mlp_ratio": 4.0}, {"conv": {"kernel": 3}}]}
+    late, arch = Arch.from_plain(fields), Arch.from_dict(fields)
+    assert late.to_json() == arch.to_json()
+    assert (late, hash(late), late.blocks[0].num_heads, late.to_dict()) == (arch, hash(arch), 3, fields)
+    assert pickle.loads(pickle.dumps(Arch.from_plain(fields))) == arch
+
+
+def test_equal_blocks_are_one_object_but_4_is_not_written_as_4_0() -> None:
+    first, second, third = (Arch(blocks=[{"ratio": ratio}]) for ratio in (4, 4, 4.0))
+    assert first.blocks[0] is second.blocks[0]
+    assert third.to_json() == '{"blocks":[{"ratio":4.0}]}'

@@ -10,6 +10,7 @@ import pytest
 from nasformer.families.registry import get_space
 from nasformer.space.arch import Arch
 from nasformer.supernet.health import (
+    baseline_alarms,
     chance_alarms,
     check_up,
     depth_and_width,
@@ -138,6 +139,13 @@ def test_subnets_that_guess_raise_an_alarm() -> None:
     assert [alarm.name for alarm in chance_alarms(0.11, 0.11, 10)] == ["chance"]
     assert chance_alarms(0.13, 0.13, 10) == []
     assert [alarm.name for alarm in chance_alarms(0.0011, 0.0011, 1000)] == ["chance"]
+
+
+def test_a_baseline_that_is_better_beyond_noise_raises_an_alarm() -> None:
+    (alarm,) = baseline_alarms(0.6, {"timm:resnet18": 0.8, "pixels": 0.61}, images=200)
+    assert alarm.finding.startswith("timm:resnet18 is right on 80.00%")
+    assert baseline_alarms(0.6, {"timm:resnet18": 0.8}, images=10) == []
+    assert baseline_alarms(0.6, {"timm:resnet18": 0.8}, images=None) == []
 
 
 def test_a_largest_subnet_within_noise_of_guessing_raises_an_alarm() -> None:

@@ -164,8 +164,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
 
 FINITE = [
     *("epochs", "iterations", "batch_size", "accumulate", "lr", "lr_batch", "min_lr", "warmup_epochs", "warmup_lr"),
-    "layer_decay",
-    *("weight_decay", "clip_grad", "ema", "sandwich", "teacher_weight", "repeats", "log_epochs"),
+    *("weight_decay", "clip_grad", "ema", "sandwich", "teacher_weight", "teacher_features", "repeats", "log_epochs"),
     *("checkpoint_seconds", "watch_epochs", "layer_decay", "patience"),
 ]
 

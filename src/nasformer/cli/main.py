@@ -22,6 +22,7 @@ from nasformer.errors import UserError, is_out_of_memory
 COMMANDS = {
     "run": "search",
     "plan": "search",
+    "advise": "search",
     "train": "search",
     "search": "search",
     "evolve": "search",
@@ -51,6 +52,7 @@ COMMANDS = {
 SHARED = ("run", "plan", "train", "search", "evolve", "retrain", "finetune")
 """Commands that may share a config file: each takes its own options from it."""
 LIST_MODULES = "write a module, or a list of modules"
+MOST_WORDS = 1500  # characters of a message
 OUT_OF_MEMORY = (
     "out of memory; take fewer images at a time (--train.batch-size, --train.accumulate, --batch-size, --probe-size), "
     "smaller ones (--img-size) or a smaller space"
@@ -113,8 +115,11 @@ def explain(error: OSError) -> str:
 
 
 def complain(message: str, code: int = 2) -> int:
+    line = " ".join(message.split())
+    if len(line) > MOST_WORDS:  # it repeats what was typed; what to do stands at the end
+        line = f"{line[: MOST_WORDS // 2]} … {line[-MOST_WORDS // 2 :]}"
     try:
-        print(f"nasformer: {' '.join(message.split())}", file=sys.stderr)
+        print(f"nasformer: {line}", file=sys.stderr)
     except (OSError, ValueError):  # nobody listens
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     return code
@@ -161,6 +166,8 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
             modules.append(word.removeprefix("--import="))
         else:
             rest.append(word)
+    if "" in modules:
+        raise UserError("--import needs the name of a module, such as --import my_spaces")
     return modules, rest
 
 

@@ -229,7 +229,7 @@ def stratified(
         quota = _class_quota(counts, int(asked.value), classes)
     else:
         spare = (counts - 1).clamp(min=0)
-        if asked.value > spare.sum():
+        if asked.value > int(spare.sum()):
             raise UserError(
                 f"cannot hold out {asked.value:g} images: only {int(spare.sum())} can be spared, since every class "
                 "keeps one for training; hold out fewer"
@@ -278,7 +278,7 @@ def _share_quota(counts: Tensor, share: float) -> Tensor:
 
 def _class_quota(counts: Tensor, amount: int, classes: Sequence[str] | None) -> Tensor:
     smallest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
-    if counts[smallest] <= amount:
+    if int(counts[smallest]) <= amount:  # of Python: the amount may be beyond all tensors
         name = repr(classes[smallest]) if classes else str(smallest)
         reason = f"class {name} has only {int(counts[smallest])}"
         raise UserError(

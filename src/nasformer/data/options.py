@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasformer.errors import UserError
-from nasformer.utils.units import check_range, check_seed
+from nasformer.utils.units import check_range, check_seed, check_threads
 
 MAX_BAD = 0.01
+MOST_WORKERS = 1024
 """More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""
 
 
@@ -49,9 +50,10 @@ class DataOptions:
     def __post_init__(self) -> None:
         check_range(self, "max_bad", 0, 1)
         check_range(self, "train_images", 1, whole=True, optional=True)
-        check_range(self, "workers", 0, whole=True)
+        check_range(self, "workers", 0, MOST_WORKERS, whole=True)
         check_range(self, "calibration_images", 1, whole=True)
         check_seed(self)
+        check_threads(self)
         amount = HoldoutAmount.parse(self.holdout)
         if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
             in_all = amount.unit == "in all" and amount.value
@@ -90,6 +92,10 @@ class HoldoutAmount:
         )
 
 
+SHIFTED = 16
+"""Images of so many pixels or more are shifted by default; smaller ones were learned worse so (docs/results.md)."""
+
+
 @dataclass(frozen=True)
 class AugmentOptions:
     """How training images are augmented. Those of an evaluation never are."""
@@ -98,7 +104,7 @@ class AugmentOptions:
     """none; pad: shift by up to `padding` pixels; resized: a random part, scaled to the whole"""
     padding: int | None = None
     """largest shift of crop=pad in pixels; what comes into view has the mean colour. None: an eighth of the image's
-    side, at most 4"""
+    side, at most 4; but 0 below 16 px, where one pixel is much"""
     hflip: float | None = None
     """probability of mirroring left to right. None: 0.5 for images in colour, 0 for grey ones, which are often digits
     or letters"""
@@ -138,9 +144,10 @@ class AugmentOptions:
 
         >>> options = AugmentOptions().for_images(img_size=8, in_chans=1)
         >>> options.padding, options.hflip
-        (1, 0.0)
+        (0, 0.0)
         """
-        padding = min(img_size // 8, 4) if self.padding is None else self.padding
+        shift = min(img_size // 8, 4) if img_size >= SHIFTED else 0
+        padding = shift if self.padding is None else self.padding
         hflip = (0.0 if in_chans == 1 else 0.5) if self.hflip is None else self.hflip
         return replace(self, padding=padding, hflip=hflip)
 

@@ -306,13 +306,18 @@ class ClassFolders:
         return left_out if empty else ""
 
 
+PHOTO_TYPES = {".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw"}
+"""Endings of photos, as telephones and cameras write them, that are not read."""
+
+
 def note_on_others(parts: list[ClassFolders]) -> str:
     """Files that are not read, such as photos in a format that Pillow does not know."""
     others = sum((part.others for part in parts), Counter[str]())
     types = [f"{printable(name)} ({count})" for name, count in sorted(others.items(), key=lambda x: (-x[1], x[0]))]
     shown = ", ".join(types[:NAMED_TYPES]) + (" ..." if len(types) > NAMED_TYPES else "")
     plural = "" if others.total() == 1 else "s"
-    return f"{others.total()} file{plural} of types that are not read: {shown}" if others else ""
+    advice = "; convert photos to JPEG" if PHOTO_TYPES & others.keys() else ""
+    return f"{others.total()} file{plural} of types that are not read: {shown}{advice}" if others else ""
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:

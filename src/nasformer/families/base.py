@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -60,9 +60,10 @@ class Segment:
     options: tuple[tuple[str, Hashable], ...]
     drop_path: float = field(default=0.0, compare=False)
 
-    @classmethod
-    def of(cls, name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
-        return cls(name, layer, tuple(options.items()), drop_path)
+    @staticmethod
+    @lru_cache(100_000, typed=True)  # a search plans a million layers, of which few differ
+    def of(name: str, layer: type[nn.Module], drop_path: float = 0.0, **options: Hashable) -> Segment:
+        return Segment(name, layer, tuple(options.items()), drop_path)
 
     @property
     def kind(self) -> tuple[type[nn.Module], tuple[tuple[str, Hashable], ...]]:
@@ -76,12 +77,11 @@ class Segment:
         return module
 
     def cost(self) -> Cost:
-        return _cost(*self.kind)  # type: ignore[arg-type]
+        return self._cost
 
-
-@lru_cache(maxsize=100_000)
-def _cost(layer: Any, options: tuple[tuple[str, Hashable], ...]) -> Cost:
-    return layer.cost(**dict(options))
+    @cached_property
+    def _cost(self) -> Cost:
+        return self.layer.cost(**dict(self.options))  # type: ignore[attr-defined,no-any-return]
 
 
 class Backbone(nn.Module):
@@ -171,23 +171,26 @@ class Backbone(nn.Module):
     def num_classes(self) -> int:
         return self.options["num_classes"]
 
-    def run_segments(self, names: Sequence[str], x: Tensor) -> Tensor:
+    def run_segments(self, names: Sequence[str], x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        """Runs layers in turn; keeps what each one gives in `outputs`, by name, where that is asked for."""
         for name in names:
             layer = self.get_submodule(name)
             if self.grad_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(layer, x, use_reentrant=False)
             else:
                 x = layer(x)
+            if outputs is not None:
+                outputs[name] = x
         return x
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.run_segments(self.segment_names[:-1], x)
+    def forward_features(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        return self.run_segments(self.segment_names[:-1], x, outputs)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         return self.head(x, pre_logits=pre_logits)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
+    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        return self.forward_head(self.forward_features(x, outputs))
 
     def get_classifier(self) -> nn.Module:
         return self.head.fc
@@ -423,8 +426,16 @@ def check_option_range(name: str, value: Any) -> None:
             check_number(name, number)
 
 
-def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | None = None) -> Grid:
+MOST_TOKENS = 2**16  # of which each attends to each: 4 billion pairs
+
+
+def patch_grid(
+    img_size: int | tuple[int, int], patch_size: int, stride: int | None = None, most: int = MOST_TOKENS
+) -> Grid:
     """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
+
+    Args:
+        most: Patches that are refused beyond, rather than computed for days.
 
     >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
     ((14, 14), (27, 27), (4, 8))
@@ -436,6 +447,11 @@ def patch_grid(img_size: int | tuple[int, int], patch_size: int, stride: int | N
         needed = f"a multiple of {unit}" if stride is None else f"{unit} plus a multiple of stride {stride}"
         raise UserError(f"img_size {img_size} is not {needed}; change one of them")
     rows, columns = ((side - patch_size) // step + 1 for side in sides)
+    if rows * columns > most:
+        raise UserError(
+            f"img_size {img_size} has {rows * columns:,} patches of {patch_size} px, more than {most:,}; take smaller "
+            "images (--img-size) or larger patches (--patch-size)"
+        )
     return rows, columns
 
 

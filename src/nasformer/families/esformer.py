@@ -89,7 +89,7 @@ class ESFormer(MapBackbone):
             for index, block in enumerate(arch[STAGES[stage]].blocks):
                 layer, options = block_layer(block, dims[stage], head_dim, common)
                 name = f"stages.{stage}.blocks.{index}"
-                segments.append(Segment.of(name, layer, next(rates), grid=grid, **options))
+                segments.append(Segment.of(name, layer, next(rates), grid=grid, **options))  # type: ignore[arg-type]
         norm = Segment.of("norm", MapNorm, embed_dim=dims[-1])
         head = Segment.of("head", MapHead, embed_dim=dims[-1], num_classes=num_classes, global_pool=global_pool)
         return [*segments, norm, head]

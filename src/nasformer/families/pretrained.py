@@ -13,7 +13,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
-from nasformer.families.registry import get_space
+from nasformer.families.registry import OF_PLUGINS, get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
 from nasformer.space.arch import Arch
@@ -47,6 +47,8 @@ def read_space(path: Path) -> Space:
     try:
         return get_space(config.space, **options_from_json(config.options))
     except UserError as error:
+        if str(error).startswith("unknown space"):
+            raise UserError(f"{path}: {error}; {OF_PLUGINS}") from None
         raise UserError(f"{path} is damaged ({error}); {TRAIN_AGAIN}") from None
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=type[Backbone])
 
+OF_PLUGINS = "one of your own is known with --import MODULE"
 BUILTIN_FAMILIES = ("autoformer", "pit", "esformer", "trionet", "s3", "vit")
 """Modules of this package that register a family and its spaces."""
 

@@ -63,6 +63,7 @@ from nasformer.space.struct import Struct
 GENES = ("window", "num_heads", "mlp_ratio")
 HEAD_DIM = 32
 NORM_EPS = 1e-5
+MOST_PATCHES = 2**22  # attention stays within windows, so that images may be large
 
 
 class S3(MapBackbone):
@@ -101,7 +102,7 @@ class S3(MapBackbone):
             drop_path_rate: Stochastic-depth rate of the last block; it grows linearly from 0.
         """
         check_option("global_pool", global_pool, ("avg",))
-        grid, dims = patch_grid(img_size, patch_size), [arch[stage].embed_dim for stage in STAGES]
+        grid, dims = patch_grid(img_size, patch_size, most=MOST_PATCHES), [arch[stage].embed_dim for stage in STAGES]
         stem: dict[str, Any] = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dims[0]}
         segments = [Segment.of("stem", MapStem, grid=grid, norm_eps=NORM_EPS, **stem)]
         common = {"head_dim": head_dim, "stochastic_depth": drop_path_rate > 0}
@@ -136,7 +137,7 @@ class S3(MapBackbone):
         cls, *, img_size: int | tuple[int, int] = 224, patch_size: int = 4, **options: Any
     ) -> Mapping[str, tuple[float | None, float | None]]:
         """Windows from 1 to the longer side of the stage's map."""
-        grid, limits = patch_grid(img_size, patch_size), {}
+        grid, limits = patch_grid(img_size, patch_size, most=MOST_PATCHES), {}
         for stage in STAGES:
             limits[f"{stage}.blocks.window"] = (1.0, float(max(grid)))
             grid = half_grid(grid)

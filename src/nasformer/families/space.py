@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from html import escape
 from pathlib import Path
@@ -111,8 +111,8 @@ class Space:
     def costs(self, arch: Arch) -> dict[str, float]:
         """The costs by name, as budgets and journals have them: those of `cost`, and predicted ones."""
         plan = self.plan(arch)
-        counted = asdict(sum((segment.cost() for segment in plan), Cost()))
-        return counted | dict(self.predicted(plan)) if self.predicted else counted
+        counted = vars(sum((segment.cost() for segment in plan), Cost()))
+        return counted | dict(self.predicted(plan) if self.predicted else {})
 
     def sample(self, seed: int | random.Random = 0) -> Arch:
         """A random arch."""
@@ -174,7 +174,7 @@ def read_arch(source: str | Path, space: Space) -> Any:
         text = path.read_text(encoding="utf-8", errors="replace")
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"the arch is not valid JSON ({error}); give an object such as the ones `nasformer sample` prints"
         ) from None

@@ -19,7 +19,7 @@ import nasformer
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.families.base import Backbone, options_from_json
-from nasformer.families.registry import list_families
+from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
 from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
@@ -119,7 +119,7 @@ def load_as_saved(folder: Path) -> Backbone:
     path, families = folder / CONFIG, list_families()
     config = ModelConfig.load(path)
     if config.family not in families:
-        raise UserError(f"{path} names the family {config.family!r}; known: {', '.join(families)}")
+        raise UserError(f"{path} names the family {config.family!r}; known: {', '.join(families)}; {OF_PLUGINS}")
     state = read_tensors(folder / WEIGHTS)
     model = build_saved(families[config.family], config, state, path)
     try:

@@ -10,31 +10,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
+
+import torch
 
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space
-from nasformer.latency.measure import Machine
+from nasformer.latency.measure import Machine, describe_machine
 from nasformer.latency.profile import MAX_ERROR, Profile
+from nasformer.latency.profiler import make_profile
 from nasformer.search.budget import Budget
+from nasformer.search.options import BudgetOptions
 from nasformer.utils.progress import say
 
 FOLDER = Path("profiles")
 PREDICTED = ("latency_ms", "memory_bytes")
 FLAGS = ("img_size", "patch_size", "in_chans")  # options of the model that commands have as options of their own
-UNTIMED_OPTIONS = frozenset(
+UNTIMED_MODEL_OPTIONS = frozenset(
     {"num_classes", "drop_path_rate", "super_depth", "qkv_bias_sharing", "last_gamma", "layer_scale", "drop_rate"}
 )
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
 
 
-class BudgetOptions(Protocol):
-    """A command's options for limits."""
-
-    latency_profile: str | None
-
-    def budget(self) -> Budget: ...
+FEW_ROUNDS = 3
+"""Rounds of a profile that a run makes on its way: less than half the usual time, and it is judged all the same."""
 
 
 # Writing a profile
@@ -130,6 +130,19 @@ def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[st
     )
 
 
+def measure_if_missing(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
+    """Profiles a space where a command needs that and nothing fits; `find_profile` then judges what was measured."""
+    if command.latency_profile or not needs_profile(command.budget(), None, objectives):
+        return
+    if any(not mismatch(profile, space) for profile in all_profiles().values()):
+        return
+    settings, machine = (device, "eager", 1, 1), describe_machine(torch.device(device), "eager")
+    path = default_path(space, *settings)
+    check_replaceable(path, space, machine, *settings)
+    say(f"nothing was profiled for {space.name} with {in_words(timed_options(space))}: measuring it, for {path}")
+    make_profile(space, device=device, rounds=FEW_ROUNDS).save(path)
+
+
 def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile:
     """The profile in a file, or the one in the folder of profiles that fits the space best."""
     if path:
@@ -196,7 +209,7 @@ def mismatch(profile: Profile, space: Space) -> str:
 def timed_options(space: Space) -> dict[str, Any]:
     """The options of the model that decide how long it runs, as JSON has them."""
     options = space.full_options
-    return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED_OPTIONS}))
+    return json.loads(json.dumps({name: value for name, value in options.items() if name not in UNTIMED_MODEL_OPTIONS}))
 
 
 def profile_command(space: Space, device: str) -> str:

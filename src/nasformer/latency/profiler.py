@@ -7,6 +7,7 @@ whole nets calibrate the sum, and other random nets, timed in the same rounds, t
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -16,6 +17,7 @@ import torch
 from nasformer.families.base import Segment
 from nasformer.families.space import Space
 from nasformer.latency.measure import (
+    Clock,
     Runner,
     TimedNet,
     cpu_threads,
@@ -27,10 +29,12 @@ from nasformer.latency.measure import (
     peak_of,
     quartiles,
     time_nets,
+    undisturbed,
+    visit,
 )
 from nasformer.latency.profile import Entry, HoldOut, Profile, Setup, fit_laws, fit_line, key_of, weight_bytes
 from nasformer.space.arch import Arch
-from nasformer.utils.progress import say
+from nasformer.utils.progress import in_hours, say
 
 DRAWS = 8  # archs to choose from, each time the one with the most kinds of layers that are new
 TRIES = 100  # draws for each arch of the hold-out: a small space may have too few
@@ -70,6 +74,9 @@ def make_profile(
         timed = [TimedNet(runner.net(arch), runner.layers(arch)) for arch in archs]
         tests = [TimedNet(runner.net(arch)) for arch in others]
         label, reference = "" if quiet else "profile", timed[0].net
+        if not quiet:
+            seconds = rounds * round_seconds(timed, len(tests), runner.images, clock)
+            say(f"timing them and the layers of {len(archs)} of them in {rounds} rounds: about {in_hours(seconds)}")
         paces = time_nets(
             timed + tests, runner.images, clock, reference=reference, rounds=rounds, seed=seed, label=label
         )
@@ -86,6 +93,16 @@ def make_profile(
         )
         profile = with_table(profile, space, archs, timed, runner)
         return replace(profile, holdout=hold_out(profile, space, others, tests, runner))
+
+
+def round_seconds(timed: Sequence[TimedNet], tests: int, images: object, clock: Clock) -> float:
+    """How long a round takes, by a visit of the smallest and of the largest net, which have layers to time as well."""
+    start = time.perf_counter()
+    with undisturbed():
+        for net in timed[:2]:
+            visit(net, images, clock, timed[0].net)
+    each = (time.perf_counter() - start) / len(timed[:2])
+    return each * (len(timed) + tests / 2)
 
 
 # Which nets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nasformer.utils.units import check_range
+from nasformer.utils.units import check_range, check_threads
 
 MAX_PROBE_SIZE, MAX_IMG_SIZE = 4096, 2**14
 
@@ -27,6 +27,7 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         check_range(self, "repeats", 1)
+        check_threads(self)
         check_range(self, "probe_size", 1, MAX_PROBE_SIZE)
         check_range(self, "probe_img_size", 1, MAX_IMG_SIZE, optional=True)
         getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well

@@ -38,10 +38,10 @@ from nasformer.errors import UserError
 from nasformer.families.base import Segment, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.search.journal import read_journal
+from nasformer.search.journal import stream_journal
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch, Value
-from nasformer.utils.files import read_json
+from nasformer.utils.files import read_json, read_limited
 
 MIN_ROWS = 3  # with fewer there is nothing to rank
 
@@ -87,7 +87,7 @@ def read_table(path: str | Path) -> Table:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_limited(path))
     except RecursionError:
         raise UserError("is nested too deeply; expected an object with space and rows") from None
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def _load_run(folder: Path) -> dict[str, Any]:
     journal = folder / "search" / "journal.jsonl"
     if not journal.exists():
         raise UserError("cannot be read (a folder without a search); give a run folder with one, or a JSON file")
-    settings, records = read_journal(journal)
+    settings, records = stream_journal(journal)
     candidates = [Candidate.from_dict(record) for record in records]
     costs = ("params", "macs", "position_", "latency_ms", "memory_bytes")
     rows = [

@@ -68,8 +68,11 @@ def compare_runs(folders: Sequence[str | Path]) -> Comparison:
     if len(paths) < 2:
         raise UserError("give two runs or more to compare: nasformer compare RUN1 RUN2")
     for path in paths:
-        if RunFolder(path).kind() == "evolution":
+        kind = RunFolder(path).kind()
+        if kind == "evolution":
             raise UserError(f"{path} is the evolution of a space; compare its steps, such as {path}/steps/0")
+        if kind is None and path.is_dir():
+            raise UserError(f"{path} holds no run; give folders that run, search or retrain has written")
     parts = [path.resolve().parts for path in paths]
     depth = next(d for d in range(1, max(map(len, parts)) + 1) if len({part[-d:] for part in parts}) == len(paths))
     return Comparison({"/".join(part[-depth:]): read_run(path) for part, path in zip(parts, paths, strict=True)})

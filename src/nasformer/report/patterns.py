@@ -39,7 +39,7 @@ from nasformer.report.operators import share_bar
 from nasformer.results.contents import JournalSettings
 from nasformer.results.folder import RunFolder
 from nasformer.search.budget import Budget
-from nasformer.search.journal import read_journal
+from nasformer.search.journal import stream_journal
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import sample_feasible
 from nasformer.utils.figures import (
@@ -78,7 +78,7 @@ def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
             raise UserError(f"{folder} is named twice; name each run once, or its winner counts double")
     results = [RunFolder(folder).read_result() for folder in folders]
     journals = [RunFolder(folder).journal for folder in folders]
-    settings = [from_json(JournalSettings, read_journal(path)[0], f"{path}, line 1") for path in journals]
+    settings = [from_json(JournalSettings, stream_journal(path)[0], f"{path}, line 1") for path in journals]
     check_alike(folders, "space", [result.space for result in results])
     check_alike(folders, "budget", [one.budget for one in settings])
     check_alike(folders, "model options", [one.model_options for one in settings])

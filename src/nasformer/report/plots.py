@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from heapq import nlargest
 from pathlib import Path
@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nasformer.report.drawing import architectures
-from nasformer.report.html import save_picture
+from nasformer.report.html import Picture, document, heading, save_picture, tiles
+from nasformer.report.html import figure as html_figure
 from nasformer.report.labels import (
     axis_label,
     axis_value,
@@ -51,7 +52,8 @@ from nasformer.utils.figures import (
     plain,
 )
 from nasformer.utils.files import write_text
-from nasformer.utils.tables import write_csv
+from nasformer.utils.intervals import wilson
+from nasformer.utils.tables import html_row, html_table, write_csv
 from nasformer.utils.units import format_quantity
 
 Point = tuple[float, float]
@@ -432,12 +434,31 @@ NAMED, NUMBERED = 30, 20  # classes up to which each has its name at the axes, i
 
 
 def write_confusion(confusion: Confusion, folder: Path, **about: Any) -> None:
-    """Writes evaluation.json, per_class.csv, confusion.png and confusion.svg."""
+    """Writes evaluation.html, evaluation.json, per_class.csv, confusion.png and confusion.svg."""
     content = {**about, **confusion.scores, "classes": list(confusion.classes)}
     content |= {"per_class": [asdict(score) for score in confusion.by_class], "confusion": confusion.counts.tolist()}
     write_text(folder / "evaluation.json", json.dumps(content) + "\n")
     write_csv(folder / "per_class.csv", [field.name for field in fields(ClassScore)], map(astuple, confusion.by_class))
-    save_picture(confusion_figure(confusion), folder / "confusion")
+    picture = save_picture(confusion_figure(confusion), folder / "confusion")
+    write_text(folder / "evaluation.html", evaluation_page(confusion, picture, about))
+
+
+def evaluation_page(confusion: Confusion, picture: Picture | None, about: Mapping[str, Any]) -> str:
+    """The scores with the interval of the accuracy, which classes are taken for which, and each class."""
+    scores, title = confusion.scores, f"nasformer: evaluation on {about.get('data') or 'images'}"
+    low, high = wilson(scores["accuracy"], int(scores["images"]))
+    numbers = [(f"{scores['accuracy']:.1%}", f"right, 95 % interval {100 * low:.1f} to {100 * high:.1f} %")]
+    numbers += [(f"{scores['balanced_accuracy']:.1%}", "balanced accuracy"), (f"{scores['macro_f1']:.1%}", "macro-F1")]
+    numbers += [(f"{scores['images']:,}", "images"), (f"{len(confusion.classes):,}", "classes")]
+    head = ["class", "accuracy", "images", "right", "most often taken for"]
+    rows = [
+        html_row([each.name, shown, f"{each.images:,}", f"{each.correct:,}", each.mistaken_for or "–"], head=head)
+        for each in confusion.by_class
+        for shown in ["–" if each.accuracy is None else f"{each.accuracy:.1%}"]
+    ]
+    parts = [heading(title, **about), tiles(numbers)]
+    parts += [html_figure("Confusion", "True classes down, guesses across.", picture)] if picture else []
+    return document(title, [*parts, "<h2>Classes</h2>", html_table(head, rows, kind="text")])
 
 
 def confusion_figure(confusion: Confusion) -> Figure:

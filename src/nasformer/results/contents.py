@@ -19,7 +19,7 @@ from nasformer.latency.finalists import LatencyResult
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.search.journal import read_journal
+from nasformer.search.journal import stream_journal
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
@@ -220,8 +220,8 @@ class RunContents:
             return held_out
         if self.score in model.scores:
             return model[self.score]
-        arch = Arch.from_dict(model.arch)
-        same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch == arch)
+        arch = Arch.from_dict(model.arch).to_json()
+        same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch.to_json() == arch)
         return next(same, math.nan)
 
     def space(self) -> Space | None:
@@ -313,7 +313,7 @@ def read_incidents(path: Path) -> dict[str, int]:
 def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:
     if not path.exists():
         return JournalSettings(), []
-    settings, records = read_journal(path)
+    settings, records = stream_journal(path)
     candidates = [from_json(Candidate, record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
     return from_json(JournalSettings, settings, f"{path}, line 1"), candidates
 

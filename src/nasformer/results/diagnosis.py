@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Diagnosis:
         taus: Kendall's tau between the ranks of each snapshot and the next; None where all were alike.
         looks: The snapshots.
         alarms: What is wrong, with advice.
+        baselines: Accuracies of simpler choices on the same images, by name.
     """
 
     step: int
@@ -42,6 +43,7 @@ class Diagnosis:
     taus: list[float | None]
     looks: list[Snapshot]
     alarms: list[Alarm]
+    baselines: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: to_json(value) for name, value in vars(self).items()}

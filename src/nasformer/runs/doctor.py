@@ -7,13 +7,16 @@ RUN/health.json keeps the diagnosis, for the report.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from nasformer.data.loaders import Split
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import options_from_json
@@ -33,8 +36,9 @@ from nasformer.train.checkpoint import SETTINGS, Checkpoints, DamagedCheckpoint,
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog, is_rollback
+from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
-from nasformer.utils.progress import say
+from nasformer.utils.progress import progress, say
 from nasformer.utils.rank_correlation import spearman
 from nasformer.utils.schema import from_json
 
@@ -46,7 +50,8 @@ def examine(folder: str | Path, data: str = "", device: str = "auto") -> Diagnos
     run = SupernetRun(RunFolder(folder), data, device)
     snapshots, images = run.snapshots(), SPLITS["holdout"]
     if not snapshots:
-        snapshot, images = run.take_snapshot()
+        with threads_of_training(run.folder.train):
+            snapshot, images = run.take_snapshot()
         snapshots = [snapshot]
     diagnosis = diagnose(run, snapshots, images)
     diagnosis.save(run.folder.health)
@@ -68,7 +73,7 @@ class SupernetRun:
             raise UserError(f"{folder} has no training of a supernet; the doctor looks at what nasformer train wrote")
         self.space = self.find_space()
         self.archs = fixed_subnets(self.space, self.config.seed)
-        self.image_count = recorded_images(folder)
+        self.image_count, self.baselines = recorded_references(folder)
         recorded = self.config.data_options()
         self.data: DataOptions = replace(recorded, data=data or recorded.data, device=device, download=False)
 
@@ -97,7 +102,12 @@ class SupernetRun:
         evaluator = SubnetEvaluator(supernet, batches, self.config.train.precision, self.data.calibration_images)
         split: Split = "holdout" if batches.held_out else "test"
         self.image_count = batches.held_out or batches.test_images
-        accuracies = {name: evaluator.accuracy(arch, split) for name, arch in self.archs.items()}
+        accuracies = dict[str, float]()
+        with progress("subnets", len(self.archs)) as report:
+            for number, (name, arch) in enumerate(self.archs.items(), 1):
+                accuracies[name] = evaluator.accuracy(arch, split)
+                report(number, name)
+        self.baselines[NEAREST_MEAN] = nearest_mean_accuracy(batches, split)
         last = self.log[-1]
         return Snapshot(last["step"], last.get("epoch"), accuracies), SPLITS[split]
 
@@ -128,10 +138,34 @@ class SupernetRun:
             return True
 
 
-def recorded_images(folder: RunFolder) -> int | None:
-    """How many images are held out, as the result of a search says; snapshots in the log do not."""
-    images = RunResult.load(folder.result).images if folder.result.exists() else None
-    return images.holdout if images else None
+def recorded_references(folder: RunFolder) -> tuple[int | None, dict[str, float]]:
+    """How many images are held out, and trained baselines on them, as the result of a search says."""
+    if not folder.result.exists():
+        return None, {}
+    result = RunResult.load(folder.result)
+    trained = {model.name: model.get("holdout_accuracy") for model in result.trained}
+    known = {name: accuracy for name, accuracy in trained.items() if not math.isnan(accuracy)}
+    return (result.images.holdout if result.images else None), known
+
+
+NEAREST_MEAN = "the nearest class mean of plain pixels"
+MEAN_IMAGES = 4096
+"""Training images of which the means are taken, and images on which they are judged, at most."""
+
+
+def nearest_mean_accuracy(batches: BatchSource, split: Split, batch_size: int = 256) -> float:
+    """How often the class is right whose mean training image is the nearest: what pixels alone tell."""
+    size = batches.in_chans * batches.img_size**2
+    sums, counts = torch.zeros(batches.num_classes, size), torch.zeros(batches.num_classes, 1)
+    for x, labels in islice(batches.evaluation("train", batch_size), MEAN_IMAGES // batch_size):
+        sums.index_add_(0, labels.cpu(), x.flatten(1).float().cpu())
+        counts.index_add_(0, labels.cpu(), torch.ones(len(labels), 1))
+    means = torch.where(counts > 0, sums / counts, torch.inf)  # a class that was not seen is never the nearest
+    right = total = 0
+    for x, labels in islice(batches.evaluation(split, batch_size), MEAN_IMAGES // batch_size):
+        nearest = torch.cdist(x.flatten(1).float().cpu(), means).nan_to_num(torch.inf).argmin(1)
+        right, total = right + int((nearest == labels.cpu()).sum()), total + len(labels)
+    return right / total
 
 
 @dataclass(frozen=True)
@@ -175,6 +209,7 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
     if run.finished():
         classes = run.space.options.get("num_classes", 1000)
         alarms += health.chance_alarms(max(accuracies), last["largest"], classes, run.image_count)
+        alarms += health.baseline_alarms(max(accuracies), run.baselines, run.image_count)
     return Diagnosis(
         step=run.log[-1]["step"],
         images=images,
@@ -186,6 +221,7 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
         taus=taus,
         looks=snapshots,
         alarms=alarms,
+        baselines=run.baselines,
     )
 
 

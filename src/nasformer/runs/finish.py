@@ -46,18 +46,28 @@ def single_recipe(recipe: Recipe, **changes: object) -> Recipe:
 
 def supernet_starts(run: Run, supernet: Supernet, result: RunResult, method: str, recipe: Recipe) -> dict[str, Start]:
     """How the winner of a supernet trained from scratch is finished: its weights trained on, or anew."""
-    if method == "none":
-        return {}
-    if method == "retrain":
+    recipes = finish_recipes(method, recipe)
+    if "retrained" in recipes:
         model = fresh_model(run.space, result.arch, run.options.seed)
-        return {"retrained": Start(model.to(run.device), single_recipe(recipe))}
-    inherited = supernet.extract(result.arch)
-    recalibrate(inherited, run.batches, run.options.calibration_images)
-    return {"finetuned": Start(inherited, single_recipe(recipe, lr=FINETUNE_LR * recipe.lr))}
+        return {"retrained": Start(model.to(run.device), recipes["retrained"])}
+    if "finetuned" in recipes:
+        inherited = supernet.extract(result.arch)
+        recalibrate(inherited, run.batches, run.options.calibration_images)
+        return {"finetuned": Start(inherited, recipes["finetuned"])}
+    return {}
 
 
 FINETUNE_LR = 0.3
 """Learning rate of weights that are trained on, as a share of the rate they were trained with."""
+
+
+def finish_recipes(method: str, recipe: Recipe) -> dict[str, Recipe]:
+    """By which recipe the winner of a supernet is trained in the end."""
+    if method == "none":
+        return {}
+    if method == "retrain":
+        return {"retrained": single_recipe(recipe)}
+    return {"finetuned": single_recipe(recipe, lr=FINETUNE_LR * recipe.lr)}
 
 
 def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> RunResult:

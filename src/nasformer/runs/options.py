@@ -163,6 +163,19 @@ class PlanCommand(RunCommand):
 
 
 @dataclass
+class AdviseCommand(BudgetOptions):
+    """Which road to a model suits your images and budget, by what was measured on others. Trains nothing."""
+
+    main: ClassVar = ("data", "max_latency", "max_macs", "max_params")
+    example: ClassVar = "nasformer advise --data digits --max-params 120K"
+
+    data: str = ""
+    """a name such as digits or cifar10, an .npz file, or a folder of images"""
+    data_root: str = "data"
+    """where the named datasets are, or go"""
+
+
+@dataclass
 class RetrainCommand(TrackOptions, ExecutorOptions, DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 

@@ -136,7 +136,7 @@ def make_plan(command: PlanCommand) -> Plan:
     space, budget, recipe = asked_space(command), command.budget(), command.train
     check_before_images(command, space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(RunFolder(folder), command, space, recipe, World())
+        run = Run(RunFolder(folder), command, space, recipe, World(), list_bad=False)
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, budget, command.seed)
         next(iter(run.batches.evaluation("holdout", 1)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -28,8 +29,8 @@ from nasformer.runs.baselines import split_accuracies, train_baselines
 from nasformer.runs.finish import Start, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run
-from nasformer.runs.search import check_search
 from nasformer.runs.ship import ship
+from nasformer.runs.stages import training_work
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance
@@ -48,12 +49,15 @@ PRETRAINED: dict[str, Any] = {
     "sandwich": 2,
     "teacher_weight": 1.0,
     "teacher_answers": "soft",
+    "teacher_features": 5.0,
     "augment": AugmentOptions(crop="resized"),
 }
 """What a recipe takes for a pretrained net where the user leaves it at its default; chosen on the held-out images of
 Flowers-102 with DeiT-Ti (docs/results.md)."""
-SUPERNET_LR = 0.2
-"""Learning rate of a winner that starts from the supernet, as a share of the supernet's: its weights fit already."""
+SLICED_SUPERNET, SLICED_NET = "from the supernet", "from the full net"
+SUPERNET_LR, FULL_NET_LR = 0.4, 2.0
+"""Learning rates of a winner as multiples of the supernet's: what starts from the supernet fits already, what starts
+from slices of the full net has far to go."""
 
 
 def run_pretrained(command: RunCommand) -> RunResult | None:
@@ -65,17 +69,15 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     command = replace(command, train=pretrained_recipe(command.train))
     with open_run(command, "supernet") as run:
         job = PretrainedRun(run, source, command)
-        run.use_profile(command, command.search.objectives)
-        budget = command.budget()
-        check_search(run.space, command.search, budget, run.options.seed)
-        next(iter(run.batches.evaluation("holdout", 1)))
-        full = job.full()
-        supernet = job.supernet(full)
-        trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
-        if not run.world.main:
-            return None
-        result = run.search(supernet.eval(), command.search, budget, trained)
-        result = finish_winner(run, result, job.starts(result.arch, supernet, full))
+        run.measure_profile(command, command.search.objectives)
+        with job.stages():
+            full = job.full()
+            supernet = job.supernet(full)
+            trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
+            if not run.world.main:
+                return None
+            result = run.search(supernet.eval(), command.search, command.budget(), trained)
+            result = finish_winner(run, result, job.starts(result.arch, supernet, full))
         if command.export:
             ship(run.folder)
     return result
@@ -85,6 +87,8 @@ def pretrained_recipe(asked: Recipe) -> Recipe:
     """The recipe of the supernet: what the user left at its default takes the value for a pretrained net."""
     plain = Recipe()
     left = {item.name for item in fields(Recipe) if getattr(asked, item.name) == getattr(plain, item.name)}
+    if asked.teacher:  # one of the user's choice, which may be of any kind: only its answers can be compared
+        left -= {"teacher_features"}
     return replace(asked, **{name: value for name, value in PRETRAINED.items() if name in left})
 
 
@@ -100,11 +104,11 @@ class Recipes:
 def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     """The recipes of all stages for so many training images.
 
-    A length that the user gives, in epochs or steps, is that of the supernet; the full net takes a quarter of it, and
-    the winner half.
+    A length that the user gives, in epochs or steps, is that of the supernet and of the winner; the full net takes
+    half of it.
     """
     asked = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
-    steps = int(asked) / 4 if asked else steps_for(images)
+    steps = int(asked) / 2 if asked else steps_for(images)
 
     def last(share: float) -> dict[str, Any]:
         count = max(1, round(share * steps))
@@ -113,7 +117,7 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     taught = {"teacher": None, "teacher_weight": 0.0}
     return Recipes(
         full=single_recipe(recipe, **last(1), layer_decay=0.75, **({} if recipe.teacher else taught)),
-        supernet=replace(recipe, **last(4)),
+        supernet=replace(recipe, **last(2)),
         finish=single_recipe(recipe, **last(2)),
     )
 
@@ -144,6 +148,20 @@ class PretrainedRun:
         if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
             batches.mean, batches.std = facts.mean, facts.std
         self.settings = {**run.settings, "space": run.space.name, "weights": fingerprint(source.model)}
+
+    def stages(self) -> AbstractContextManager[None]:
+        """Refuses what cannot be; within it, progress tells the time that all stages need."""
+        run, recipes = self.run, self.recipes
+        macs = run.space.costs(run.space.root.largest())["macs"]
+        finish = {} if self.command.finish == "none" else dict.fromkeys(self.start_names, recipes.finish)
+        full = {"full net": training_work(recipes.full, run.batches, macs)}
+        return run.stages(self.command, recipes.supernet, finish, full)
+
+    @property
+    def start_names(self) -> list[str]:
+        """The weights that the winner's own training starts from."""
+        both = self.command.finish == "auto" and self.source.supernet is None
+        return [SLICED_SUPERNET, SLICED_NET] if both else [SLICED_SUPERNET]
 
     @property
     def same_classes(self) -> bool:
@@ -192,10 +210,10 @@ class PretrainedRun:
         if method == "none":
             return {}
         gentle = replace(recipe, lr=SUPERNET_LR * recipe.lr)
-        starts = {"from the supernet": Start(supernet.extract(arch), gentle, teacher)}
-        if method == "auto" and self.source.supernet is None:
+        starts = {SLICED_SUPERNET: Start(supernet.extract(arch), gentle, teacher)}
+        if SLICED_NET in self.start_names:
             sliced = supernet_from(full, self.run.space).extract(arch)
-            starts["from the full net"] = Start(sliced, recipe, teacher)
+            starts[SLICED_NET] = Start(sliced, replace(recipe, lr=FULL_NET_LR * recipe.lr), teacher)
         return starts
 
 

@@ -6,8 +6,8 @@ without training. Each stage goes on where a killed run stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from nasformer.families.base import Backbone
 from nasformer.families.options import SpaceOptions
 from nasformer.families.space import Space
 from nasformer.families.storage import save_model
-from nasformer.latency.lookup import PREDICTED, check_profiled, with_profile
+from nasformer.latency.lookup import PREDICTED, check_profiled, measure_if_missing, with_profile
 from nasformer.latency.profile import Profile
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
@@ -42,11 +42,12 @@ from nasformer.runs.data import (
     streamed_before,
     training_images,
 )
-from nasformer.runs.finish import finish_winner, supernet_starts
+from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
 from nasformer.runs.options import ExecutorOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
 from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
 from nasformer.runs.ship import ship
+from nasformer.runs.stages import supernet_work
 from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
@@ -62,24 +63,22 @@ from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
-from nasformer.utils.progress import say
+from nasformer.utils.progress import run_stages, say
 from nasformer.utils.schema import to_json
 
 
 def run_supernet(command: RunCommand) -> RunResult | None:
     """Trains a supernet, searches it, finishes and exports the winner; the result, in the main process."""
     with open_run(command, "supernet") as run:
-        run.use_profile(command, command.search.objectives)
-        check_search(run.space, command.search, command.budget(), run.options.seed)
-        next(iter(run.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
-        check_baselines(run, command.baseline)
-        run.train(command.train)
-        trained = train_baselines(run, command.baseline, command.train)
-        if not run.world.main:
-            return None
-        supernet = run.load_supernet()
-        result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
-        result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
+        run.measure_profile(command, command.search.objectives)
+        with run.stages(command, command.train, finish_recipes(command.finish, command.train)):
+            run.train(command.train)
+            trained = train_baselines(run, command.baseline, command.train)
+            if not run.world.main:
+                return None
+            supernet = run.load_supernet()
+            result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
+            result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
         if command.export:
             ship(run.folder)
     return result
@@ -164,7 +163,9 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
-        check_profiled(space, command, objectives, device)
+        command.budget()
+        if type(command) is not RunCommand:  # which measures what is missing
+            check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
@@ -186,9 +187,12 @@ class Run:
         options: What the command was asked; images keep their size, unless it (or the supernet's training) says
         another.
         space: As it was asked for; `self.space` is the same for the run's images.
+        list_bad: Whether images that cannot be read are listed in the folder.
     """
 
-    def __init__(self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World) -> None:
+    def __init__(
+        self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World, list_bad: bool = True
+    ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(options.device)
         options = streamed_before(folder, options)
@@ -196,7 +200,8 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=folder.bad_images)
+        bad_list = folder.bad_images if list_bad else None
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=bad_list)
         self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
@@ -207,6 +212,33 @@ class Run:
         other = copy(self)
         other.folder, other.space = self.folder / name, space
         return other
+
+    def measure_profile(self, command: RunCommand, objectives: Sequence[str] = ()) -> None:
+        """Adds predicted costs as `use_profile` does, but measures first what was not profiled yet."""
+        if self.world.main:
+            measure_if_missing(self.space, command, objectives, self.device.type)
+        self.world.barrier()
+        self.use_profile(command, objectives)
+
+    def stages(
+        self,
+        command: RunCommand,
+        recipe: Recipe,
+        finish: Mapping[str, Recipe],
+        before: Mapping[str, float] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Refuses a search or baselines that cannot be; within it, progress tells the time that all stages need.
+
+        Args:
+            recipe: The supernet's.
+            finish: Recipes of the winner's training in the end, by name.
+            before: Work of what is trained ahead of the supernet, by label.
+        """
+        strategy = check_search(self.space, command.search, command.budget(), self.options.seed)
+        next(iter(self.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
+        baselines = check_baselines(self, command.baseline)
+        work = supernet_work(recipe, self.batches, strategy, baselines, finish)
+        return run_stages({**(before or {}), **work})
 
     def use_profile(self, options: BudgetOptions, objectives: Sequence[str] = ()) -> None:
         """Adds predicted costs to the space, where options speak of latency or memory; refuses if unprofiled."""
@@ -260,9 +292,9 @@ class Run:
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
-        warn_of_noise(supernet, self.batches, self.recipe.precision, self.options.calibration_images)
+        judged = (supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         with threads_of_training(self.folder.train):
-            result = job.summarise(job.run(), trained)
+            result = job.summarise(job.run(on_open=lambda: warn_of_noise(*judged)), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 

@@ -7,7 +7,7 @@ baselines, measured finalists, result and report are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -47,6 +47,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import as_batches
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import cpu_threads, fastest_threads, threads_are_fixed
 from nasformer.utils.progress import progress, say
 
 CHECKED_SUBNETS = 20
@@ -213,10 +214,18 @@ class ArchSearch:
         return Problem(space.root, space.costs, self.budget, self.objectives, self.seed, order)
 
     def run(self, on_open: Callable[[], None] | None = None) -> SearchResult:
-        """Searches, or goes on with the journal in the folder."""
-        if self.folder:
-            keep_profile(self.profile, self.folder.path)
-        return self.search(self.options, self.folder.journal if self.folder else None, on_open)
+        """Searches, or goes on with the journal in the folder.
+
+        Args:
+            on_open: Called when nothing speaks against the search any more.
+        """
+
+        def opened() -> None:
+            keep_profile(self.profile, self.folder.path if self.folder else None)
+            if on_open:
+                on_open()
+
+        return self.search(self.options, self.folder.journal if self.folder else None, opened)
 
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
@@ -335,7 +344,15 @@ def search_supernet(
     chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
     job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
     job.executor = executor or job.executor
-    return job.search(chosen, Path(journal) if journal else None)
+    with search_threads(evaluator, supernet.device.type):
+        return job.search(chosen, Path(journal) if journal else None)
+
+
+def search_threads(evaluator: Evaluator, device: str) -> AbstractContextManager[None]:
+    """One thread of the CPU, or all, whichever judges an arch faster now; unless the number was chosen already."""
+    if device != "cpu" or threads_are_fixed():
+        return nullcontext()
+    return cpu_threads(fastest_threads(lambda: evaluator(evaluator.space.root.smallest())))
 
 
 def search_training_free(

@@ -78,14 +78,21 @@ class Journal:
 
 
 def read_journal(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The settings and the records of a journal, e.g. for a report; the file is left as it is."""
+    """The settings and the records of a journal; the file is left as it is."""
+    settings, records = stream_journal(path)
+    return settings, list(records)
+
+
+def stream_journal(path: str | Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """The same, each record when it is asked for: a long journal is much smaller as a file than as dicts."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist; expected the journal of a search")
-    lines = [line for line, _ in _read(path)]
-    if not lines:
+    lines = (line for line, _ in _read(path))
+    header = next(lines, None)
+    if header is None:
         raise UserError(f"{path} is empty; run the search again to fill it")
-    return _settings(path, lines[0]), lines[1:]
+    return _settings(path, header), lines
 
 
 def _read(path: Path) -> Iterator[tuple[dict[str, Any], int]]:

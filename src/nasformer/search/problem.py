@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -67,7 +68,11 @@ class Candidate:
             raise ValueError("id, generation and parents are no integers")
         if not isinstance(origin, str):
             raise ValueError("origin is no text")
-        return cls(id, generation, origin, tuple(parents), Arch.from_dict(record["arch"]), recorded_scores(record))
+        if not isinstance(record["arch"], dict):
+            raise ValueError("arch is no object")
+        return cls(
+            id, generation, sys.intern(origin), tuple(parents), Arch.from_plain(record["arch"]), recorded_scores(record)
+        )
 
 
 RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
@@ -89,6 +94,8 @@ def plain_scores(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
+    if type(value) is float:  # most are, and asking for Integral takes its time
+        return value if math.isfinite(value) else math.nan
     if isinstance(value, Integral):
         return int(value)
     number = math.nan if value is None else float(value)

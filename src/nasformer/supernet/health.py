@@ -172,6 +172,26 @@ def chance_alarms(best: float, largest: float, classes: int, images: int | None 
     return []
 
 
+def baseline_alarms(best: float, baselines: Mapping[str, float], images: int | None) -> list[Alarm]:
+    """Alarm for a best subnet that is worse than a simpler choice, beyond noise.
+
+    >>> [alarm.finding for alarm in baseline_alarms(0.4, {"timm:resnet18": 0.8}, images=100)]
+    ['timm:resnet18 is right on 80.00%, the best subnet on 40.00%']
+
+    Args:
+        baselines: Accuracies by name, on the same images.
+        images: How many there are; None where that is not known, and noise is not either.
+    """
+    alarms = []
+    for name, accuracy in baselines.items() if images else ():
+        noise = Z * math.hypot(*(standard_error(share, images or 1) for share in (best, accuracy)))
+        if accuracy - best > noise:
+            finding = f"{name} is right on {accuracy:.2%}, the best subnet on {best:.2%}"
+            advice = "the supernet learned too little: train longer (--train.epochs), or try another --train.lr"
+            alarms.append(Alarm("baseline", finding, advice))
+    return alarms
+
+
 def extreme_alarms(smallest: float, largest: float, others: Sequence[float]) -> list[Alarm]:
     """Alarm for a largest subnet that is worse than the smallest, by more than subnets differ anyway."""
     if largest >= smallest - max(GAP, pstdev(others)):

@@ -74,12 +74,15 @@ class Supernet(nn.Module):
         """Whether there is batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
-    def forward(self, x: Tensor, arch: Arch) -> Tensor:
+    def forward(self, x: Tensor, arch: Arch, outputs: dict[str, Tensor] | None = None) -> Tensor:
+        """The logits of an arch; `outputs` keeps what its segments before the last give, by name."""
         shared = self.shared()
         for segment in self.space.plan(arch):
             skeleton = self.skeleton(segment)
             weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
             x = skeleton(x, weights, segment.drop_path, self.training)
+            if outputs is not None:
+                outputs[segment.name] = x
         return x
 
     def shared(self) -> dict[str, Tensor]:

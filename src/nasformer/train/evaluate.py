@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -126,7 +127,9 @@ class SubnetEvaluator:
 
     def __call__(self, arch: Arch) -> dict[str, float]:
         scores = self.evaluate(arch, "holdout")
-        return {"accuracy": scores["accuracy"], "loss": scores["loss"]}
+        # Of logits that are NaN some class comes first as well: such an arch must not win by that.
+        accuracy = math.nan if math.isnan(scores["loss"]) else scores["accuracy"]
+        return {"accuracy": accuracy, "loss": scores["loss"]}
 
     def accuracy(self, arch: Arch, split: Split = "test") -> float:
         return self.evaluate(arch, split)["accuracy"]

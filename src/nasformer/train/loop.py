@@ -42,7 +42,15 @@ from nasformer.train.checkpoint import (
 from nasformer.train.distributed import World, join_world, reduce_gradients
 from nasformer.train.evaluate import SubnetEvaluator, autocast, evaluate
 from nasformer.train.log import TrainLog
-from nasformer.train.loss import Loss, Teacher, class_weights, load_teacher, soft_cross_entropy
+from nasformer.train.loss import (
+    Lesson,
+    Loss,
+    Teacher,
+    class_weights,
+    feature_difference,
+    load_teacher,
+    soft_cross_entropy,
+)
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
@@ -55,6 +63,8 @@ FIRST_CHECKPOINT = 0.1
 """When the first checkpoint is due, as a share of the time between two."""
 STEPS_TO_AGREE = 8
 """Steps after which several processes ask each other whether to stop or save: asking waits for the GPU."""
+FEATURE_DEPTHS = 4
+"""After how many segments features of a teacher are learned: its last one and three before it, evenly spaced."""
 INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds", "tensorboard")
 """What a recipe says of how fast a training runs and how often it reports; all else decides its result."""
 
@@ -174,7 +184,8 @@ def teacher_of(
         model = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
     if model is None:
         return None
-    return Teacher(model, recipe.teacher_weight, recipe.teacher_answers, recipe.augment.smoothing)
+    depths = FEATURE_DEPTHS if recipe.teacher_features else 0
+    return Teacher(model, recipe.teacher_weight, recipe.teacher_answers, recipe.augment.smoothing, depths)
 
 
 def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
@@ -208,8 +219,9 @@ def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
         steps = recipe.total_steps(steps_per_epoch)
         chosen.append(f"{recipe.total_epochs(steps_per_epoch)} epochs ({steps:,} steps; --train.epochs)")
     if recipe.augment.padding is None and augment.crop == "pad":
-        chosen.append(f"shifts up to {augment.padding} of {batches.img_size} px (--train.augment.padding)")
-    if recipe.augment.hflip is None and augment.crop != "none":
+        shifts = f"shifts up to {augment.padding} of {batches.img_size} px" if augment.padding else "no shifts"
+        chosen.append(f"{shifts} (--train.augment.padding)")
+    if recipe.augment.hflip is None:
         mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
         chosen.append(f"images {mirrored} (--train.augment.hflip)")
     return ", ".join(chosen)
@@ -473,27 +485,33 @@ class Trainer:
         largest, *others = archs
         if self.class_weights is not None:
             targets = targets * self.class_weights
+        lesson = Lesson(targets, {})
         if self.teacher:
             with autocast(self.device, self.recipe.precision):
-                targets = self.teacher(x, targets)
-        total, logits = self.backward(x, targets, largest, self.loss)
+                lesson = self.teacher(x, targets)
+        total, logits = self.backward(x, lesson, largest, self.loss)
         if largest is not None and isinstance(self.model, Supernet) and decays_by_loss(self.model, self.recipe):
             add_decay(self.model, largest, self.recipe)
         loss = self.loss
         if self.recipe.inplace_distillation:
-            targets, loss = logits.float().softmax(-1), soft_cross_entropy
+            lesson, loss = lesson._replace(targets=logits.float().softmax(-1)), soft_cross_entropy
         for arch in others:
-            total += self.backward(x, targets, arch, loss)[0]
+            total += self.backward(x, lesson, arch, loss)[0]
         return total
 
-    def backward(self, x: Tensor, targets: Tensor, arch: Arch | None, compare: Loss) -> tuple[Tensor, Tensor]:
+    def backward(self, x: Tensor, lesson: Lesson, arch: Arch | None, compare: Loss) -> tuple[Tensor, Tensor]:
         """Adds the gradients of one arch, part by part of the batch; returns its loss and its logits."""
         total, outputs = torch.zeros((), device=self.device), []
-        parts = zip(x.chunk(self.recipe.accumulate), targets.chunk(self.recipe.accumulate), strict=True)
+        parts = zip(x.chunk(self.recipe.accumulate), lesson.chunk(self.recipe.accumulate), strict=True)
         for images, wanted in parts:
+            features: dict[str, Tensor] = {}
+            inputs = (images,) if arch is None else (images, arch)
             with autocast(self.device, self.recipe.precision):
-                logits = self.model(images) if arch is None else self.model(images, arch)
-            loss = compare(logits, images, wanted) * (len(images) / len(x))
+                logits = self.model(*inputs, outputs=features) if wanted.features else self.model(*inputs)
+            loss = compare(logits, images, wanted.targets)
+            if wanted.features:
+                loss = loss + self.recipe.teacher_features * feature_difference(features, wanted.features)
+            loss = loss * (len(images) / len(x))
             loss.backward()
             total += loss.detach()
             outputs.append(logits.detach())

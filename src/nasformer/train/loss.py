@@ -1,15 +1,17 @@
-"""The loss: cross-entropy with soft targets, into which a teacher may mix its own answers."""
+"""The loss: cross-entropy with soft targets, into which a teacher may mix its answers; and how far features differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
+from nasformer.families.base import Backbone
 from nasformer.utils.files import read_tensors
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -30,6 +32,19 @@ def class_weights(counts: Tensor) -> Tensor:
     return torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
 
 
+class Lesson(NamedTuple):
+    """What a batch teaches: targets, and features of the teacher by segment, where they are learned."""
+
+    targets: Tensor
+    features: Mapping[str, Tensor]
+
+    def chunk(self, count: int) -> Iterator[Lesson]:
+        """Parts of it, along the batch."""
+        chunks = {name: feature.chunk(count) for name, feature in self.features.items()}
+        for index, targets in enumerate(self.targets.chunk(count)):
+            yield Lesson(targets, {name: parts[index] for name, parts in chunks.items()})
+
+
 class Teacher:
     """Distillation: mixes a teacher's answers into the targets of a batch, once for all archs of a step.
 
@@ -40,21 +55,60 @@ class Teacher:
         weight: Of the teacher's answers; the labels have the rest.
         answers: "hard", its top class, smoothed as labels are (AutoFormer's optional distillation); "soft", its
             probabilities of all classes.
+        depths: After how many of its segments, evenly spaced, its features are learned, too; 0: none are.
     """
 
-    def __init__(self, model: nn.Module, weight: float = 0.5, answers: str = "hard", smoothing: float = 0.1) -> None:
+    def __init__(
+        self, model: nn.Module, weight: float = 0.5, answers: str = "hard", smoothing: float = 0.1, depths: int = 0
+    ) -> None:
         self.model, self.weight = model.eval().requires_grad_(False), weight
-        self.answers, self.smoothing = answers, smoothing
+        self.answers, self.smoothing, self.depths = answers, smoothing, depths
+        if depths and not isinstance(model, Backbone):
+            raise UserError("teacher_features needs a teacher of our own families; set it to 0 for one of timm")
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, targets: Tensor) -> Tensor:
-        logits = self.model(images).float()
+    def __call__(self, images: Tensor, targets: Tensor) -> Lesson:
+        outputs: dict[str, Tensor] = {}
+        logits = (self.model(images, outputs) if self.depths else self.model(images)).float()
         taught = logits.softmax(-1) if self.answers == "soft" else self.top_class(logits)
-        return torch.lerp(targets, taught, self.weight)
+        return Lesson(torch.lerp(targets, taught, self.weight), evenly_spaced(outputs, self.depths))
 
     def top_class(self, logits: Tensor) -> Tensor:
         labels = F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
         return labels * (1 - self.smoothing) + self.smoothing / logits.shape[-1]
+
+
+def evenly_spaced(outputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """So many of the outputs, the last among them.
+
+    >>> list(evenly_spaced(dict.fromkeys("abcdefghi", torch.ones(1)), 4))
+    ['c', 'e', 'g', 'i']
+    """
+    names = list(outputs)
+    places = dict.fromkeys(round(len(names) * (index + 1) / count) - 1 for index in range(count)) if names else {}
+    return {names[place]: outputs[names[place]] for place in places if place >= 0}
+
+
+def feature_difference(features: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Tensor:
+    """Mean squared difference of normalised features, over the segments that both models have in one resolution.
+
+    A student whose width is a prefix of the teacher's learns these channels.
+    """
+    pairs = [(features[name], wanted[name]) for name in wanted if name in features]
+    losses = [distance(ours, theirs) for ours, theirs in pairs if comparable(ours, theirs)]
+    if not losses:
+        raise UserError("student and teacher have no features to compare; set teacher_features to 0")
+    return torch.stack(losses).mean()
+
+
+def comparable(ours: Tensor, theirs: Tensor) -> bool:
+    narrower = ours.ndim == 3 and ours.shape[:-1] == theirs.shape[:-1] and ours.shape[-1] <= theirs.shape[-1]
+    return ours.shape == theirs.shape or narrower  # tokens have their channels last, maps not always
+
+
+def distance(ours: Tensor, theirs: Tensor) -> Tensor:
+    width = ours.shape[-1]
+    return F.mse_loss(F.layer_norm(ours.float(), (width,)), F.layer_norm(theirs[..., :width].float(), (width,)))
 
 
 def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.device) -> nn.Module:

@@ -76,6 +76,9 @@ class Recipe:
     """How much its answers count; the labels have the rest."""
     teacher_answers: Literal["hard", "soft"] = "hard"
     """What is learned of it: "hard", its top class (AutoFormer's option); "soft", its probabilities of all classes."""
+    teacher_features: float = 0.0
+    """How much the features between its blocks count beside its answers, for a teacher that the student was cut from;
+    0: not at all."""
     balance: bool = False
     """Whether images of rare classes count more, so that all classes count alike."""
     patience: int | None = None
@@ -114,6 +117,7 @@ class Recipe:
         check_range(self, "clip_grad", above=0, optional=True)
         check_range(self, "ema", 0, below=1)
         check_range(self, "teacher_weight", 0, 1)
+        check_range(self, "teacher_features", 0)
         check_range(self, "layer_decay", above=0, most=1)
         check_range(self, "log_epochs", above=0)
         if self.inplace_distillation and not self.sandwich:

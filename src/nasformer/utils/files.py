@@ -106,14 +106,22 @@ def parse_json(text: str | bytes, where: object) -> Any:
     raise UserError(f"{where} is damaged ({reason}); {RESTORE}")
 
 
+def read_limited(path: Path) -> bytes:
+    """The content of a JSON file, which may be a pipe; an error where it is too large or, as /dev/zero, has no end."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > JSON_LIMIT else file.read(-1 if path.is_file() else JSON_LIMIT + 1)
+    size = max(size, len(content))
+    if size > JSON_LIMIT:
+        limit = f"more than the {JSON_LIMIT / 2**20:.0f} MB that are read"
+        raise UserError(f"{path} has {size / 2**20:.0f} MB, {limit}; is it the right file?")
+    return content
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, or an error that names the file."""
     try:
-        size = path.stat().st_size
-        if size > JSON_LIMIT:
-            limit = f"more than the {JSON_LIMIT / 2**20:.0f} MB that are read"
-            raise UserError(f"{path} has {size / 2**20:.0f} MB, {limit}; is it the right file?")
-        content = parse_json(path.read_bytes(), path)
+        content = parse_json(read_limited(path), path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} is missing; is {path.parent} a folder that nasformer wrote?") from None
     except IsADirectoryError:

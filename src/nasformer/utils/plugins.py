@@ -36,8 +36,6 @@ def loaded_plugins() -> list[str]:
 def _load(name: str, who: str) -> None:
     if name in _loaded:
         return
-    if not name:
-        raise UserError("--import needs the name of a module, such as --import my_spaces")
     folder = str(Path.cwd())
     if folder not in sys.path:  # as `python -m` does: a file in the current folder is a module
         sys.path.insert(0, folder)

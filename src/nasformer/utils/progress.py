@@ -1,14 +1,17 @@
-"""Progress of long work: a bar with a time estimate on a terminal, plain lines elsewhere."""
+"""Progress of long work: a bar with a time estimate on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from html import escape
 from typing import Protocol
 
 LINE_SECONDS = 8.0  # least time between two plain lines; nobody shall wait for more than about ten seconds
+NOTEBOOK_SECONDS = 0.5  # the same between two states of a bar in a notebook
+_stages: dict[str, float] = {}
 
 
 def say(line: str) -> None:
@@ -24,6 +27,69 @@ class Progress(Protocol):
 
 
 @contextmanager
+def run_stages(amounts: Mapping[str, float]) -> Iterator[None]:
+    """Makes progress also tell how long a whole run takes, from the amounts of work of its stages in their order.
+
+    Args:
+        amounts: By the labels of the stages, in any unit; what no stage is named for is left out of the estimate.
+    """
+    global _stages
+    before, _stages = _stages, dict(amounts)
+    try:
+        yield
+    finally:
+        _stages = before
+
+
+class Estimate:
+    """How long a stage will still take, and the run that it is a stage of; by the work that was seen being done."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total = label, total
+        self.start, self.first, self.done = time.monotonic(), 0, 0
+
+    def update(self, done: int) -> None:
+        """Counts work as done; where the first report skips some, an earlier process did that."""
+        if self.done == 0 and done > 1:
+            self.start, self.first = time.monotonic(), done
+        self.done = done
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    @property
+    def left(self) -> float:
+        return self.seconds / max(self.done - self.first, 1) * (self.total - self.done)
+
+    @property
+    def run_left(self) -> float | None:
+        """Of the whole run; None where the stage is none of a run, or the last."""
+        names = list(_stages)
+        if self.label not in _stages or self.label == names[-1]:
+            return None
+        share = (self.done - self.first) / max(self.total, 1)
+        later = sum(_stages[name] for name in names[names.index(self.label) + 1 :])
+        return self.left + self.seconds / max(share, 1e-9) * later / _stages[self.label]
+
+    def describe_run(self) -> str:
+        """What is left of the run, in words; empty where that is not known yet."""
+        left = self.run_left if self.done > self.first else None
+        return f", {in_hours(left)} of the run" if left is not None else ""
+
+
+def in_hours(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> in_hours(40), in_hours(600), in_hours(9000)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
 def progress(label: str, total: int, quiet: bool = False) -> Iterator[Progress]:
     """Yield a function to call with how much is done and a note on it, such as the loss.
 
@@ -34,7 +100,7 @@ def progress(label: str, total: int, quiet: bool = False) -> Iterator[Progress]:
     elif sys.stderr.isatty():
         yield from _bar(label, total)
     else:
-        yield _lines(label, total)
+        yield _notebook_bar(label, total) if in_notebook() else _lines(label, total)
 
 
 def _bar(label: str, total: int) -> Iterator[Progress]:
@@ -57,21 +123,60 @@ def _bar(label: str, total: int) -> Iterator[Progress]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
+    estimate = Estimate(label, total)
     with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=total, note="")
-        yield lambda done, note="": bar.update(task, completed=done, note=note)
+
+        def report(done: int, note: str = "") -> None:
+            estimate.update(done)
+            bar.update(task, completed=done, note=f"{note}{estimate.describe_run()}".removeprefix(", "))
+
+        yield report
 
 
 def _lines(label: str, total: int) -> Progress:
-    start = last = time.monotonic()
+    estimate, last = Estimate(label, total), time.monotonic()
 
     def report(done: int, note: str = "") -> None:
         nonlocal last
+        estimate.update(done)
         now = time.monotonic()
         if done < total and now - last < LINE_SECONDS:
             return
         last = now
-        left = (now - start) / max(done, 1) * (total - done)
-        say(f"{label}: {done}/{total}, {now - start:.0f} s, about {left:.0f} s left  {note}")
+        left = f"about {in_hours(estimate.left)} left{estimate.describe_run()}"
+        say(f"{label}: {done}/{total}, {in_hours(estimate.seconds)}, {left}  {note}")
+
+    return report
+
+
+# In a notebook
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _notebook_bar(label: str, total: int) -> Progress:
+    from IPython.display import HTML, display
+
+    estimate, last, shown = Estimate(label, total), -1.0, None
+
+    def report(done: int, note: str = "") -> None:
+        nonlocal last, shown
+        estimate.update(done)
+        now = time.monotonic()
+        if shown and done < total and now - last < NOTEBOOK_SECONDS:
+            return
+        last = now
+        times = f"{in_hours(estimate.seconds)}, about {in_hours(estimate.left)} left{estimate.describe_run()}"
+        bar = f'<progress value="{done}" max="{total}"></progress>'
+        html = HTML(f"<div>{escape(label)} {bar} {done}/{total}, {times} {escape(note)}</div>")
+        if shown is None:
+            shown = display(html, display_id=True)
+        else:
+            shown.update(html)
 
     return report

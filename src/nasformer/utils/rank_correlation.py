@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 
 def undefined(x: ArrayLike, y: ArrayLike) -> str | None:
@@ -28,9 +27,13 @@ def kendall(x: ArrayLike, y: ArrayLike) -> float | None:
     >>> kendall([1, 2, 3], [10, 20, 40]), kendall([1, 1, 1], [10, 20, 40])
     (1.0, None)
     """
+    from scipy import stats  # which takes seconds to import, and reports and searches seldom need it
+
     return None if undefined(x, y) else float(stats.kendalltau(x, y).statistic)
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float | None:
     """Spearman's rho: the correlation of mid-ranks."""
+    from scipy import stats  # which takes seconds to import, and reports and searches seldom need it
+
     return None if undefined(x, y) else float(stats.spearmanr(x, y).statistic)

@@ -122,6 +122,12 @@ def check_seed(owner: object) -> None:
     check_range(owner, "seed", 0, below=2**63, whole=True)
 
 
+def check_threads(owner: object) -> None:
+    """Raise UserError unless the number of threads is "auto" or one that a machine may have."""
+    if vars(owner)["threads"] != "auto":
+        check_range(owner, "threads", 1, 4096, whole=True)
+
+
 def check_number(
     name: str,
     value: Any,

@@ -11,7 +11,7 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
-from nasformer.utils.units import check_range, format_quantity
+from nasformer.utils.units import check_range, check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.result import RunResult
@@ -67,7 +67,7 @@ class EvaluateCommand(DataOptions):
     split: Literal["test", "holdout", "train"] = "test"
     """which images"""
     out: str = ""
-    """a folder for evaluation.json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
+    """a folder for evaluation.html, .json, per_class.csv and confusion.png, .svg: which classes are taken for which"""
 
 
 @dataclass
@@ -90,6 +90,7 @@ class PredictCommand:
 
     def __post_init__(self) -> None:
         check_range(self, "top", 1)
+        check_threads(self)
 
 
 def retrain(options: RetrainCommand, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from nasformer.families.options import SpaceOptions
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
+    from nasformer.families.space import Space
     from nasformer.latency.profile import Profile
 
 ROWS = 12  # kinds of layers in the printed table
@@ -22,9 +23,13 @@ MOST = 2**20  # images, threads, nets and rounds: more would never end
 class ProfileCommand(SpaceOptions):
     """Measure this machine: the latency and memory of a space's layers, and how well they predict whole nets."""
 
-    main: ClassVar = ("space", "img_size", "device", "backend", "batch_size", "threads", "out")
+    main: ClassVar = ("space", "data", "img_size", "device", "backend", "batch_size", "threads", "out")
     example: ClassVar = "nasformer profile --space autoformer-tiny --device cpu"
 
+    data: str = ""
+    """images to measure it for: their size, channels and classes are taken, as a run on them does"""
+    data_root: str = "data"
+    """the folder that holds the sets with a name"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     backend: Literal["eager", "compile", "onnxruntime"] = "eager"
@@ -59,7 +64,7 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
     from nasformer.utils.device import choose_device
     from nasformer.utils.progress import say
 
-    space, device = options.chosen_space(), choose_device(options.device)
+    space, device = space_for_images(options), choose_device(options.device)
     settings = (device.type, options.backend, options.batch_size, options.threads)
     path = Path(options.out or default_path(space, *settings))
     check_replaceable(path, space, describe_machine(device, options.backend), *settings)
@@ -86,6 +91,23 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
     print_profile(measured)
     latency = suggested_latency(measured) or "TIME"
     return print(f"profile: {path}   next: nasformer search --max-latency {latency} ... (add --latency-profile {path})")
+
+
+def space_for_images(options: ProfileCommand) -> Space:
+    """The space that was named; where data is, as a run on that data has it."""
+    space = options.chosen_space()
+    if not options.data:
+        return space
+    from nasformer.data.files import ImageFiles
+    from nasformer.data.sources import open_data
+
+    asked = {"img_size": options.img_size, "in_chans": options.in_chans, "usual_size": space.full_options["img_size"]}
+    images = open_data(options.data, root=options.data_root, holdout=0, quiet=True, **asked)
+    if isinstance(images, ImageFiles):
+        size, channels, classes = images.size, images.channels, images.splits.classes
+    else:
+        size, channels, classes = images.img_size, images.in_chans, images.classes
+    return space.with_options(img_size=size, in_chans=channels, num_classes=len(classes))
 
 
 def print_profile(measured: Profile) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from nasformer.cli.tables import print_json, print_table
 from nasformer.errors import UserError
-from nasformer.utils.units import check_range, format_quantity
+from nasformer.utils.units import check_range, check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
@@ -33,7 +33,10 @@ class DoctorCommand:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
     threads: int | Literal["auto"] = "auto"
-    """threads of the CPU for each operation; auto: all"""
+    """threads of the CPU for each operation; auto: those of the training"""
+
+    def __post_init__(self) -> None:
+        check_threads(self)
 
 
 @dataclass
@@ -120,6 +123,8 @@ def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     print(f"rank correlation of accuracy {', '.join(ranks)}")
     if diagnosis.taus:
         print(f"ranks from snapshot to snapshot (Kendall's tau): {' '.join(map(signed, diagnosis.taus))}")
+    for name, accuracy in diagnosis.baselines.items():
+        print(f"beside them: {name} {accuracy:.2%}")
     for alarm in diagnosis.alarms:
         print(f"alarm: {alarm.finding}\n       {alarm.advice}")
     verdict = f"{len(diagnosis.alarms)} to look at" if diagnosis.alarms else "healthy"

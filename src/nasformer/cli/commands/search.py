@@ -1,4 +1,4 @@
-"""Commands that train supernets and search: run, plan, train, search and evolve."""
+"""Commands that train supernets and search, and what can be known before: run, plan, advise, train, search, evolve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table
-from nasformer.runs.options import EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.utils.progress import in_hours
 from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
@@ -165,6 +166,21 @@ def plan(options: PlanCommand, as_json: bool) -> None:
     print_json(found.to_dict()) if as_json else print_plan(found)
 
 
+def advise(options: AdviseCommand, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from nasformer.runs.advise import advise as find_advice
+
+    advice = find_advice(options)
+    if as_json:
+        return print_json(asdict(advice))
+    print(f"{options.data}: {advice.images}; device: {advice.device}")
+    print("\n".join(advice.sentences))
+    for command in advice.commands:
+        print(f"next: {command}")
+    return None
+
+
 def print_plan(plan: Plan) -> None:
     space, disk, share = plan.space, plan.disk, plan.space.share
     print(f"{plan.name} on {plan.data}: {float(space.archs):.3g} architectures, budget {space.budget}")
@@ -193,17 +209,6 @@ def print_times(plan: Plan) -> None:
         print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}")
     if time.note:
         print(time.note)
-
-
-def in_hours(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> in_hours(40), in_hours(600), in_hours(9000)
-    ('40 s', '10 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def evolve(options: EvolveCommand, as_json: bool) -> None:
