@@ -17,6 +17,7 @@ NAMES = {
     "macs": "MACs",
     "accuracy": "held-out accuracy",
     "holdout_accuracy": "held-out accuracy",
+    "holdout_agreement": "held-out agreement",
     "latency_ms": "latency in ms",
     "memory_bytes": "memory in bytes",
 }
@@ -57,7 +58,7 @@ def axis_value(name: str, value: float) -> float:
 
 def is_share(name: str) -> bool:
     """Whether the score is a share of 1, to be shown in percent."""
-    return name.endswith("accuracy")
+    return name.endswith(("accuracy", "agreement"))
 
 
 def format_score(name: str, value: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.report.anatomy import dissect, operators
+from nasformer.report.cuts import gains
 from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
@@ -107,6 +108,7 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
         tiles(list(run_tiles(run))),
         note(run.note),
         note(incidents(run)),
+        gains(run),
         results(run),
     ]
     parts += [*figures(captions(run), pictures), finalists(run), timm_models(run), winner_arch(run), pareto_front(run)]
@@ -278,6 +280,14 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
         names = join_words([label(one) for one in run.ranked])
         ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
     return {
+        "trade_off": (
+            "Accuracy against latency",
+            "The full net and what the run ships, on test images: against measured latency, and against MACs.",
+        ),
+        "cuts": (
+            "What was cut where",
+            "What each block keeps (blue) of what the full net has (pale). A cross: the whole branch is left out.",
+        ),
         "bars": (
             "Winner and references" if len(run.models) > 1 else "Accuracy and size",
             "Accuracy on the test set, and size.",

@@ -167,6 +167,16 @@ class RunContents:
         return [ModelResult(f"#{one.id}", one.arch.to_dict(), dict(one.scores)) for one in front]
 
     @property
+    def sizes(self) -> list[ModelResult]:
+        """Further nets of the front that the run ships."""
+        return (self.result.sizes if self.result else None) or []
+
+    @property
+    def timing(self) -> str:
+        """How latencies of the result were measured."""
+        return (self.result.timing if self.result else None) or ""
+
+    @property
     def timm(self) -> list[ModelResult]:
         return (self.result.timm if self.result else None) or []
 

@@ -20,6 +20,7 @@ from nasformer.data.sources import open_data
 from nasformer.data.streaming import StreamingFolder, find_files
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.families.storage import WeightFacts
 from nasformer.results.folder import RunFolder
 from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
@@ -38,11 +39,12 @@ def load_batches(
     in_chans: int | None = None,
     usual_size: int = USUAL_SIZE,
     bad_list: Path | None = None,
+    answers: Sequence[str] | int | None = None,
 ) -> BatchSource:
     """The images on this process's device; those that cannot be read are listed in the file `bad_list`.
 
     With img_size None images keep their size, but get `usual_size` where they differ. With in_chans None they are
-    read in colour, unless all are grey.
+    read in colour, unless all are grey. With `answers`, the classes of a net, images need no labels.
     """
     if options.download and not world.main:
         world.barrier()  # until the main process has it
@@ -59,6 +61,7 @@ def load_batches(
         max_bad=options.max_bad,
         bad_list=bad_list if world.main else None,
         quiet=not world.main,
+        answers=answers,
     )
     if options.download and world.main:
         world.barrier()
@@ -142,6 +145,12 @@ def normalize_as(batches: BatchSource, folder: RunFolder) -> None:
     """Images as the weights saw them in training, whatever mean and deviation this data has."""
     for name, values in folder.facts("mean", "std").items():
         setattr(batches, name, for_channels(values, batches.in_chans))
+
+
+def normalize_images(batches: BatchSource, facts: WeightFacts) -> None:
+    """Images as pretrained weights saw them, where that is known and the channels are the same."""
+    if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
+        batches.mean, batches.std = facts.mean, facts.std
 
 
 def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:

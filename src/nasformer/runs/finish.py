@@ -6,16 +6,16 @@ OUT/finish/NAME. What is shipped is the best on the held-out images, which may b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from nasformer.data.loaders import Split
 from nasformer.families.base import Backbone
 from nasformer.families.storage import fingerprint, fresh_model
 from nasformer.results.result import FinishResult, RunResult
-from nasformer.runs.baselines import split_accuracies
 from nasformer.runs.search import publish
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet.calibration import recalibrate
@@ -27,6 +27,10 @@ from nasformer.utils.progress import say
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
+
+
+Measure = Callable[[Backbone, Sequence[Split]], dict[str, float]]
+"""Scores of a model on splits, by names such as holdout_accuracy."""
 
 
 @dataclass(frozen=True)
@@ -70,19 +74,29 @@ def finish_recipes(method: str, recipe: Recipe) -> dict[str, Recipe]:
     return {"finetuned": single_recipe(recipe, lr=FINETUNE_LR * recipe.lr)}
 
 
-def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> RunResult:
-    """Trains the winner from each start and ships the best on held-out images; the result says which it was."""
+def finish_winner(
+    run: Run,
+    result: RunResult,
+    starts: Mapping[str, Start],
+    measure: Measure | None = None,
+    criterion: str = "holdout_accuracy",
+) -> RunResult:
+    """Trains the winner from each start and ships the best on held-out images; the result says which it was.
+
+    Args:
+        measure: Scores of a model on splits; None: its accuracies.
+        criterion: The score that decides.
+    """
     if not starts:
         return result
     if run.world.size > 1:
         say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
         return result
-    tried = {"inherited": result.winner.get("holdout_accuracy")}
-    models = {}
+    measure = measure or accuracies(run)
+    tried, models = {"inherited": result.winner.get(criterion)}, {}
     for name, start in starts.items():
         models[name] = train_start(run, name, start, label=f"winner, {name}")
-        precision = start.recipe.precision
-        tried[name] = evaluate(models[name], run.batches, "holdout", precision=precision)["accuracy"]
+        tried[name] = measure(models[name], ("holdout",))[criterion]
     chosen = max(tried, key=lambda name: tried[name])
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
@@ -90,11 +104,21 @@ def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> R
         publish(run.folder, result)
         return result
     model = models[chosen]
-    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, starts[chosen].recipe.precision)}
+    scores = {**run.space.costs(model.arch), **measure(model, ("holdout", "test"))}
     finished = ModelResult(f"winner, {chosen}", result.winner.arch, scores)
     result = replace(result, finished=finished, finish=FinishResult(chosen, tried))
     run.publish(model, result)
     return result
+
+
+def accuracies(run: Run) -> Measure:
+    """Accuracy on the run's images."""
+
+    def measure(model: Backbone, splits: Sequence[Split]) -> dict[str, float]:
+        scores = {split: evaluate(model, run.batches, split, precision=run.recipe.precision) for split in splits}
+        return {f"{split}_accuracy": found["accuracy"] for split, found in scores.items()}
+
+    return measure
 
 
 def train_start(run: Run, name: str, start: Start, label: str) -> Backbone:

@@ -107,7 +107,7 @@ class RunCommand(TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, Spac
 
     main: ClassVar = (
         *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("finish", "baseline", "seed", "device"),
+        *("finish", "no_training", "front", "baseline", "seed", "device"),
     )
     example: ClassVar = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
@@ -119,14 +119,33 @@ class RunCommand(TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, Spac
     finish: Literal["auto", "finetune", "retrain", "none"] = "auto"
     """how the winner is trained in the end: on from its inherited weights (finetune), from scratch (retrain), or not;
     auto: on, with a pretrained net from its weights in the supernet and in the full net, and the better one is kept"""
-    importance: str = "gate"
-    """with --from, what heads and neurons are sorted by: gate, activation, wanda or magnitude"""
+    importance: str = "auto"
+    """with --from, what heads and neurons are sorted by: gate, activation, wanda, magnitude or surgeon; auto: gate, or
+    surgeon without training"""
+    no_training: bool = False
+    """with --from, cut the net and fit what is left to its outputs, in minutes. Images need no labels,
+    the classes stay; --finish finetune then lets the winner learn the full net's answers for a short while"""
+    front: int = 0
+    """with --from, how many sizes along the Pareto front to ship as well, each finished and exported in OUT/front"""
     export: bool = True
     """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     baseline: str = ""
     """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
     search: SearchOptions = field(default_factory=SearchOptions)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "front", 0, 100, whole=True)
+        if not self.from_ and (self.front or self.no_training):
+            flag = "--front" if self.front else "--no-training"
+            raise UserError(f"{flag} is for a pretrained net that is cut; name one with --from")
+        if self.no_training and (self.baseline or self.finish == "retrain"):
+            flag = "--baseline" if self.baseline else "--finish retrain"
+            raise UserError(f"{flag} trains, --no-training does not; leave one of them out")
+
+    def importance_for(self, usual: str) -> str:
+        return usual if self.importance == "auto" else self.importance
 
 
 @dataclass

@@ -6,6 +6,7 @@ without training. Each stage goes on where a killed run stopped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
@@ -130,8 +131,12 @@ def training_free_run(command: SearchCommand) -> RunResult:
 
 
 @contextmanager
-def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
-    """The run of a command, whose folder no other process may use meanwhile."""
+def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None) -> Iterator[Run]:
+    """The run of a command, whose folder no other process may use meanwhile.
+
+    Args:
+        answers: The classes of a net whose answers stand for labels, or how many there are.
+    """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
     device = choose_device(command.device)
@@ -140,7 +145,7 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
     space = asked_space(command, folder)
     check_before_images(command, space, device.type)
     with folder.lock(needed=world.main):
-        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world)
+        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
         if world.main:
             with (
                 folder.recording(kind, run.options, run.space.name),
@@ -164,12 +169,13 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
         command.budget()
-        if type(command) is not RunCommand:  # which measures what is missing
+        if type(command) is not RunCommand or command.latency_profile:  # a run measures what is missing
             check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         if objectives and not getattr(command, "proxy", ""):
-            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(KNOWN_SCORES)
+            known = KNOWN_SCORES | ({"agreement": 0.0} if getattr(command, "no_training", False) else {})
+            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
 
 
 def asked_space(command: SpaceOptions, folder: RunFolder | None = None) -> Space:
@@ -191,7 +197,14 @@ class Run:
     """
 
     def __init__(
-        self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World, list_bad: bool = True
+        self,
+        folder: RunFolder,
+        options: Any,
+        space: Space,
+        recipe: Recipe,
+        world: World,
+        answers: Sequence[str] | int | None = None,
+        list_bad: bool = True,
     ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(options.device)
@@ -200,8 +213,8 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        bad_list = folder.bad_images if list_bad else None
-        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=bad_list)
+        files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
         self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
@@ -323,9 +336,15 @@ class Run:
     def publish(self, model: Backbone | None, result: RunResult) -> None:
         """Writes the winning model, the result and the report."""
         if model is not None:
-            facts = {"space": self.space.name, "test_accuracy": result.shipped["test_accuracy"], **self.image_facts}
-            save_model(model, self.folder.model, **facts, trained_on=self.trained_on)
+            self.save(model, result)
         publish(self.folder, result)
+
+    def save(self, model: Backbone, result: RunResult) -> None:
+        """Writes the winning model with what is known of it."""
+        accuracy = result.shipped.get("test_accuracy")
+        facts: dict[str, Any] = {"test_accuracy": accuracy} if math.isfinite(accuracy) else {}
+        facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
+        save_model(model, self.folder.model, **facts)
 
     @property
     def image_shape(self) -> dict[str, int]:

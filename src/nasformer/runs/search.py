@@ -391,12 +391,18 @@ def search_training_free(
     return job.search(chosen, Path(journal) if journal else None)
 
 
-def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int) -> Strategy:
+def check_search(
+    space: Space,
+    options: SearchOptions,
+    budget: Budget,
+    seed: int,
+    usual: tuple[str, ...] = InheritedEvaluator.objectives,
+) -> Strategy:
     """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
     check_satisfiable(space.root, space.costs, budget.windows())
-    objectives = tuple(options.objectives) or InheritedEvaluator.objectives
+    objectives = tuple(options.objectives) or usual
     problem = Problem(space.root, space.costs, budget, objectives, seed)
-    problem.point({"accuracy": 0.0, "loss": 0.0, **space.costs(space.root.smallest())})
+    problem.point({**dict.fromkeys((*usual, "loss"), 0.0), **space.costs(space.root.smallest())})
     strategy = find_strategy(options.strategy)
     return strategy(problem, **complete_options(strategy, options.for_strategy()))
 

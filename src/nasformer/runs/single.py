@@ -271,7 +271,7 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
 def evaluate_folder(path: Path, options: DataOptions, split: str = "test", arch: str | None = None) -> Confusion:
     """Evaluates the model of a folder, or an architecture with weights inherited from a run's supernet."""
     device = choose_device(options.device)
-    inherited = bool(arch) or (path / "supernet").is_dir()
+    inherited = bool(arch) or ((path / "supernet").is_dir() and not (path / "model").is_dir())
     if inherited:
         supernet = load_supernet(path)
         model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner(supernet.space))
