@@ -220,3 +220,8 @@ def test_a_few_random_kills_change_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed a" in done.stdout
     assert "ANOTHER" not in done.stdout
+
+
+def test_a_net_cut_without_training_has_no_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--from", "timm:deit_tiny_patch16_224", "--no-training", "--data", "digits", "--executor", "ray"]
+    assert "leave --executor out" in small_run.refused(capsys, [*words, "--out", str(tmp_path / "run")])
