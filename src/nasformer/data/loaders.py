@@ -6,9 +6,10 @@ Both are pure functions of seed and step, so that any step can be the first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from functools import lru_cache
-from itertools import count
-from typing import Literal, Protocol
+from itertools import count, islice
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -99,6 +100,11 @@ Split = Literal["train", "holdout", "test"]
 Batch = tuple[Tensor, Tensor]
 
 
+Share = tuple[int, int]
+"""A process's number and how many there are: every so many-th batch, from that number on."""
+WHOLE: Share = (0, 1)
+
+
 class BatchSource(Protocol):
     """What training and evaluation need of data (see `Batches`)."""
 
@@ -139,11 +145,20 @@ class BatchSource(Protocol):
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches of this rank from `start_step` on, without end: normalised images and soft targets."""
 
-    def evaluation(self, split: Split, batch_size: int, numbers: Tensor | None = None) -> Iterator[Batch]:
-        """A whole split once, in a fixed order, on every rank: normalised images and labels; or those of `numbers`."""
+    def evaluation(
+        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
+    ) -> Iterator[Batch]:
+        """A whole split once, in a fixed order: normalised images and labels; or a share of its batches.
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        """So many training images, normalised but not augmented: always the same random ones, on every rank."""
+        Args:
+            numbers: The images to show, where not all are.
+        """
+
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
+        """So many training images, normalised but not augmented: always the same random ones, or a share of them."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images for another device."""
 
 
 class Batches:
@@ -254,17 +269,28 @@ class Batches:
         everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
         return rank_slice(everything, self.rank, self.world)
 
-    def evaluation(self, split: Split, batch_size: int, numbers: Tensor | None = None) -> Iterator[Batch]:
+    def evaluation(
+        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
+    ) -> Iterator[Batch]:
         images = self._split(check_split(split, self.held_out))
         whole = (slice(start, start + batch_size) for start in range(0, len(images), batch_size))
         parts: Iterable[Part] = whole if numbers is None else numbers.split(batch_size)
-        for batch in images.batches(parts):
+        for batch in images.batches(islice(parts, share[0], None, share[1])):
             yield normalise(batch.images, self.mean, self.std), batch.labels
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
         parts = calibration_indices(len(self.data.train), images, batch_size, self.seed)
-        for batch in self._split("train").batches(parts):
+        for batch in self._split("train").batches(parts[share[0] :: share[1]]):
             yield normalise(batch.images, self.mean, self.std)
+
+    def to(self, device: torch.device | str) -> Self:
+        other = copy(self)
+        other.device, other._on_device = torch.device(device), {}
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without copies on a device, for other processes."""
+        return {**vars(self), "_on_device": {}}
 
     def _split(self, split: str) -> ImageSet | UncroppedSet | ImageStream:
         """A part of the data, moved to the device on first use."""

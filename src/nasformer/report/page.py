@@ -107,11 +107,28 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
         verdict_card(run),
         tiles(list(run_tiles(run))),
         note(run.note),
+        note(incidents(run)),
         gains(run),
         results(run),
     ]
     parts += [*figures(captions(run), pictures), finalists(run), timm_models(run), winner_arch(run), pareto_front(run)]
     return document(title, [*parts, settings_tables(run.config)])
+
+
+def incidents(run: RunContents) -> str:
+    """What befell the workers of a search, in words; nothing where all went well.
+
+    >>> from nasformer.results.folder import RunFolder
+    >>> incidents(RunContents(RunFolder("runs/x"), {}, incidents={"worker lost": 2, "node lost": 1}))
+    'On the way: 2 x worker lost, 1 x node lost; what was being done was done again.'
+    """
+    failed = sum("failures" in one.scores for one in run.candidates)
+    words = ", ".join(f"{count} x {event}" for event, count in run.incidents.items())
+    told = f"On the way: {words}; what was being done was done again." if words else ""
+    if not failed:
+        return told
+    many = "candidate" if failed == 1 else "candidates"
+    return f"{failed} {many} could not be evaluated, see search/failures. {told}".strip()
 
 
 def run_heading(run: RunContents, title: str) -> str:

@@ -28,6 +28,7 @@ from nasformer.runs.data import normalize_images
 from nasformer.runs.finish import Start, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.pretrained import pretrained_recipe, sort_net, steps_for, training_size
+from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import ArchSearch, check_search
 from nasformer.runs.ship import ship
@@ -45,11 +46,14 @@ from nasformer.train.recipe import Recipe
 
 SORTING_IMAGES = 1024
 """Training images on which importance is measured and outputs are compared."""
+NO_WORKERS = "--no-training cuts and fits every candidate in this process; leave --executor out"
 SPLITS: tuple[Split, ...] = ("holdout", "test")
 
 
 def run_cut(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
+    if command.executor != "local":
+        raise UserError(NO_WORKERS)
     source = find_pretrained(command.from_ or "")
     command = replace(command, importance=command.importance_for("surgeon"))
     find_importance(command.importance)
@@ -127,6 +131,7 @@ class AgreementEvaluator:
 
     objectives: tuple[str, ...] = ("agreement",)
     evaluations = 1000
+    chunk = 1
 
     def __init__(
         self, compensation: Compensation, full: Backbone, batches: BatchSource, precision: str = "auto"
@@ -174,3 +179,10 @@ class AgreementEvaluator:
 
     def summary(self, search: SearchResult) -> dict[str, Any]:
         return {"images": count_images(self.batches)} if self.labelled else {}
+
+    def job(self) -> Job:
+        raise UserError(NO_WORKERS)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.full.parameters()).device

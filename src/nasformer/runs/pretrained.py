@@ -230,7 +230,8 @@ class PretrainedRun:
 
     def full_result(self, full: Backbone) -> ModelResult:
         """The full net in the result, for comparison."""
-        scores, arch = split_accuracies(full, self.run.batches, self.recipes.full.precision), self.source.own_arch
+        settings = (self.run.batches, self.recipes.full.precision, self.run.world)
+        scores, arch = split_accuracies(full, *settings), self.source.own_arch
         return ModelResult("full net, finetuned", arch.to_dict(), {**self.run.space.costs(arch), **scores})
 
     def supernet(self, full: Backbone) -> Supernet:

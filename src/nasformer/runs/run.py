@@ -43,7 +43,8 @@ from nasformer.runs.data import (
     training_images,
 )
 from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
-from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.options import ExecutorOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import (
     ArchSearch,
     InheritedEvaluator,
@@ -54,6 +55,7 @@ from nasformer.runs.search import (
 )
 from nasformer.runs.ship import ship
 from nasformer.runs.stages import supernet_work
+from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
@@ -122,11 +124,13 @@ def training_free_run(command: SearchCommand) -> RunResult:
         command.data or None,
         profile,
         {"data": command.data},
+        executor=command,
     )
     if folder is None:
         return job.summarise(job.run())
     folder.check_own("training-free")
-    with folder.lock(), folder.recording("training-free", command, scorer.space.name):
+    recording = folder.recording("training-free", command, scorer.space.name)
+    with folder.lock(), recording, tracking(folder, command.track):
         result = job.summarise(job.run())
         publish(folder, result)
     return result
@@ -149,7 +153,10 @@ def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | Non
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
         if world.main:
-            with folder.recording(kind, run.options, run.space.name):
+            with (
+                folder.recording(kind, run.options, run.space.name),
+                tracking(folder, getattr(command, "track", "none")),
+            ):
                 yield run
         else:
             yield run
@@ -162,6 +169,8 @@ KNOWN_SCORES = dict.fromkeys(("accuracy", "loss", "params", "macs", *PREDICTED),
 def check_before_images(command: Any, space: Space, device: str) -> None:
     """Refuses what is wrong whatever the images are, since reading them may take minutes."""
     timm_names(getattr(command, "baseline", ""))
+    check_ray(command)
+    check_service(getattr(command, "track", "none"))
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
@@ -313,7 +322,12 @@ class Run:
         settings = (self.recipe.precision, self.options.calibration_images, self.options.seed)
         evaluator = InheritedEvaluator(supernet, self.batches, *settings)
         data = (self.options.seed, self.folder, self.options.data, self.profile, self.settings)
-        return ArchSearch(evaluator, budget, options, *data)
+        return ArchSearch(evaluator, budget, options, *data, executor=self.executor)
+
+    @property
+    def executor(self) -> ExecutorOptions:
+        """Where independent work is done; commands without such options do it here."""
+        return self.options if isinstance(self.options, ExecutorOptions) else ExecutorOptions()
 
     def load_supernet(self, source: str | None = None) -> Supernet:
         """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""

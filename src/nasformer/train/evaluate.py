@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,9 @@ from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import IMAGES, recalibrated
+from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.supernet import Supernet
+from nasformer.utils.world import World
 
 KEPT = 8
 """Models kept: an arch is judged on one split, then on another, then shipped."""
@@ -43,23 +45,26 @@ def evaluate(
     arch: Arch | None = None,
     batch_size: int = EVALUATION_BATCH,
     precision: str = "auto",
+    world: World = ALONE,
 ) -> dict[str, float]:
     """Top-1 and top-5 accuracy (0 to 1) and the mean cross-entropy on a split.
 
     Args:
         arch: Which arch to run, if the model is a supernet.
+        world: Processes that share the images, and all call this alike.
     """
     device = next(model.parameters()).device
     batches = Batches(data, AugmentOptions(), batch_size, device=device) if isinstance(data, Data) else data
     sums, count = torch.zeros(3, device=device), 0
-    for logits, labels in predictions(model, batches, split, arch=arch, batch_size=batch_size, precision=precision):
+    settings: dict[str, Any] = {"arch": arch, "batch_size": batch_size, "precision": precision}
+    for logits, labels in predictions(model, batches, split, **settings, world=world):
         hits = top_classes(logits) == labels[:, None]
         loss = F.cross_entropy(logits.float(), labels, reduction="sum")
         sums += torch.stack([hits[:, 0].sum(), hits.any(1).sum(), loss])
         count += len(labels)
+    top1, top5, loss_sum, count = world.sum(torch.cat([sums.double(), sums.new_tensor([count]).double()])).tolist()
     if not count:
         raise UserError(f"no image of the {split} part can be read; check the files")
-    top1, top5, loss_sum = sums.tolist()
     return {"accuracy": top1 / count, "top5": top5 / count, "loss": loss_sum / count}
 
 
@@ -72,13 +77,16 @@ def predictions(
     arch: Arch | None = None,
     batch_size: int = EVALUATION_BATCH,
     precision: str = "auto",
+    world: World = ALONE,
     numbers: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """A split in batches, or its images of these numbers: the model's logits and the labels."""
     model.eval()
     device = next(model.parameters()).device
-    part = () if numbers is None else (numbers,)
-    for x, labels in batches.evaluation(split, batch_size, *part):
+    part: dict[str, Any] = {"share": world.part} if world.size > 1 else {}
+    if numbers is not None:
+        part["numbers"] = numbers
+    for x, labels in batches.evaluation(split, batch_size, **part):
         with autocast(device, precision):
             logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, batch_size)
         yield logits, labels
@@ -105,12 +113,20 @@ class SubnetEvaluator:
 
     Args:
         images: How many training images these statistics are estimated on.
+        world: Processes that share the images, and all evaluate the same archs.
     """
 
-    def __init__(self, supernet: Supernet, batches: BatchSource, precision: str = "auto", images: int = IMAGES) -> None:
-        self.supernet, self.batches, self.precision = supernet, batches, precision
+    def __init__(
+        self,
+        supernet: Supernet,
+        batches: BatchSource,
+        precision: str = "auto",
+        images: int = IMAGES,
+        world: World = ALONE,
+    ) -> None:
+        self.supernet, self.batches, self.precision, self.world = supernet, batches, precision, world
         self.model: Callable[[Arch], Backbone] = lru_cache(KEPT)(
-            partial(recalibrated, supernet, batches=batches, images=images)
+            partial(recalibrated, supernet, batches=batches, images=images, world=world)
         )
 
     def __call__(self, arch: Arch) -> dict[str, float]:
@@ -124,7 +140,7 @@ class SubnetEvaluator:
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
         model, chosen = self._ready(arch)
-        return evaluate(model, self.batches, split, arch=chosen, precision=self.precision)
+        return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
 
     def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
         """Whether each held-out image of these numbers is recognised, and its loss: [2, images], on the CPU."""
