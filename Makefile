@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint slow docs examples bench clean
+.PHONY: demo test lint slow chaos docs examples bench clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml
@@ -31,6 +31,10 @@ test: lint
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+chaos: $(STAMP)
+	$(PIP) -e ".[dev,ray]"
+	$(BIN)/python benchmarks/chaos.py --kills 50  # workers, nodes and commands; about 25 minutes on two cores
 
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # into build/site

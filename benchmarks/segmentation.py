@@ -19,7 +19,6 @@ from typing import Any
 
 import timm
 import torch
-from record import save_record
 from torch import Tensor, nn
 
 from nasformer.data.files import BadImages
@@ -35,6 +34,7 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
+from record import save_record
 
 
 class TimmSegmenter(nn.Module):
@@ -119,7 +119,9 @@ def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[st
             timed = speed(build(net, batches, args.decoder_dim, seed).to(device), batches, recipe, args.steps)
         train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
         scores.append({split: evaluate(model, batches, split)["miou"] for split in ("holdout", "test")})  # type: ignore[arg-type]
-        print(f"{net}, seed {seed}: test mIoU {scores[-1]['test']:.4f}, held-out {scores[-1]['holdout']:.4f}", flush=True)
+        print(
+            f"{net}, seed {seed}: test mIoU {scores[-1]['test']:.4f}, held-out {scores[-1]['holdout']:.4f}", flush=True
+        )
     test = [score["test"] for score in scores]
     spread = stdev(test) if len(test) > 1 else float("nan")
     return {"params": params, **timed, "test_miou": fmean(test), "test_miou_std": spread, "seeds": scores}

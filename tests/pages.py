@@ -131,7 +131,7 @@ def run_whole(page: Path, least: dict[str, float]) -> None:
         if language == "python":
             exec(compile(block, str(page), "exec"), namespace)
         for line in typed(block) if language == "console" else ():
-            if any(word in line for word in ("digits", "runs/", "spaces")) and "PHOTOS" not in line:
+            if page.parent != ROOT or "digits" in line:  # the README has other examples as well
                 run_line(line)
     for folder, accuracy in least.items():
         found = nasformer.evaluate(nasformer.load_model(folder), nasformer.load_data("digits"))["accuracy"]

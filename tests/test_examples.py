@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from pages import ROOT
+from pages import ROOT, parse
 
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "digits_search.ipynb"
@@ -88,3 +91,16 @@ def test_notebook_runs_and_holds_its_outputs(tmp_path: Path, monkeypatch: pytest
     assert kinds(code_cells(notebook)) == kinds(code_cells(stored))
     assert all(cell["outputs"] for cell in code_cells(stored))
     assert [cell["execution_count"] for cell in code_cells(stored)] == [*range(1, len(code_cells(stored)) + 1)]
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "cluster").iterdir()), ids=lambda path: path.name)
+def test_commands_for_clusters_are_commands(path: Path) -> None:
+    """Files for SLURM and Kubernetes: the command that each starts can be parsed, and the file is what it says."""
+    text = path.read_text().replace("\\\n", " ")
+    if path.suffix == ".yaml":
+        command = yaml.safe_load(text)["spec"]["entrypoint"]
+    else:
+        subprocess.run(["bash", "-n", str(path)], check=True)
+        (command,) = re.findall(r"^.*((?:nasformer search|nasformer\.cli train) .*)$", text, re.MULTILINE)
+    name, *words = shlex.split(command.replace("nasformer.cli", "nasformer").removeprefix("nasformer"))
+    assert parse([name, *words])[1] is not None

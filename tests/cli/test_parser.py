@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nasformer.cli.main import COMMANDS, find_command, make_parser
-from nasformer.cli.parser import list_options
+from nasformer.cli.parser import find_recipe, list_options, recipe_folder
 from small_run import output, parse, refused
 
 
@@ -116,3 +116,9 @@ def test_recipes_are_listed_and_printed(capsys: Any) -> None:
     assert [line.split()[0] for line in output(capsys, "recipes").splitlines()] == list(recipes)
     assert "space:" in output(capsys, "recipes", "digits")
     assert "did you mean digits?" in refused(capsys, ["recipes", "digts"])
+
+
+def test_a_folder_does_not_hide_the_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("digits").mkdir()
+    assert find_recipe("digits") == recipe_folder() / "digits.yaml"

@@ -11,10 +11,19 @@ import pytest
 import torch
 from PIL import Image
 
-from nasformer.data.decode import BadImage, read_header, read_image
+from nasformer.data.decode import (
+    ORIENTATION,
+    BadImage,
+    channels_first,
+    decode_image,
+    jpeg_header,
+    read_bytes,
+    read_header,
+    read_image,
+)
+from nasformer.data.files import shrink
 from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.data.sources import load_data
-from nasformer.data.streaming import cut_long
 
 Maker = Callable[..., Path]
 RED, GREEN = (200, 10, 20), (10, 180, 30)
@@ -108,7 +117,7 @@ def test_broken_files(tmp_path: Path, name: str, damage: Callable[[bytes], bytes
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(path)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(BadImage, match=reason) as caught:
-        read_image(str(path))
+        decode_image(read_bytes(str(path)), 3)
     assert str(tmp_path) not in str(caught.value)
     if "cut" not in name:
         with pytest.raises(BadImage, match=reason):
@@ -182,18 +191,62 @@ def test_a_very_long_image_takes_little_memory(tmp_path: Path, size: tuple[int, 
     assert np.array_equal(
         np.unique(np.asarray(resize_and_crop(image, (224, 224), CROP_PCT)).reshape(-1, 3), axis=0), [[10, 20, 30]]
     )
-    cut = cut_long(image)
-    assert sorted(cut.size) == [1, 8]
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    assert sorted(shrink(pixels, 256).shape[1:]) == [1, 3]
 
 
-def test_streaming_cuts_off_only_what_its_crop_cannot_show() -> None:
-    stripes = np.zeros((4, 400, 3), np.uint8)
-    stripes[:, 196:204] = 200
-    cut = np.asarray(cut_long(Image.fromarray(stripes)))
-    assert cut.shape == (4, 32, 3)
-    assert (cut[:, 12:20] == 200).all()
-    usual = Image.new("RGB", (80, 10))
-    assert cut_long(usual) is usual
+def test_the_whole_of_an_image_is_shrunk_as_pillow_does(photo: Callable[..., Any]) -> None:
+    image = Image.fromarray(photo(1, size=64)[0].permute(1, 2, 0).numpy()).resize((90, 60))
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    found = shrink(pixels, 32).permute(1, 2, 0).numpy().astype(int)
+    assert abs(found - np.asarray(image.resize((48, 32), Image.Resampling.BICUBIC))).max() <= 1
+    assert torch.equal(shrink(pixels, 60), pixels)  # never enlarged
+    stripes = torch.arange(40, dtype=torch.uint8).expand(1, 4, 40)
+    assert torch.equal(shrink(stripes, 8), stripes[:, :, 14:26])  # of a very long one the middle
+
+
+# JPEG by torchvision: Pillow's pixels
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_torchvision_gives_the_pixels_of_pillow(
+    photo: Callable[..., Any], tmp_path: Path, mode: str, channels: int
+) -> None:
+    image = Image.fromarray(photo(1)[0].permute(1, 2, 0).numpy()).resize((45, 30)).convert(mode)
+    for number, options in enumerate([{"quality": 90}, {"subsampling": 0}, {"progressive": True}]):
+        path = str(tmp_path / f"{number}.jpg")
+        image.save(path, **options)
+        found = decode_image(read_bytes(path), channels)
+        assert np.array_equal(found.numpy(), channels_first(read_image(path, channels)))
+        header = jpeg_header(read_bytes(path))
+        assert header is not None
+        assert (header.height, header.width, header.components) == (30, 45, len(mode))
+        assert header.plain(channels) == ((channels == 3 and mode != "CMYK") or (channels == 1 and mode == "L"))
+
+
+@pytest.mark.parametrize("orientation", range(9))
+def test_torchvision_turns_images_as_pillow_does(photo: Callable[..., Any], tmp_path: Path, orientation: int) -> None:
+    exif, path = Image.Exif(), str(tmp_path / "turned.jpg")
+    exif[ORIENTATION] = orientation
+    Image.fromarray(photo(1)[0].permute(1, 2, 0).numpy()).resize((45, 30)).save(path, exif=exif)
+    content = read_bytes(path)
+    assert np.array_equal(decode_image(content, 3).numpy(), channels_first(read_image(path, 3)))
+    header = jpeg_header(content)
+    assert header is not None
+    assert header.upright == (orientation < 2)
+    broken = content.clone()
+    broken[26:40] = 255  # in what the camera wrote
+    assert decode_image(broken, 3).shape[0] == 3
+
+
+def test_what_is_no_jpeg_has_no_header(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "image.png")
+    for content in (read_bytes(str(tmp_path / "image.png")), torch.empty(0, dtype=torch.uint8)):
+        assert jpeg_header(content) is None
+    Image.new("RGB", (4, 4)).save(tmp_path / "image.jpg")
+    content = read_bytes(str(tmp_path / "image.jpg"))
+    assert all(jpeg_header(content[:length]) is None for length in range(150))  # cut off before the frame
 
 
 def test_an_image_beyond_the_limit_against_bombs_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +261,6 @@ def test_an_image_beyond_the_limit_against_bombs_is_bad(tmp_path: Path, monkeypa
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)  # of twice as many Pillow itself refuses to read the header
     with pytest.raises(BadImage, match="exceeds limit"):
         read_image(str(tmp_path / "large.png"))
+    Image.new("L", (12, 10)).save(tmp_path / "large.jpg")
+    with pytest.raises(BadImage, match="exceeds limit"):  # torchvision has no limit of its own
+        decode_image(read_bytes(str(tmp_path / "large.jpg")), 1)

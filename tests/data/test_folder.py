@@ -27,6 +27,18 @@ def test_train_and_val(image_folder: Maker) -> None:
     assert (data.test.images[:, 0].float().mean(dim=(1, 2)) >= 100).long().tolist() == data.test.labels.tolist()
 
 
+def test_photos_need_no_labels_where_a_net_answers_for_them(image_folder: Maker) -> None:
+    labelled = image_folder({"": {"ant": 12, "bee": 8}})
+    same = load_data(str(labelled), answers=["ant", "bee"])
+    assert torch.bincount(same.train.labels).tolist() == torch.bincount(load_data(str(labelled)).train.labels).tolist()
+    assert len(set(load_data(str(labelled), answers=2).train.labels.tolist())) == 2
+    for other in (load_data(str(labelled), answers=5), load_data(str(labelled / "ant"), answers=5)):
+        assert other.classes == ["0", "1", "2", "3", "4"]
+        assert set(other.train.labels.tolist()) == {0}
+        assert len(other.holdout) > 0
+    assert len(other.train) + len(other.holdout) + len(other.test) == 12
+
+
 def test_without_test_folder_a_fixed_fifth_is_the_test(image_folder: Maker) -> None:
     root = str(image_folder({"train": {"ant": 20, "bee": 30}}))
     first, other = (load_data(root, seed=seed) for seed in (0, 1))

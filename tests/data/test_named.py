@@ -241,12 +241,13 @@ def test_a_missing_image_is_one_that_cannot_be_read(tmp_path: Path, capsys: pyte
 
 def test_files_can_be_streamed(tmp_path: Path) -> None:
     from nasformer.data.files import ImageFiles
+    from nasformer.data.loaders import Batches
     from nasformer.data.options import AugmentOptions
-    from nasformer.data.streaming import StreamingFolder
+    from nasformer.data.streaming import stream_files
 
     write_pets(tmp_path)
     files = open_data("oxford_pets", root=tmp_path, holdout=1)
     assert isinstance(files, ImageFiles)
-    source = StreamingFolder(files, AugmentOptions(crop="resized"), batch_size=4, workers=0)
+    source = Batches(stream_files(files), AugmentOptions(crop="resized"), batch_size=4)
     x, targets = next(source.train_batches())
     assert (x.shape, targets.shape, source.classes[0]) == ((4, 3, 8, 8), (4, 2), "Abyssinian")

@@ -18,8 +18,8 @@ NO_AMOUNT = (-0.1, math.nan, math.inf, 1.0, 1.5, "some", "", "-5 images", "1.5 i
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"workers": -1}, "workers is -1; give 0 or more"),
-        ({"workers": 1.5}, "workers is 1.5; give 0 or more"),
+        ({"workers": -1}, "workers is -1; give a whole number from 0 to 1024"),
+        ({"workers": 1.5}, "workers is 1.5; give a whole number from 0 to 1024"),
         ({"max_bad": 1.5}, "max_bad is 1.5; give a number from 0 to 1"),
         ({"max_bad": math.nan}, "max_bad is nan; give a number from 0 to 1"),
         ({"calibration_images": 0}, "calibration_images is 0; give 1 or more"),

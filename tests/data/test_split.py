@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from nasformer.data.datasets import from_dataset
 from nasformer.data.images import Data, balanced_subset, stratified
-from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
-from nasformer.data.streaming import StreamingFolder
+from nasformer.data.streaming import find_files
 from nasformer.errors import UserError
 from nasformer.utils.rng import generator
 
@@ -129,8 +128,9 @@ def open_folder(root: Path, **options: Any) -> dict[str, set[bytes]]:
 
 
 def open_stream(root: Path, **options: Any) -> dict[str, set[bytes]]:
-    source = StreamingFolder(root / "set", AugmentOptions(crop="resized"), 8, img_size=12, workers=0, **options)
-    return {part: set(files.paths.tolist()) for part, files in source._files.items()}
+    splits = find_files(str(root / "set"), img_size=12, quiet=True, **options).splits
+    parts = {"train": splits.train, "holdout": splits.holdout, "test": splits.test}
+    return {part: set(files.paths.tolist()) for part, files in parts.items()}
 
 
 def open_dataset(root: Path, **options: Any) -> dict[str, set[bytes]]:

@@ -18,6 +18,7 @@ from nasformer.latency.lookup import (
     profile_command,
     round_up_time,
     suggested_latency,
+    unused_path,
     with_profile,
 )
 from nasformer.latency.profile import HoldOut, Profile
@@ -103,6 +104,19 @@ def test_the_default_file_names_the_settings() -> None:
 
 
 # Several profiles
+
+
+def test_profiles_of_other_patches_stand_side_by_side(tmp_path: Path) -> None:
+    settings = ("cpu", "eager", 1, 1)
+    usual = default_path(MICRO, *settings)
+    assert unused_path(MICRO, *settings) == usual
+    fake_profile().save(usual)
+    assert unused_path(MICRO, *settings) == usual  # measured again
+    other = unused_path(MICRO.with_options(patch_size=2), *settings)
+    assert other.parent == usual.parent
+    assert other.stem.startswith(f"{usual.stem}-")
+    usual.write_text("{}")
+    assert unused_path(MICRO, *settings) == usual
 
 
 def settings(name: str, value: object) -> Profile:

@@ -295,3 +295,26 @@ def test_the_losses_of_baselines_are_drawn_as_well(run: Path) -> None:
     assert figure is not None
     drawn = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].get_lines()}
     assert drawn["timm:resnet18"] == [line["loss"] for line in lines]  # so few are not smoothed
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "sentence"),
+    [
+        (
+            0.9,
+            "The search paid: the winner is 10.0 points above a random architecture within the budget (95 % interval ",
+        ),
+        (0.81, "The search did not pay: the winner is 1.0 points above a random architecture within the budget (95 % "),
+    ],
+)
+def test_the_first_sentence_of_the_report_says_whether_the_search_paid(
+    accuracy: float, sentence: str, run: Path
+) -> None:
+    result = json.loads((run / "result.json").read_text())
+    scores = {"winner": accuracy, "random": 0.8}
+    models = [{**model, "test_accuracy": scores.get(model["name"], 0.7)} for model in result["references"]]
+    winner = {**result["winner"], "test_accuracy": accuracy}
+    edit(run / "result.json", winner=winner, references=models, images={"holdout": 500, "test": 500, "classes": 10})
+    main = report_page.page(read_run(run), {}).partition("<main>")[2]
+    first = html.unescape(re.sub(r"<[^>]+>", " ", main.partition("</h1>")[2].partition("</p>")[2])).split()
+    assert " ".join(first).startswith(sentence)

@@ -14,6 +14,7 @@ from nasformer.results.verdict import judge, search_gain, still_falling
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet.health import SupernetHealth
 
+PHOTOS = JournalSettings(model_options={"img_size": 64})
 HEALTH = SupernetHealth([], 0.5, 0.6, 0.55, (0.5, 0.6), 0.5, healthy=True)
 
 
@@ -99,9 +100,23 @@ def test_advice_follows_from_the_run() -> None:
     assert "with 80, nets that differ by less than" in advice
     assert "--search.random_references" in advice
     assert "--baseline" in advice
+    assert "--from timm:" not in advice  # nobody says that these are photos
     sound = judge(contents(0.99, *random_models(*[0.9] * 5), model("timm:resnet18", 0.9, 10**7)))
     assert sound
     assert sound.advice == []
+
+
+def test_photos_that_are_learned_badly_call_for_a_pretrained_net() -> None:
+    def advice(accuracy: float, **config: str) -> str:
+        run = contents(accuracy, *random_models(*[0.1] * 5))
+        verdict = judge(replace(run, config={"space": "autoformer-tiny", **config}, settings=PHOTOS))
+        assert verdict
+        return "\n".join(verdict.advice)
+
+    assert "start from a pretrained net (--from timm:deit_tiny_patch16_224)" in advice(0.3)
+    assert "try smaller patches (--patch-size 8): images of 64 px have only 4 x 4" in advice(0.3)  # the space's own
+    assert "--from" not in advice(0.9)
+    assert "--from" not in advice(0.3, from_="timm:deit_tiny_patch16_224")
 
 
 def test_a_level_or_noisy_loss_does_not_fall() -> None:

@@ -13,7 +13,7 @@ from nasformer.data.sources import load_data
 from nasformer.families.storage import load_model
 from nasformer.results.result import RunResult
 from nasformer.train.evaluate import evaluate
-from small_run import contents, words
+from small_run import contents, json_output, words
 
 
 @pytest.fixture(scope="module", params=["finetune", "retrain"])
@@ -34,10 +34,12 @@ def test_the_best_on_held_out_images_is_shipped(run: Path, capsys: pytest.Captur
     assert result.shipped["holdout_accuracy"] == max(tried.values())
 
 
-def test_the_model_is_the_one_that_was_shipped(run: Path) -> None:
+def test_the_model_is_the_one_that_was_shipped(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = RunResult.load(run / "result.json")
     accuracy = evaluate(load_model(run / "model"), load_data("digits", holdout=0.2), "test")["accuracy"]
     assert accuracy == pytest.approx(result.shipped["test_accuracy"])
+    scores = json_output(capsys, "evaluate", run, "--data", "digits")
+    assert scores["accuracy"] == pytest.approx(result.shipped["test_accuracy"])
 
 
 def test_a_finished_run_is_left_as_it_is(run: Path) -> None:

@@ -11,6 +11,7 @@ import timm
 
 import tiny
 from nasformer.cli.main import main
+from nasformer.families.storage import load_model
 from nasformer.runs.plan import disk_needed, survey_space, warnings_of
 from nasformer.search.budget import Budget
 from nasformer.supernet.storage import save_supernet
@@ -131,3 +132,21 @@ def test_the_supernet_takes_the_disk_that_was_said(tmp_path: Path) -> None:
     assert needed["free"] > 0
     sgd = disk_needed(tiny.MICRO, Recipe(optimizer="sgd", ema=0.9), 100, tmp_path, tiny.MICRO.root.smallest())
     assert sgd["checkpoints"] == 9 * needed["supernet"]
+
+
+def test_the_plan_from_a_pretrained_net_has_all_its_stages(capsys: Any, source: Path) -> None:
+    command = ["plan", "--from", str(source), "--data", "digits", "--max-macs", "60%", "--front", "2", *FAST]
+    command += ["--train.iterations", "80", "--train.batch_size", "64", "--train.augment.crop", "none"]
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    time = json.loads(capsys.readouterr().out)["time"]
+    assert [time[stage]["steps"] for stage in ("full", "train", "retrain")] == [40, 80, 80 * 2 * 3]
+    assert time["search"]["candidates"] > 100
+    weights = 4 * load_model(source).get_parameter("head.fc.weight").numel()
+    for stage in ("full", "train", "retrain"):
+        assert time[stage]["seconds"] > 0
+        assert time[stage]["memory_bytes"] > weights
+    assert main([*command, "--no-training", "--finish", "finetune"]) == 0
+    text = capsys.readouterr().out
+    assert "training of the winner" in text
+    assert "supernet training" not in text

@@ -7,37 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
+import timm
+from safetensors.torch import save_file
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
-from nasformer.families.registry import get_space
-from nasformer.families.storage import load_model, save_model
+from nasformer.families.storage import load_model
+from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
 from nasformer.train.evaluate import evaluate
-from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from small_run import contents, refused
-
-PLAIN = AugmentOptions(crop="none", hflip=0.0)
-NAME = "vit-cuts[embed_dim=32;blocks.depth=2;blocks.num_heads=0,1,2;blocks.hidden_dim=0,64,128]"
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ViT that knows digits, as a model folder."""
-    space, data = get_space(NAME, img_size=8, patch_size=2, in_chans=1, num_classes=10), load_data("digits")
-    torch.manual_seed(0)
-    model = space.build(space.root.largest())
-    for weight in (weight for weight in model.parameters() if weight.ndim > 1):
-        nn.init.trunc_normal_(weight, std=0.15)
-    train_model(model, data, Recipe(epochs=6, lr=3e-3, batch_size=64, augment=PLAIN), quiet=True)
-    assert evaluate(model, data, "holdout")["accuracy"] > 0.8
-    return save_model(model, tmp_path_factory.mktemp("source") / "vit", classes=data.classes)
 
 
 def words(source: Path, out: Path, **changes: Any) -> list[str]:
@@ -58,7 +40,7 @@ def words(source: Path, out: Path, **changes: Any) -> list[str]:
 @pytest.fixture(scope="module")
 def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pretrained") / "run"
-    assert main(words(source, out)) == 0
+    assert main(words(source, out, front=1)) == 0
     return out
 
 
@@ -74,6 +56,16 @@ def test_a_run_keeps_most_of_the_accuracy_at_a_share_of_the_cost(finished: Path,
     assert tried[result.finish.chosen] == max(tried.values())
 
 
+def test_each_size_of_the_front_is_finished_on_its_own(finished: Path) -> None:
+    result = RunResult.load(finished / "result.json")
+    assert result.sizes
+    for size in result.sizes:
+        own = RunResult.load(finished / size.name / "result.json")
+        assert own.finish is not None
+        assert own.shipped["test_accuracy"] == size["test_accuracy"]
+        assert load_model(finished / size.name / "model").arch == own.arch
+
+
 def test_the_model_shipped_is_the_one_in_the_result(finished: Path) -> None:
     result, model = RunResult.load(finished / "result.json"), load_model(finished / "model")
     assert model.arch == result.arch
@@ -84,7 +76,7 @@ def test_the_model_shipped_is_the_one_in_the_result(finished: Path) -> None:
 
 def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:
     before = contents(finished)
-    assert main(words(source, finished)) == 0
+    assert main(words(source, finished, front=1)) == 0
     assert contents(finished) == before
 
 
@@ -100,6 +92,8 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
     [
         ({"space": "vit-micro"}, "has a space of its own; leave --space vit-micro out"),
         ({"max_macs": "0%"}, "--max-macs is 0%; expected more than 0% and at most 100%"),
+        ({"from": None, "space": "vit-micro", "front": 3}, "--front is for a pretrained net that is cut"),
+        ({"no_training": True, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
         ({"from": "timm:resnet18"}, "timm's resnet18 is a ResNet, from which we can cut nothing"),
         ({"from": None, "space": "vit-micro"}, "--max-macs 60% is a share, but of what? Name a net with --from"),
@@ -119,3 +113,15 @@ def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None
     assert [recipe.iterations for recipe in (asked.full, asked.supernet, asked.finish)] == [400, 800, 800]
     assert asked.finish.lr == 2e-3
     assert (recipes.finish.teacher_features, pretrained_recipe(Recipe(teacher="timm:x")).teacher_features) == (5.0, 0.0)
+
+
+def test_a_larger_teacher_is_fine_tuned_and_teaches(source: Path, tmp_path: Path) -> None:
+    teacher = timm.create_model("test_vit", num_classes=5, img_size=160, in_chans=3)
+    save_file(teacher.state_dict(), tmp_path / "teacher.safetensors")
+    out, name = tmp_path / "run", f"timm:test_vit:{tmp_path / 'teacher.safetensors'}"
+    recipe = {"iterations": 8, "batch_size": 32, "teacher": name, "augment": {"crop": "none", "hflip": 0.0}}
+    assert main(words(source, out, train=recipe, finish="none", img_size=16)) == 0
+    assert (out / "teacher" / "train" / "log.jsonl").exists()
+    result = RunResult.load(out / "result.json")
+    assert any(model.name == "full net, finetuned" for model in result.references)
+    assert RunFolder(out).read_config().settings["train"]["teacher"] == name

@@ -33,7 +33,6 @@ def no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ({"baseline": "resnet18"}, "write timm:NAME"),
         ({"search": {"strategy": "magic"}}, "unknown strategy 'magic'"),
         ({"search": {"objectives": ["beauty"]}}, "objective 'beauty' is not among the scores"),
-        ({"max_latency": "5ms"}, "nothing was profiled for autoformer-micro (looked in profiles/); measure it first"),
         ({"latency_profile": "missing.json"}, "missing.json"),
     ],
 )
@@ -43,6 +42,13 @@ def test_refused_before_images_are_read(
     for command in ("run", "plan"):
         assert message in refused(capsys, words(command, tmp_path / "out", **changes))
     assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.usefixtures("no_images")
+def test_a_plan_without_a_profile_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run would measure it."""
+    message = refused(capsys, words("plan", tmp_path / "out", max_latency="5ms"))
+    assert "nothing was profiled for autoformer-micro (looked in profiles/); measure it first" in message
 
 
 @pytest.mark.usefixtures("no_images")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget
+from nasformer.search.budget import Budget, uniform_arch
+from nasformer.space import Arch, Choice, Struct
 from nasformer.space.feasible import Window
 
 
@@ -51,3 +52,17 @@ def test_a_new_cost_needs_just_its_field() -> None:
     budget = Later(max_params=6_000_000, max_latency_ms=2.5)
     assert str(budget) == "params <= 6M, latency_ms <= 2.5"
     assert not budget.fits({"params": 1, "latency_ms": 2.6})
+
+
+def test_the_uniform_arch_has_equal_shares_of_everything_and_uses_the_budget() -> None:
+    stages = {name: Struct(heads=Choice(*range(1, most + 1))) for name, most in (("one", 4), ("two", 8))}
+    space = Struct(**stages, width=Choice(0, 10, 20, 30, 40))
+
+    def costs(arch: Arch) -> dict[str, float]:
+        return {"macs": (arch.one.heads + arch.two.heads) * arch.width}
+
+    found = uniform_arch(space, costs, Budget(max_macs=130))
+    assert found is not None
+    assert (found.one.heads, found.two.heads, found.width) == (2, 4, 20)
+    assert uniform_arch(space, costs, Budget(max_macs=10)) is None
+    assert uniform_arch(space, costs, Budget()) == space.largest()

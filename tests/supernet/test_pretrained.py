@@ -13,14 +13,18 @@ from torch import Tensor, nn
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.errors import UserError
+from nasformer.families.pretrained import source_space
+from nasformer.families.registry import get_space
+from nasformer.runs.baselines import count
 from nasformer.supernet.importance import (
     find_importance,
     find_units,
     list_importances,
     register_importance,
     sort_by_importance,
+    sort_channels,
 )
-from nasformer.supernet.pretrained import find_pretrained
+from nasformer.supernet.pretrained import find_pretrained, supernet_from
 from nasformer.supernet.supernet import Supernet
 
 SMALL: dict[str, Any] = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 4, "num_classes": 7}
@@ -90,6 +94,25 @@ def test_sorting_changes_no_output(name: str, measure: str, labels: bool) -> Non
     assert {unit.name for unit in find_units(model)} == set(scores)
 
 
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_giant_patch14_dinov2"])
+def test_sorted_channels_change_no_output_and_narrow_nets_are_slices(name: str) -> None:
+    model = pretrained(name)
+    supernet = Supernet.from_pretrained(model).eval()
+    space = supernet.space.with_choices({"embed_dim": [32, 48, 64]})
+    largest, batches = supernet.extract(supernet.space.root.largest()).eval(), batch(supernet)
+    with torch.no_grad():
+        expected = largest(batches[0][0])
+    scores = sort_channels(largest, batches)
+    assert torch.equal(scores, scores.sort(descending=True).values)
+    assert not torch.equal(largest.get_parameter("norm.weight"), supernet.weights.get_parameter("norm.weight"))
+    elastic = supernet_from(largest, space).eval()
+    narrow = space.arch({**space.root.largest().to_dict(), "embed_dim": 32})
+    with torch.no_grad():
+        assert torch.allclose(largest(batches[0][0]), expected, atol=1e-4)
+        assert torch.equal(elastic(batches[0][0], narrow), elastic.extract(narrow)(batches[0][0]))
+    assert space.cost(narrow).params == sum(weight.numel() for weight in elastic.extract(narrow).parameters())
+
+
 def test_the_gate_gradient_is_that_of_a_gate(supernet: Supernet) -> None:
     """By finite differences: how the loss of one image changes when a head is scaled."""
     model = supernet.extract(supernet.space.root.largest()).eval().double()
@@ -135,9 +158,77 @@ def test_weights_of_a_file(tmp_path: Path) -> None:
         assert len(source.facts.mean or ()) == 3
 
 
+def test_choices_in_brackets_open_further_dimensions(tmp_path: Path) -> None:
+    model = timm.create_model("test_vit", num_classes=5).eval()
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    source = find_pretrained(f"timm:test_vit[embed_dim=48,64]:{tmp_path / 'weights.safetensors'}")
+    assert source.space.name == source_space("timm:test_vit[embed_dim=48,64]").name == "timm:test_vit[embed_dim=48,64]"
+    assert source.model.arch == source.space.root.largest()
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_giant_patch14_dinov2"])
+def test_the_size_of_the_images_can_be_a_choice(name: str) -> None:
+    """Nets take the same images and resize them; positions are resampled."""
+    supernet = Supernet.from_pretrained(pretrained(name), img_size=56 if "dinov2" in name else 64).eval()
+    patch, side = (supernet.space.full_options[key] for key in ("patch_size", "img_size"))
+    space = supernet.space.with_choices({"img_size": [side // 2, side]})
+    assert get_space(space.name, **space.options).root.cardinality == 2 * supernet.space.root.cardinality
+    elastic = supernet_from(supernet.extract(supernet.space.root.largest()), space).eval()
+    x = torch.randn(2, 3, side, side)
+    largest = space.root.largest()
+    small = space.arch({**largest.to_dict(), "img_size": side // 2})
+    model = elastic.extract(small)
+    with torch.no_grad():
+        assert torch.equal(elastic(x, largest), supernet(x, supernet.space.root.largest()))
+        assert torch.equal(elastic(x, small), model(x))
+        resized = nn.functional.interpolate(x, (side // 2, side // 2), mode="bilinear")
+        fixed = Supernet.from_pretrained(pretrained(name), img_size=side).extract(supernet.space.root.largest()).eval()
+        fixed.set_input_size(side // 2)  # type: ignore[operator]
+        assert torch.allclose(model(x), fixed(resized), atol=1e-4)
+    assert model.get_parameter("patch_embed.pos_embed").shape[1] < supernet.shared()["patch_embed.pos_embed"].shape[1]
+    counted = count(space.build(small).to("meta"), side, 3)
+    cost = space.cost(small)
+    assert (cost.params, cost.macs) == (counted["params"], counted["macs"])
+    with pytest.raises(UserError, match="choose no larger size"):
+        space.with_options(img_size=side - patch).plan(largest)
+
+
+def test_a_net_whose_blocks_differ_is_widened_without_a_change(supernet: Supernet, tmp_path: Path) -> None:
+    """Heads, neurons and whole branches that it lacks are there to be trained, but say nothing."""
+    blocks = [{"num_heads": 0, "hidden_dim": 96}, {"num_heads": 3, "hidden_dim": 256}]
+    arch = supernet.space.arch({"embed_dim": 64, "blocks": blocks})
+    model = supernet.extract(arch)
+    model.save_pretrained(tmp_path / "cut")
+    source = find_pretrained(str(tmp_path / "cut"))
+    ((x, labels),) = batch(supernet)
+    assert source.own_arch == arch
+    assert source.model.arch == source.space.root.largest() != arch
+    with torch.no_grad():
+        assert torch.allclose(source.model(x), model(x), atol=1e-5)
+    nn.functional.cross_entropy(source.model.train()(x), labels).backward()
+    gradient = source.model.get_parameter("blocks.0.attn.proj.weight").grad
+    assert gradient is not None
+    assert gradient.abs().max() > 0
+
+
+def test_a_file_of_a_supernet_is_a_source_with_the_name_of_its_space(tmp_path: Path) -> None:
+    """So are AutoFormer's published files, which `load_supernet` reads as well."""
+    saved = Supernet(get_space("autoformer-micro"), seed=3).eval()
+    save_file(saved.weights.state_dict(), tmp_path / "supernet.safetensors")
+    name = f"autoformer-micro:{tmp_path / 'supernet.safetensors'}"
+    source, x = find_pretrained(name), torch.randn(1, 3, 32, 32)
+    assert source.supernet is not None
+    assert source_space(name).name == "autoformer-micro"
+    with torch.no_grad():
+        assert torch.equal(source.model(x), saved(x, saved.space.root.largest()))
+    with pytest.raises(UserError, match="has the choices that it was trained with"):
+        find_pretrained(f"autoformer-micro[embed_dim=32,64]:{tmp_path / 'supernet.safetensors'}")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        ("timm:test_vit[embed_dim=32,48]:{folder}/weights.safetensors", "so they end with embed_dim=64"),
         ("timm:test_vit:{folder}/nothing.safetensors", "there is no file of weights"),
         (
             "timm:test_vit2:{folder}/weights.safetensors",

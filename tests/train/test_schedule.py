@@ -86,18 +86,21 @@ def test_what_a_recipe_leaves_open_is_chosen_by_the_images_and_said(capsys: pyte
     recipe = Recipe().for_images(steps_per_epoch=1000, img_size=32, in_chans=3)
     assert (recipe.epochs, recipe.warmup_epochs, recipe.augment.padding, recipe.augment.hflip) == (30, 2, 4, 0.5)
     recipe = Recipe(augment=AugmentOptions(hflip=0.2)).for_images(steps_per_epoch=10, img_size=8, in_chans=1)
-    assert (recipe.epochs, recipe.warmup_epochs, recipe.augment.padding, recipe.augment.hflip) == (150, 2, 1, 0.2)
+    assert (recipe.epochs, recipe.warmup_epochs, recipe.augment.padding, recipe.augment.hflip) == (150, 2, 0, 0.2)
+    assert [AugmentOptions().for_images(size, 3).padding for size in (15, 16, 64)] == [0, 2, 4]
     assert Recipe(iterations=10).warmup_steps(steps_per_epoch=10) == 1
 
     train_supernet(tiny.supernet(), tiny.DATA, Recipe(epochs=1))
     said = capsys.readouterr().err.splitlines()[0]
-    assert "supernet: shifts up to 1 of 8 px (--train.augment.padding), images not mirrored" in said
+    assert "supernet: no shifts (--train.augment.padding), images not mirrored, as they are grey" in said
+    train_supernet(tiny.supernet(), tiny.DATA, Recipe(iterations=1, augment=AugmentOptions(crop="none")))
+    assert "mirrored" in capsys.readouterr().err  # without a crop, too
     train_supernet(tiny.supernet(), tiny.DATA, Recipe(iterations=1, augment=tiny.PLAIN))
     assert "mirrored" not in capsys.readouterr().err
 
 
 def test_a_training_with_the_values_chosen_before_goes_on(tmp_path: Path) -> None:
-    given = Recipe(iterations=2, warmup_epochs=0, augment=AugmentOptions(padding=1, hflip=0.0))
+    given = Recipe(iterations=2, warmup_epochs=0, augment=AugmentOptions(padding=0, hflip=0.0))
     train_supernet(tiny.supernet(), tiny.DATA, given, folder=tmp_path, quiet=True)
     left_open = Recipe(iterations=2, warmup_epochs=0)
     train_supernet(tiny.supernet(), tiny.DATA, left_open, folder=tmp_path, quiet=True)

@@ -32,6 +32,7 @@ COMMANDS = {
     "export": "models",
     "evaluate": "models",
     "predict": "models",
+    "watch": "results",
     "doctor": "results",
     "compare": "results",
     "patterns": "results",
@@ -43,6 +44,7 @@ COMMANDS = {
     "proxies": "proxies",
     "score": "proxies",
     "rank": "proxies",
+    "pack": "data",
     "recipes": "recipes",
     "completion": "recipes",
 }
@@ -143,13 +145,16 @@ def run_command(words: list[str]) -> int:
     if parsed.options is None:
         print(parsed.help)
         return 0
-    threads: Any = getattr(parsed.options, "threads", "auto")
-    if threads == "auto":
-        return command.function(parsed.options, parsed.json) or 0
-    from nasformer.utils.device import asked_threads
+    from nasformer.utils.remote import remote_paths
 
-    with asked_threads(threads):
-        return command.function(parsed.options, parsed.json) or 0
+    with remote_paths(parsed.options) as options:
+        threads: Any = getattr(options, "threads", "auto")
+        if threads == "auto":
+            return command.function(options, parsed.json) or 0
+        from nasformer.utils.device import asked_threads
+
+        with asked_threads(threads):
+            return command.function(options, parsed.json) or 0
 
 
 def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -371,7 +371,7 @@ def list_recipes() -> dict[str, str]:
 def find_recipe(name: str) -> Path:
     """A config file by its path, or a recipe that comes with nasformer by its name."""
     path = Path(name)
-    if not name or path.exists():
+    if not name or (path.exists() and not path.is_dir()):  # a folder may have a recipe's name
         return path
     recipe = recipe_folder() / f"{path.name.removesuffix('.yaml')}.yaml"
     if path.parent.name in ("", "recipes") and recipe.exists():

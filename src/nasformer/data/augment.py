@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nasformer.data import randaugment as colour
-from nasformer.data.images import normalise, send
+from nasformer.data.images import fill_colour, normalise, send
 from nasformer.data.options import AugmentOptions, RandAugment
 from nasformer.data.randaugment import (
     Layer,
@@ -170,18 +170,31 @@ class Augment:
         self.mean, self.std = mean, std
         self.randaugment = RandAugment.parse(options.randaugment) if options.randaugment else None
         self.mixing = Mixing.of(options, num_classes)
-        self._fill = torch.tensor([round(255 * value) for value in mean], dtype=torch.uint8)
+        self._fill = fill_colour(mean)
 
     def __call__(
-        self, images: Tensor, labels: Tensor, seed: int, step: int, rank: int = 0, world: int = 1
+        self,
+        images: Tensor,
+        labels: Tensor,
+        seed: int,
+        step: int,
+        rank: int = 0,
+        world: int = 1,
+        sizes: Tensor | None = None,
+        img_size: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Augment one rank's part [b, C, H, W] of the global batch `step`, which holds b * world samples."""
+        """Augment one rank's part [b, C, H, W] of the global batch `step`, which holds b * world samples.
+
+        Args:
+            sizes: Rows and columns of each image, where they differ (see `Pixels`).
+            img_size: Of the result; None: that of the images.
+        """
 
         def draws(purpose: Purpose) -> Draws:
             return Draws(generator(seed, purpose, step), len(images), rank, world)
 
         layers = self._draw_layers(draws(Purpose.RANDAUGMENT))
-        images = self._move(images, layers, draws(Purpose.GEOMETRY))
+        images = self._move(images, layers, draws(Purpose.GEOMETRY), sizes, img_size)
         for layer in layers:
             images = apply_colours(images, layer)
         if self.options.color_jitter and not layers:
@@ -195,14 +208,16 @@ class Augment:
         settings = self.randaugment
         return [draw_layer(draws, settings) for _ in range(settings.layers)] if settings else []
 
-    def _move(self, images: Tensor, layers: list[Layer], draws: Draws) -> Tensor:
-        size = (images.shape[-2], images.shape[-1])
+    def _move(
+        self, images: Tensor, layers: list[Layer], draws: Draws, sizes: Tensor | None, img_size: int | None
+    ) -> Tensor:
+        size = (img_size, img_size) if img_size else (images.shape[-2], images.shape[-1])
         options = self.options.for_images(min(size), images.shape[1])
         padding = (options.padding or 0) if options.crop == "pad" else 0
-        move = draw_move(draws, options.crop, padding, options.hflip or 0.0, options.rotate, size)
+        move = draw_move(draws, options.crop, padding, options.hflip or 0.0, options.rotate, size, sizes)
         for layer in layers:
             move = add_geometry(move, layer, size)
-        return apply_move(images, move, padding, send(self._fill, images.device))
+        return apply_move(images, move, padding, send(self._fill, images.device), size)
 
     def _jitter(self, images: Tensor, draws: Draws) -> Tensor:
         """Brightness, contrast, saturation, always in this order (torchvision shuffles it for each image)."""

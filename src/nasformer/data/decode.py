@@ -1,12 +1,22 @@
-"""One image file to one Pillow image of 8 bits: grey, RGB or RGBA, whatever the file has."""
+"""Image files to pixels of 8 bits: grey, RGB or RGBA, whatever the file has.
+
+Pillow reads every format and says what is wrong with a broken file. JPEGs are decoded by torchvision where it gives the
+same pixels, since it does so in threads, and on a GPU.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nasformer.errors import UserError
 
@@ -28,36 +38,161 @@ def check_channels(channels: int) -> int:
     return channels
 
 
+def read_bytes(path: str) -> Tensor:
+    """The content of a file, uint8 [N]; raises BadImage.
+
+    Opens no named pipe, which would wait for a writer for ever.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise BadImage("not a regular file")
+        with open(path, "rb", buffering=0) as file:
+            content = bytearray(os.fstat(file.fileno()).st_size)
+            read = file.readinto(content) or 0
+            content[read:] = file.readall()  # more than was asked for at a time, or has come since
+    except OSError as error:
+        raise BadImage(_reason(error)) from error
+    return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
 def read_image(path: str, channels: int = 3) -> Image:
     """The image the right way up, in 8 bits and with so many channels; raises BadImage."""
-    try:
-        with _open(path) as image:
-            return converted(upright(image), channels)
-    except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
-        raise BadImage(_reason(error)) from error
+    return _decode_by_pillow(read_bytes(path), channels)
 
 
-def read_header(path: str) -> tuple[tuple[int, int], bool]:
-    """(width, height) and whether the image is grey, without decoding it; raises BadImage."""
+def decode_image(content: Tensor, channels: int) -> Tensor:
+    """The pixels (uint8, C x H x W) of a file's content, as `read_image` gives them; raises BadImage."""
+    header = jpeg_header(content)
+    if header is not None and header.plain(channels):
+        try:
+            return _decode_jpeg(content).expand(channels, -1, -1)
+        except (RuntimeError, ImportError):  # a torchvision without decoders
+            pass  # Pillow says what is wrong with it
+    return torch.from_numpy(channels_first(_decode_by_pillow(content, channels)))
+
+
+def read_header(content: str | Tensor) -> tuple[tuple[int, int], bool]:
+    """(width, height) and whether the image is grey, of a path or a content, without decoding it; raises BadImage."""
     try:
-        with _open(path) as image:
+        if isinstance(content, str) and not stat.S_ISREG(os.stat(content).st_mode):
+            raise BadImage("not a regular file")
+        with _open(content) as image:
             return image.size, image.mode in GREY_MODES
     except Exception as error:
         raise BadImage(_reason(error)) from error
 
 
-def _open(path: str) -> Image:
-    """Opens no named pipe, which would wait for a writer for ever, and no image that may be made to exhaust memory."""
+def _decode_by_pillow(content: Tensor, channels: int) -> Image:
+    try:
+        with _open(content) as image:
+            return converted(upright(image), channels)
+    except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
+        raise BadImage(_reason(error)) from error
+
+
+def _open(content: str | Tensor) -> Image:
+    """Opens no image that may be made to exhaust memory."""
     from PIL import Image as Pillow
 
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError("not a regular file")
-    image = Pillow.open(path)
-    limit, (width, height) = Pillow.MAX_IMAGE_PIXELS, image.size
-    if limit is not None and width * height > limit:
+    image = Pillow.open(content if isinstance(content, str) else io.BytesIO(content.numpy().tobytes()))
+    if not small_enough(*image.size):
         image.close()
+        limit, (width, height) = Pillow.MAX_IMAGE_PIXELS, image.size
         raise ValueError(f"{width} x {height} pixels are more than Pillow's limit of {limit}")
     return image
+
+
+def small_enough(width: int, height: int) -> bool:
+    """Within Pillow's limit against decompression bombs."""
+    from PIL import Image as Pillow
+
+    return Pillow.MAX_IMAGE_PIXELS is None or width * height <= Pillow.MAX_IMAGE_PIXELS
+
+
+# JPEG by torchvision
+
+FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of a frame's header
+EXIF = 0xE1
+ORIENTATION = 0x0112  # Exif's tag
+
+
+@dataclass(frozen=True)
+class JpegHeader:
+    """Size and components of a JPEG, and what the camera wrote beside the pixels."""
+
+    height: int
+    width: int
+    components: int
+    exif: bytes = b""
+
+    def plain(self, channels: int) -> bool:
+        """Whether torchvision gives Pillow's pixels: of grey and RGB it does, but not of colour turned into grey."""
+        return self.components in (1, 3) and self.components <= channels <= 3 and small_enough(self.width, self.height)
+
+    @property
+    def upright(self) -> bool:
+        """Whether the camera was held straight, as far as it says."""
+        from PIL import Image as Pillow
+
+        if not self.exif:
+            return True
+        exif = Pillow.Exif()
+        try:
+            exif.load(self.exif)
+            return exif.get(ORIENTATION) not in range(2, 9)
+        except (SyntaxError, ValueError, KeyError, TypeError, struct.error):
+            return True
+
+
+def jpeg_header(content: Tensor) -> JpegHeader | None:
+    """The header of a JPEG; None of what is none, or has none."""
+    data, position, exif = content.numpy().data, 2, b""
+    if bytes(data[:2]) != b"\xff\xd8":
+        return None
+    while position + 10 <= len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        length = int.from_bytes(data[position + 2 : position + 4], "big")
+        if marker in FRAMES:
+            height, width, components = struct.unpack_from(">HHB", data, position + 5)
+            return JpegHeader(height, width, components, exif)
+        if marker == EXIF and bytes(data[position + 4 : position + 10]) == b"Exif\0\0":
+            exif = bytes(data[position + 4 : position + 2 + length])
+        position += 1 if marker == 0xFF else 2 + length  # 0xFF may be repeated before a marker
+    return None
+
+
+def _decode_jpeg(content: Tensor) -> Tensor:
+    from torchvision.io import decode_jpeg
+
+    pixels: Tensor = decode_jpeg(content, apply_exif_orientation=True)
+    return pixels
+
+
+def decode_jpegs(contents: list[Tensor], channels: int, device: torch.device) -> list[Tensor]:
+    """The pixels of several JPEGs on a device, by one call; RuntimeError if one of them is broken.
+
+    They are not turned (see `JpegHeader.upright`). A GPU's pixels are the CPU's to rounding where colour has the full
+    resolution; where it has half, as in most JPEGs, the two interpolate it in different ways.
+    """
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    mode = ImageReadMode.RGB if channels == 3 else ImageReadMode.GRAY
+    pixels: list[Tensor] = decode_jpeg(contents, mode, device)
+    return pixels
+
+
+@lru_cache
+def decodes_jpegs(device: torch.device) -> bool:
+    """Whether torchvision can decode JPEGs on this device."""
+    from PIL import Image as Pillow
+
+    file = io.BytesIO()
+    Pillow.new("RGB", (16, 16)).save(file, "JPEG")
+    try:
+        decode_jpegs([torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)], 3, device)
+    except (RuntimeError, ImportError):
+        return False
+    return True
 
 
 def converted(image: Image, channels: int) -> Image:

@@ -5,6 +5,7 @@ Files that cannot be read are left out, counted and listed, until they are too m
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, channels_first, check_channels, read_header, read_image
-from nasformer.data.images import Data, ImageSet, Splits, channel_stats, check_classes, check_filled, make_splits
+from nasformer.data.decode import BadImage, channels_first, check_channels, decode_image, read_bytes, read_header
+from nasformer.data.images import (
+    Data,
+    ImageSet,
+    Splits,
+    UncroppedSet,
+    channel_stats,
+    check_classes,
+    check_filled,
+    fill_colour,
+    make_splits,
+)
 from nasformer.data.options import MAX_BAD
 from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
@@ -28,6 +40,8 @@ SURVEYED = 10_000  # files whose headers are read; of larger sets so many, evenl
 SURVEY_THREADS = 16  # they wait for the disk
 FEW = 2000  # so many are decoded in a few seconds, without a progress bar
 NAMED_FILES = 3  # unreadable files that a message names
+STATS_IMAGES = 2048  # training images, evenly spread, whose mean and deviation stand for all
+LONGEST = 3  # times the short side: of a longer image the middle
 
 
 @dataclass
@@ -49,6 +63,14 @@ class Files:
 
     def path(self, index: int) -> str:
         return os.fsdecode(bytes(self.paths[index]))
+
+    def read(self, index: int) -> Tensor:
+        """The content of a file, uint8 [N]; raises BadImage."""
+        return read_bytes(self.path(index))
+
+    def header(self, index: int) -> tuple[tuple[int, int], bool]:
+        """(width, height) and whether the image is grey; raises BadImage."""
+        return read_header(self.path(index))
 
     def subset(self, indices: Tensor) -> Files:
         return Files(self.paths[indices.numpy()], self.labels[indices])
@@ -158,29 +180,35 @@ class Survey:
 
 def survey(splits: Splits[Files], bad: BadImages, what: str) -> Survey:
     """Read the headers of the files of all splits. Too many that are no images are refused here, before any work."""
-    paths = [part.path(index) for part in splits.parts() for index in _spread(len(part), len(splits))]
+    share = min(1.0, SURVEYED / len(splits))
+    chosen = [(part, index) for part in splits.parts() for index in spread(len(part), math.ceil(len(part) * share))]
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        headers = list(pool.map(_header, paths))
-    for path, header in zip(paths, headers, strict=True):
+        headers = list(pool.map(_header, chosen))
+    for (part, index), header in zip(chosen, headers, strict=True):
         if isinstance(header, str):
-            bad.add(path, header)
-    bad.check(len(paths), what)
+            bad.add(part.path(index), header)
+    bad.check(len(chosen), what)
     good = [header for header in headers if not isinstance(header, str)]
     if not good:
-        raise UserError(f"{what}: none of the {len(paths)} images can be read; check the files")
+        raise UserError(f"{what}: none of the {len(chosen)} images can be read; check the files")
     sides = {side for size, _ in good for side in size}
     return Survey(sides.pop() if len(sides) == 1 else None, all(grey for _, grey in good))
 
 
-def _spread(count: int, total: int) -> list[int]:
-    """The files of a part to survey, evenly spread."""
-    chosen = count if total <= SURVEYED else -(-count * SURVEYED // total)
+def spread(count: int, chosen: int) -> list[int]:
+    """So many of `count` numbers, evenly spread.
+
+    >>> spread(10, 4), spread(3, 4)
+    ([0, 2, 5, 7], [0, 1, 2])
+    """
+    chosen = min(count, chosen)
     return [number * count // chosen for number in range(chosen)]
 
 
-def _header(path: str) -> tuple[tuple[int, int], bool] | str:
+def _header(file: tuple[Files, int]) -> tuple[tuple[int, int], bool] | str:
+    files, index = file
     try:
-        return read_header(path)
+        return files.header(index)
     except BadImage as error:
         return str(error)
 
@@ -203,44 +231,107 @@ class ImageFiles:
     def decoded_bytes(self) -> int:
         return len(self.splits) * self.channels * self.size**2
 
-    def decode(self) -> Data:
-        """All images in memory, without those that cannot be read."""
+    def memory(self, uncropped: bool) -> int:
+        """About how many bytes `decode` needs, if whole images have 4 : 3."""
+        whole = len(self.splits.train) * self.channels * (self.size / self.crop_pct) ** 2 * 4 / 3
+        return self.decoded_bytes + int(whole if uncropped and self.scaled else 0)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether images are scaled and cropped, so that the view of evaluation is not all of them."""
+        return self.crop_pct < 1
+
+    def view(self, content: Tensor) -> Tensor:
+        """A file's content as evaluation shows it: [C, size, size]; raises BadImage."""
+        from PIL import Image
+
+        pixels = decode_image(content, self.channels)
+        if tuple(pixels.shape[1:]) == (self.size, self.size) and not self.scaled:
+            return pixels
+        image = Image.fromarray(pixels.permute(1, 2, 0).squeeze(2).numpy())
+        return torch.from_numpy(channels_first(resize_and_crop(image, (self.size, self.size), self.crop_pct)))
+
+    def whole(self, content: Tensor) -> Tensor:
+        """All of an image, for crops at random: its short side no longer than before the view's crop."""
+        return shrink(decode_image(content, self.channels), round(self.size / self.crop_pct))
+
+    def decode(self, uncropped: bool = False) -> Data:
+        """All images in memory, without those that cannot be read.
+
+        Args:
+            uncropped: Keep all of the training images as well, where the view of evaluation is a part of them.
+        """
         if self.decoded_bytes > free_memory():
             needed, free = memory_size(self.decoded_bytes), memory_size(free_memory())
             size = f"{len(self.splits)} images of {self.size} px take {needed} in memory, of which {free} is free"
             raise UserError(f"{self.name}: {size}; stream them or use a smaller img_size")
         with progress("decode", len(self.splits), self.bad.quiet or len(self.splits) < FEW) as report:
-            done, parts = 0, list[ImageSet]()
-            for part in self.splits.parts():
-                parts.append(self._decode(part, report, done))
-                done += len(part)
+            done, parts = 0, list[Decoded]()
+            for number, files in enumerate(self.splits.parts()):
+                parts.append(self._decode(files, report, done, uncropped and self.scaled and number == 0))
+                done += len(files)
         self.bad.check(len(self.splits), self.name)
         self.bad.tell(len(self.splits), self.name)
-        train, holdout, test = parts
+        train, holdout, test = (part.readable for part in parts)
         check_filled(train, f"{self.name}: train")
-        stats = channel_stats(train.images)
-        return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, *stats, self.crop_pct)
+        sample = torch.tensor(spread(len(parts[0].good), STATS_IMAGES))
+        mean, std = channel_stats(parts[0].views[sample[parts[0].good[sample]]])
+        whole = UncroppedSet(parts[0].wholes, train.labels, fill_colour(mean)) if uncropped and self.scaled else None
+        return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, mean, std, self.crop_pct, whole)
 
-    def _decode(self, files: Files, report: Progress, done: int) -> ImageSet:
-        images = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
+    def _decode(self, files: Files, report: Progress, done: int, uncropped: bool) -> Decoded:
+        views = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
 
-        def load(index: int) -> str | None:
+        def load(index: int) -> Tensor | str | None:
             try:
-                image = read_image(files.path(index), self.channels)
+                content = files.read(index)
+                views[index] = self.view(content)
+                return self.whole(content) if uncropped else None
             except BadImage as error:
                 return str(error)
-            view = resize_and_crop(image, (self.size, self.size), self.crop_pct)
-            images[index] = torch.from_numpy(channels_first(view))
-            return None
 
-        good = torch.ones(len(files), dtype=torch.bool)
+        good, wholes = torch.ones(len(files), dtype=torch.bool), list[Tensor]()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for index, reason in enumerate(pool.map(load, range(len(files)))):
+            for index, loaded in enumerate(pool.map(load, range(len(files)))):
                 report(done + index + 1)
-                if reason is not None:
+                if isinstance(loaded, str):
                     good[index] = False
-                    self.bad.add(files.path(index), reason)
-        return ImageSet(images, files.labels) if good.all() else ImageSet(images[good], files.labels[good])
+                    self.bad.add(files.path(index), loaded)
+                elif loaded is not None:
+                    wholes.append(loaded)
+        return Decoded(views, files.labels, good, wholes)
+
+
+@dataclass
+class Decoded:
+    """The decoded files of a part, whose rows of files that cannot be read are not `good`."""
+
+    views: Tensor
+    labels: Tensor
+    good: Tensor
+    wholes: list[Tensor]
+
+    @property
+    def readable(self) -> ImageSet:
+        return ImageSet(*((part if self.good.all() else part[self.good]) for part in (self.views, self.labels)))
+
+
+def shrink(pixels: Tensor, short_side: int) -> Tensor:
+    """An image [C, H, W] with a short side no longer than this (bicubic, antialiased); of a long one the middle.
+
+    >>> shrink(torch.zeros(3, 40, 400, dtype=torch.uint8), 20).shape
+    torch.Size([3, 20, 60])
+    """
+    limit = LONGEST * min(pixels.shape[1:])
+    top, left = (max(0, (side - limit) // 2) for side in pixels.shape[1:])
+    pixels = pixels[:, top : top + limit, left : left + limit]
+    scale = short_side / min(pixels.shape[1:])
+    if scale >= 1:
+        return pixels
+    size = [max(short_side, round(side * scale)) for side in pixels.shape[1:]]
+    given = pixels if pixels.device.type == "cpu" else pixels.float()
+    scaled = F.interpolate(given[None], size, mode="bicubic", antialias=True)[0]
+    return scaled if scaled.dtype == torch.uint8 else scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
 def prepare_files(

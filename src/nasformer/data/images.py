@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,6 +24,23 @@ from nasformer.utils.tables import html_row, html_table
 CHUNK = 512  # images turned to float at a time, to keep memory small
 TEST_FRACTION = 0.2
 SHOWN_CLASSES = 20  # in notebooks
+
+
+Part = Tensor | slice
+"""The numbers of the images of a batch."""
+
+
+@dataclass
+class Pixels:
+    """Images of a batch (uint8, b x C x H x W) and their labels.
+
+    Where they differ in size, each lies in the upper left corner of its place, and `sizes` (b x 2, on the CPU) has
+    their rows and columns.
+    """
+
+    images: Tensor
+    labels: Tensor
+    sizes: Tensor | None = None
 
 
 @dataclass
@@ -52,6 +69,12 @@ class ImageSet:
     def to(self, device: torch.device | str) -> ImageSet:
         return ImageSet(self.images.to(device), self.labels.to(device))
 
+    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+        """The images of each part in turn. `replace` is for files that cannot be read; here all can."""
+        for part in parts:
+            where = part if isinstance(part, slice) else send(part, self.images.device)
+            yield Pixels(self.images[where], self.labels[where])
+
     def subset(self, indices: Tensor) -> ImageSet:
         return ImageSet(self.images[indices], self.labels[indices])
 
@@ -63,12 +86,50 @@ class ImageSet:
 
 
 @dataclass
+class UncroppedSet:
+    """Images of different sizes (uint8, C x H x W each) and their labels; `fill` is the colour beside them."""
+
+    images: list[Tensor]
+    labels: Tensor
+    fill: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> UncroppedSet:
+        images = [image.to(device) for image in self.images]
+        return UncroppedSet(images, self.labels.to(device), self.fill.to(device))
+
+    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+        for part in parts:
+            numbers = part if isinstance(part, Tensor) else torch.arange(*part.indices(len(self)))
+            images, sizes = pad([self.images[number] for number in numbers.tolist()], self.fill)
+            yield Pixels(images, self.labels[send(numbers, self.labels.device)], sizes)
+
+
+def pad(images: list[Tensor], fill: Tensor) -> tuple[Tensor, Tensor]:
+    """One tensor of images of different sizes, each in its upper left corner, and their sizes."""
+    sizes = torch.tensor([image.shape[-2:] for image in images])
+    height, width = sizes.amax(0).tolist()
+    padded = fill.view(1, -1, 1, 1).expand(len(images), -1, height, width).contiguous()
+    corners = [place[:, :rows, :columns] for place, (rows, columns) in zip(padded, sizes.tolist(), strict=True)]
+    torch._foreach_copy_(corners, images)
+    return padded, sizes
+
+
+def fill_colour(mean: tuple[float, ...]) -> Tensor:
+    """The colour (uint8) of what lies outside an image: the mean."""
+    return torch.tensor([round(255 * value) for value in mean], dtype=torch.uint8)
+
+
+@dataclass
 class Data:
     """A dataset of square images in three parts that share no image.
 
     Train on `train`, choose (architectures, hyper-parameters) on `holdout`, report on `test` and use it for
     nothing else. `mean` and `std` are per channel, for pixels in 0..1; `crop_pct` says how images were cropped
-    (see `Preprocessing`).
+    (see `Preprocessing`). `uncropped` has the training images as they were before, for crops at random of the whole;
+    None: `train` has them.
     """
 
     name: str
@@ -79,6 +140,7 @@ class Data:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop_pct: float = 1.0
+    uncropped: UncroppedSet | None = None
 
     def __post_init__(self) -> None:
         check_filled(self.train, f"{self.name}: train")

@@ -1,22 +1,24 @@
-"""Batches: which samples make up batch `step`, and the batches of a dataset that lives in memory.
+"""Batches: which samples make up batch `step`, and what they look like, wherever the images lie.
 
 Both are pure functions of seed and step, so that any step can be the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from copy import copy
 from functools import lru_cache
-from itertools import count
-from typing import Literal, Protocol
+from itertools import count, islice
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from nasformer.data.augment import Augment
-from nasformer.data.images import Data, ImageSet, normalise, send
+from nasformer.data.images import Data, ImageSet, Part, Pixels, UncroppedSet, normalise
 from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.streaming import ImageStream, StreamedData
 from nasformer.errors import UserError
 from nasformer.utils.rng import Purpose, generator
 
@@ -98,8 +100,13 @@ Split = Literal["train", "holdout", "test"]
 Batch = tuple[Tensor, Tensor]
 
 
+Share = tuple[int, int]
+"""A process's number and how many there are: every so many-th batch, from that number on."""
+WHOLE: Share = (0, 1)
+
+
 class BatchSource(Protocol):
-    """What training and evaluation need of data, in memory (`Batches`) or not (`StreamingFolder`)."""
+    """What training and evaluation need of data (see `Batches`)."""
 
     classes: list[str]
 
@@ -138,15 +145,24 @@ class BatchSource(Protocol):
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches of this rank from `start_step` on, without end: normalised images and soft targets."""
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """A whole split once, in a fixed order, on every rank: normalised images and labels."""
+    def evaluation(
+        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
+    ) -> Iterator[Batch]:
+        """A whole split once, in a fixed order: normalised images and labels; or a share of its batches.
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        """So many training images, normalised but not augmented: always the same random ones, on every rank."""
+        Args:
+            numbers: The images to show, where not all are.
+        """
+
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
+        """So many training images, normalised but not augmented: always the same random ones, or a share of them."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images for another device."""
 
 
 class Batches:
-    """Batches of a dataset that lives on the device as bytes.
+    """Batches of a dataset, whose images live on the device as bytes or are read from files.
 
     `batch_size` is that of all ranks together; it is lowered to the size of the set where that is smaller.
 
@@ -159,7 +175,7 @@ class Batches:
 
     def __init__(
         self,
-        data: Data,
+        data: Data | StreamedData,
         augment: AugmentOptions,
         batch_size: int,
         seed: int = 0,
@@ -173,7 +189,12 @@ class Batches:
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
         self.device = torch.device(device)
         self.augment = Augment(augment, data.mean, data.std, data.num_classes)
-        self._on_device: dict[str, ImageSet] = {}
+        self._on_device: dict[str, ImageSet | UncroppedSet | ImageStream] = {}
+
+    @property
+    def streamed(self) -> bool:
+        """Whether images are read from files again and again."""
+        return isinstance(self.data, StreamedData)
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -227,27 +248,54 @@ class Batches:
 
     def train(self, step: int) -> Batch:
         """This rank's part of global batch `step`: normalised images and soft targets."""
-        everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
-        mine = self._split("train").subset(send(rank_slice(everything, self.rank, self.world), self.device))
-        return self.augment(mine.images, mine.labels, self.seed, step, self.rank, self.world)
+        (batch,) = self._train_images().batches([self._train_part(step)], replace=True)
+        return self._augmented(batch, step)
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
-        return map(self.train, count(start_step))
+        if not self.streamed:
+            return map(self.train, count(start_step))
+        ahead = self._train_images().batches(map(self._train_part, count(start_step)), replace=True)
+        return (self._augmented(batch, step) for step, batch in enumerate(ahead, start_step))
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        images = self._split(split)
-        for x, labels in zip(images.images.split(batch_size), images.labels.split(batch_size), strict=True):
-            yield normalise(x, self.mean, self.std), labels
+    def _train_images(self) -> ImageSet | UncroppedSet | ImageStream:
+        whole = self.augment.options.crop == "resized" and self.data.uncropped is not None
+        return self._split("uncropped" if whole else "train")
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        for indices in calibration_indices(len(self.data.train), images, batch_size, self.seed):
-            yield normalise(self._split("train").images[send(indices, self.device)], self.mean, self.std)
+    def _augmented(self, batch: Pixels, step: int) -> Batch:
+        place, size = (self.rank, self.world), None if batch.sizes is None else self.img_size
+        return self.augment(batch.images, batch.labels, self.seed, step, *place, batch.sizes, size)
 
-    def _split(self, split: Split) -> ImageSet:
+    def _train_part(self, step: int) -> Tensor:
+        everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
+        return rank_slice(everything, self.rank, self.world)
+
+    def evaluation(
+        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
+    ) -> Iterator[Batch]:
+        images = self._split(check_split(split, self.held_out))
+        whole = (slice(start, start + batch_size) for start in range(0, len(images), batch_size))
+        parts: Iterable[Part] = whole if numbers is None else numbers.split(batch_size)
+        for batch in images.batches(islice(parts, share[0], None, share[1])):
+            yield normalise(batch.images, self.mean, self.std), batch.labels
+
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
+        parts = calibration_indices(len(self.data.train), images, batch_size, self.seed)
+        for batch in self._split("train").batches(parts[share[0] :: share[1]]):
+            yield normalise(batch.images, self.mean, self.std)
+
+    def to(self, device: torch.device | str) -> Self:
+        other = copy(self)
+        other.device, other._on_device = torch.device(device), {}
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without copies on a device, for other processes."""
+        return {**vars(self), "_on_device": {}}
+
+    def _split(self, split: str) -> ImageSet | UncroppedSet | ImageStream:
         """A part of the data, moved to the device on first use."""
         if split not in self._on_device:
-            images: ImageSet = getattr(self.data, check_split(split, self.held_out))
-            self._on_device[split] = images.to(self.device)
+            self._on_device[split] = getattr(self.data, split).to(self.device)
         return self._on_device[split]
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 from nasformer.errors import UserError
 from nasformer.utils.units import check_range, check_seed, check_threads
 
-MAX_BAD = 0.01
 MOST_WORKERS = 1024
+MAX_BAD = 0.01
 """More than one unreadable image in a hundred is seldom bad luck: the disk, the download or the format is wrong."""
 
 
@@ -35,8 +35,8 @@ class DataOptions:
     """train on so many images only, as many of each class as the others; None: on all that are not held out"""
     stream: bool | Literal["auto"] = "auto"
     """read image files from disk while training instead of keeping them in memory; auto: where they do not fit"""
-    workers: int = 4
-    """processes that decode images when streaming"""
+    workers: int | Literal["auto"] = "auto"
+    """threads that decode images when streaming; auto: one for each core"""
     calibration_images: int = 2048
     """training images on which batch norm is estimated anew for an arch that inherits its weights from a supernet"""
     seed: int = 0
@@ -50,7 +50,8 @@ class DataOptions:
     def __post_init__(self) -> None:
         check_range(self, "max_bad", 0, 1)
         check_range(self, "train_images", 1, whole=True, optional=True)
-        check_range(self, "workers", 0, MOST_WORKERS, whole=True)
+        if self.workers != "auto":
+            check_range(self, "workers", 0, MOST_WORKERS, whole=True)
         check_range(self, "calibration_images", 1, whole=True)
         check_seed(self)
         check_threads(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -27,9 +27,11 @@ from nasformer.utils.rng import Draws
 # pixels are not resampled but copied, so they stay exact.
 
 Crop = Literal["none", "pad", "resized"]
+Side = Tensor | int  # of each image, or of all
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
+SAMPLED = 512  # images resampled at a time, fewer where each takes more samples, to keep memory small
 ENTRIES = {  # row and column in a matrix
     "scale_x": (0, 0),
     "shear_x": (0, 1),
@@ -48,32 +50,47 @@ class Move:
     shift: Tensor  # [b, 2] whole pixels down and right, into the padded image
     flip: Tensor  # [b] left to right
     resample: Tensor  # [b] whether the matrix says more than shift and flip
+    points: Tensor | None = None  # [b] along each side of a pixel, where images shrink
 
     def then(self, matrix: Tensor, resample: Tensor) -> Move:
         """Add a movement of the moved image."""
-        return Move(self.matrix @ matrix, self.shift, self.flip, self.resample | resample)
+        return replace(self, matrix=self.matrix @ matrix, resample=self.resample | resample)
 
 
-def draw_move(draws: Draws, crop: Crop, padding: int, hflip: float, rotate: float, size: tuple[int, int]) -> Move:
-    """The crop, the flip and the rotation of each image, in this order."""
+def draw_move(
+    draws: Draws,
+    crop: Crop,
+    padding: int,
+    hflip: float,
+    rotate: float,
+    size: tuple[int, int],
+    sizes: Tensor | None = None,
+) -> Move:
+    """The crop, the flip and the rotation of each image, in this order.
+
+    Args:
+        size: Of the result, and of the images unless `sizes` has those (b x 2), of which then only crop=resized can be
+            taken.
+    """
     flip = draws.chance(hflip)
     angle = draws.uniform(-rotate, rotate)
     if crop == "resized":
-        matrix, shift = resized_crop(draws, size), torch.zeros(len(flip), 2, dtype=torch.int64)
+        matrix, shift = resized_crop(draws, size, sizes), torch.zeros(len(flip), 2, dtype=torch.int64)
     else:
         reach = 2 * padding + 1 if crop == "pad" else 1
         shift = torch.stack([draws.integers(reach), draws.integers(reach)], dim=1)
         matrix = affine(down=shift[:, 0] - reach // 2, right=shift[:, 1] - reach // 2)
+    points = None if sizes is None else matrix[:, [0, 1], [0, 1]].amax(1).ceil().clamp(min=1).long()
     matrix = matrix @ mirror(flip, size) @ rotation(angle, size)
     resample = torch.full_like(flip, crop == "resized" or rotate > 0)
-    return Move(matrix, shift, flip, resample)
+    return Move(matrix, shift, flip, resample, points)
 
 
-def apply_move(images: Tensor, move: Move, padding: int, fill: Tensor) -> Tensor:
+def apply_move(images: Tensor, move: Move, padding: int, fill: Tensor, size: tuple[int, int] | None = None) -> Tensor:
     """Move uint8 images; what lies outside them has the colour `fill` (uint8, one value a channel)."""
     rows = move.resample.nonzero().flatten()
     if len(rows) == len(images):
-        return warp(images, move.matrix, fill)
+        return warp(images, move.matrix, fill, size, move.points)
     moved = shift_and_flip(images, move.shift, move.flip, padding, fill)
     if len(rows):
         there = send(rows, images.device)
@@ -95,14 +112,40 @@ def shift_and_flip(images: Tensor, shift: Tensor, flip: Tensor, padding: int, fi
     return torch.where(send(flip, images.device).view(-1, 1, 1, 1), images.flip(3), images)
 
 
-def warp(images: Tensor, matrix: Tensor, fill: Tensor) -> Tensor:
-    """Resample uint8 images (bicubic) at matrix @ (x, y, 1)."""
-    height, width = images.shape[-2:]
-    grid = _grid(matrix, height, width, images.device)
+def warp(
+    images: Tensor,
+    matrix: Tensor,
+    fill: Tensor,
+    size: tuple[int, int] | None = None,
+    points: Tensor | None = None,
+) -> Tensor:
+    """Resample uint8 images (bicubic) at matrix @ (x, y, 1).
+
+    Args:
+        size: Of the result; None: that of the images.
+        points: Samples [b] along each side of a pixel, whose mean it gets: more than one where an image shrinks.
+    """
+    size = size or (images.shape[-2], images.shape[-1])
+    if points is None or points.amax() == 1:
+        return _sample(images, matrix, fill, size, 1)
+    warped = images.new_empty(*images.shape[:2], *size)
+    for count in points.unique().tolist():
+        for rows in (points == count).nonzero().flatten().split(SAMPLED // count**2 or 1):
+            there = send(rows, images.device)
+            warped[there] = _sample(images.index_select(0, there), matrix[rows], fill, size, count)
+    return warped
+
+
+def _sample(images: Tensor, matrix: Tensor, fill: Tensor, size: tuple[int, int], points: int) -> Tensor:
+    """Each pixel as the mean of `points` x `points` samples."""
+    mode = "bicubic" if points == 1 else "bilinear"  # the mean smooths already
+    fine = affine(scale_x=torch.ones(1) / points, scale_y=torch.ones(1) / points)
+    grid = _grid(matrix @ fine, (size[0] * points, size[1] * points), images)
     ground = fill.view(-1, 1, 1).float()
     # grid_sample reads zeros outside: measured from the fill colour, zero is the fill colour
-    sampled = F.grid_sample(images.float() - ground, grid, mode="bicubic", padding_mode="zeros", align_corners=False)
-    return (sampled + ground).round_().clamp_(0, 255).to(torch.uint8)
+    sampled = F.grid_sample(images.float() - ground, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    mean = sampled if points == 1 else F.avg_pool2d(sampled, points)
+    return (mean + ground).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def affine(**parts: Tensor) -> Tensor:
@@ -128,41 +171,43 @@ def rotation(degrees: Tensor, size: tuple[int, int]) -> Tensor:
     return affine(scale_x=cos, shear_x=-sin, shear_y=sin, scale_y=cos, right=right, down=down)
 
 
-def resized_crop(draws: Draws, size: tuple[int, int]) -> Tensor:
-    """A random part of the image, scaled to the whole; the whole image where no part fits."""
-    height, width = size
-    h, w = random_boxes(draws, size, CROP_AREA, CROP_ASPECT, largest=(height, width))
+def resized_crop(draws: Draws, size: tuple[int, int], sizes: Tensor | None = None) -> Tensor:
+    """A random part of each image (of `sizes`, or else of `size`), scaled to `size`; the whole where no part fits."""
+    height, width = torch.as_tensor(size).view(2, 1) if sizes is None else sizes.T
+    h, w = random_boxes(draws, (height, width), CROP_AREA, CROP_ASPECT, largest=(height, width))
     h, w = torch.where(h > 0, h, height), torch.where(w > 0, w, width)
     top, left = draws.integers(height - h + 1), draws.integers(width - w + 1)
-    return affine(scale_x=w / width, scale_y=h / height, right=left, down=top)
+    return affine(scale_x=w / size[1], scale_y=h / size[0], right=left, down=top)
 
 
 def random_boxes(
     draws: Draws,
-    size: tuple[int, int],
+    size: tuple[Side, Side],
     area: tuple[float, float],
     aspect: tuple[float, float],
-    largest: tuple[int, int],
+    largest: tuple[Side, Side],
 ) -> tuple[Tensor, Tensor]:
     """Heights and widths: of ten tries the first no larger than `largest`, 0 x 0 where all are.
 
     `area` is a range of shares of the image, `aspect` of width / height.
     """
-    areas = draws.uniform(*area, tries=TRIES) * size[0] * size[1]
+    height, width, highest, widest = (torch.as_tensor(side).view(-1, 1) for side in (*size, *largest))
+    areas = draws.uniform(*area, tries=TRIES) * height * width
     aspects = draws.uniform(math.log(aspect[0]), math.log(aspect[1]), tries=TRIES).exp()
     heights, widths = (areas / aspects).sqrt().round().long(), (areas * aspects).sqrt().round().long()
-    fits = (heights > 0) & (heights <= largest[0]) & (widths > 0) & (widths <= largest[1])
+    fits = (heights > 0) & (heights <= highest) & (widths > 0) & (widths <= widest)
     first = fits.int().argmax(dim=1, keepdim=True)
     any_fits = fits.any(dim=1)
     return heights.gather(1, first).squeeze(1) * any_fits, widths.gather(1, first).squeeze(1) * any_fits
 
 
-def _grid(matrix: Tensor, height: int, width: int, device: torch.device) -> Tensor:
-    """Where to read, in grid_sample's units: -1..1 from edge to edge."""
+def _grid(matrix: Tensor, size: tuple[int, int], images: Tensor) -> Tensor:
+    """Where to read for a result of this size, in grid_sample's units: -1..1 from edge to edge of the images."""
+    (height, width), device = images.shape[-2:], images.device
     edges = torch.tensor([[2 / width], [2 / height]], dtype=torch.float64)
     rows = send((matrix[:, :2] * edges - torch.tensor([0, 0, 1])).float(), device)
-    x = torch.arange(width, device=device) + 0.5
-    y = torch.arange(height, device=device).view(-1, 1) + 0.5
+    x = torch.arange(size[1], device=device) + 0.5
+    y = torch.arange(size[0], device=device).view(-1, 1) + 0.5
     # Written out rather than as a matrix product, which TF32 would round to a tenth of a pixel on some GPUs.
     a, b, c = rows[:, :, 0, None, None], rows[:, :, 1, None, None], rows[:, :, 2, None, None]
     return (a * x + b * y + c).permute(0, 2, 3, 1)

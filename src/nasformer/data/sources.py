@@ -11,8 +11,8 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,7 @@ from nasformer.data.images import (
     stratified,
 )
 from nasformer.data.options import MAX_BAD
+from nasformer.data.shards import is_packed, load_shards
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
 from nasformer.utils.rng import Purpose, generator
@@ -45,6 +46,7 @@ class Request:
     source: str
     root: Path
     download: bool
+    answers: Sequence[str] | int | None = None
 
 
 @dataclass
@@ -85,6 +87,7 @@ def open_data(
     max_bad: float = MAX_BAD,
     bad_list: Path | None = None,
     quiet: bool = False,
+    answers: Sequence[str] | int | None = None,
 ) -> Data | ImageFiles:
     """Find a dataset: in memory, or files that can be decoded into memory or streamed.
 
@@ -102,14 +105,15 @@ def open_data(
         max_bad: The share of image files that may be unreadable; they are left out.
         bad_list: A file to list them in.
         quiet: Say nothing of what was decided, and show no progress.
+        answers: The classes of a net whose answers stand for labels, or how many there are: images of other classes, or
+            without any, are taken as if all were of the first.
     """
-    if not source.strip():
-        raise UserError("no data is named; give --data a folder of images, an .npz file or the name of a set")
     if img_size is not None and img_size < 1:
         raise UserError(f"img_size {img_size} is not a size; give a positive number of pixels")
-    source = os.path.expanduser(source)
     bad = BadImages(max_bad, bad_list, quiet)
-    opened = _find_loader(source)(Request(source, Path(root).expanduser(), download))
+    opened = _find(source, root, download, answers)
+    if answers is not None and not same_classes(opened.classes, answers):
+        opened = without_labels(opened, answers)
     amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
     if isinstance(opened, Listing):
         return prepare_files(opened, bad, **amounts, img_size=img_size, in_chans=in_chans, usual_size=usual_size)
@@ -121,6 +125,34 @@ def open_data(
         say(f"{source}: {note}")
     train, held_out, test = (part.resized(img_size) for part in splits.parts())
     return Data(Path(source).stem, train, held_out, test, opened.classes, *channel_stats(train.images))
+
+
+def list_files(source: str, root: str | Path = "data", download: bool = False) -> Listing:
+    """The files of a source, which must have some."""
+    opened = _find(source, root, download)
+    if not isinstance(opened, Listing):
+        raise UserError(f"{source} is not made of image files, so there is nothing to pack; use it as it is")
+    return opened
+
+
+def _find(source: str, root: str | Path, download: bool, answers: Sequence[str] | int | None = None) -> Source:
+    if not source.strip():
+        raise UserError("no data is named; give --data a folder of images, an .npz file or the name of a set")
+    source = os.path.expanduser(source)
+    return _find_loader(source)(Request(source, Path(root).expanduser(), download, answers))
+
+
+def same_classes(classes: Sequence[str], answers: Sequence[str] | int) -> bool:
+    """Whether images have the classes that a net answers with; where only their number is known, that counts."""
+    return len(classes) == answers if isinstance(answers, int) else list(classes) == list(answers)
+
+
+def without_labels(opened: Source, answers: Sequence[str] | int) -> Source:
+    """The images of a set as if all were of the first of these classes."""
+    names = [str(number) for number in range(answers)] if isinstance(answers, int) else list(answers)
+    parts = {name: getattr(opened, name) for name in ("train", "val", "test")}
+    zeros = {name: replace(part, labels=torch.zeros_like(part.labels)) for name, part in parts.items() if part}
+    return replace(opened, classes=names, **zeros)
 
 
 def _find_loader(source: str) -> Callable[[Request], Source]:
@@ -222,6 +254,8 @@ def _class_names(path: str, names: np.ndarray) -> list[str]:
 
 # Image folders, one folder a class: `<class>/*.jpg`, or `train/<class>/*.jpg` with `val/` or `test/` beside it
 
+UNLABELLED = ["photo", "no photo"]
+"""Stand for classes where there are none, until a net's own take their place."""
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 VAL = ("val", "valid", "validation")
 EXPECTED = "expected <class>/*.jpg, or train/<class>/*.jpg with val/ or test/ beside it"
@@ -229,12 +263,30 @@ NAMED_TYPES = 5  # of files that are not read
 
 
 def load_folder(request: Request) -> Listing:
-    """A folder of class folders, or CUB-200-2011 in its own layout."""
+    """A folder of class folders, of shards, or CUB-200-2011 in its own layout."""
     folder = Path(request.source)
+    if is_packed(folder):
+        return load_shards(folder)
     for base in (folder / "CUB_200_2011", folder):
         if is_cub(base):
             return read_official("cub200", base, partial(list_cub, base))
+    if request.answers is not None and len(class_folders(folder)) < 2:
+        return list_photos(folder)
     return list_folder(folder)
+
+
+def class_folders(folder: Path) -> list[str]:
+    """The names of the folders with images that `list_folder` takes for classes."""
+    scanned = ClassFolders.scan(folder / "train" if (folder / "train").is_dir() else folder)
+    return [name for name, images in scanned.images.items() if images]
+
+
+def list_photos(folder: Path) -> Listing:
+    """All images in a folder and below it, without labels."""
+    photos = sorted(ClassFolders(folder).walk(folder))
+    if not photos:
+        raise UserError(f"{printable(folder)} has no images; give a folder of photos")
+    return Listing(printable(folder), Files.of((path, 0) for path in photos), UNLABELLED)
 
 
 def list_folder(root: str | Path) -> Listing:
@@ -249,7 +301,8 @@ def list_folder(root: str | Path) -> Listing:
     if not classes:
         others = f" ({note})" if (note := note_on_others([train])) else ""
         raise UserError(
-            f"{printable(root)} has no class folders{' in train/' if has_parts else ''} with images{others}; {EXPECTED}"
+            f"{printable(root)} has no class folders{' in train/' if has_parts else ''} with images{others}; "
+            f"{EXPECTED}. Photos without classes serve to cut a pretrained net: run --from NET --no-training"
         )
     val = next((ClassFolders.scan(root / name) for name in VAL if has_parts and (root / name).is_dir()), None)
     test = ClassFolders.scan(root / "test") if has_parts and (root / "test").is_dir() else None
@@ -280,10 +333,10 @@ class ClassFolders:
             _refuse_unreadable(error)
         for name in names:
             if not name.startswith("."):
-                scanned.images[name] = sorted(scanned._walk(folder / name))
+                scanned.images[name] = sorted(scanned.walk(folder / name))
         return scanned
 
-    def _walk(self, folder: Path) -> list[str]:
+    def walk(self, folder: Path) -> list[str]:
         images = []
         for base, _, names in os.walk(folder, onerror=_refuse_unreadable):
             images += [os.path.join(base, name) for name in names if name.lower().endswith(EXTENSIONS)]

@@ -1,215 +1,73 @@
-"""Image files that are too large for memory (ImageNet): worker processes decode and augment them as they are needed.
+"""Image files that are too large for memory (ImageNet): threads read and decode them ahead of their use.
 
-What an item looks like depends on (seed, step, position in the global batch) alone, not on the worker that makes it. So
-batches are the same for any number of workers, and any step can be the first to be decoded. A file that cannot be read
-gives its place to the next one of its class, which is the same one each time.
+Nothing here is random. A batch is decoded to the bytes that it would have in memory, so that all that follows, from
+augmentation to evaluation, is the same (see `Batches`). A file that cannot be read gives its place in training to the
+next one of its class, which is the same one each time.
 """
 
 from __future__ import annotations
 
-import math
-import random
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import count
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from nasformer.data.augment import Mixing
-from nasformer.data.decode import BadImage, read_image
-from nasformer.data.files import Files, ImageFiles, printable
-from nasformer.data.loaders import (
-    Batch,
-    Split,
-    batch_indices,
-    calibration_indices,
-    check_split,
-    clamp_batch,
-    rank_slice,
-    steps_per_epoch,
-)
-from nasformer.data.options import MAX_BAD, AugmentOptions
-from nasformer.data.preprocessing import CROP_PCT, Preprocessing
+from nasformer.data.decode import BadImage, decode_jpegs, decodes_jpegs, jpeg_header
+from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, shrink, spread
+from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad, send
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
 from nasformer.utils.progress import say
-from nasformer.utils.rng import Purpose, generator, mix
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-Key = tuple[int, int]  # which file, and the seed of its augmentation
+AHEAD = 4  # batches being read and decoded while one is in use
+LANES = 2  # CUDA streams: while one batch is decoded, another is put together
+READ = 32  # files read at a time for a GPU, which decodes faster than Python hands out work
+KEPT_SHARE = (
+    0.1  # of the memory that counts as free: a hold-out that needs no more is kept, since a search needs it often
+)
 Bad = tuple[str, str]  # a file that cannot be read, and why
-Item = tuple[Tensor | None, int, list[Bad]]  # without an image where none of the files tried can be read
-Loaded = tuple[Tensor, Tensor, list[Bad]]
-LONGEST = 8  # times the short side: what the centre crop of an evaluation cannot show of a longer image is cut off
 
 
-class StreamingFolder:
-    """Batches of image files, read from disk.
+@dataclass
+class StreamedData:
+    """A dataset like `Data` whose images are read from files whenever they are asked for."""
 
-    Args:
-        files: A folder or another source of files (see `open_data`); or files that are prepared already, whose size,
-            channels, hold-out and bad images are decided.
-        augment: crop must be "resized" and rotate 0: each image is augmented by timm's own transforms. Or nothing
-            at all (crop "none", hflip 0), which shows images as in evaluation.
-        batch_size: Of all ranks together.
-        holdout: How many training images are set aside and never trained on (see `HoldoutAmount`).
-        train_images: Train on so many images only; None: on all.
-        workers: Processes that decode; 0 decodes in this one.
-        mean, std: None for ImageNet's, in grey their means over the colours.
-        max_bad: The share of files that may be unreadable before it is an error.
-    """
-
-    def __init__(
-        self,
-        files: str | Path | ImageFiles,
-        augment: AugmentOptions,
-        batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-        repeats: int = 1,
-        *,
-        img_size: int = 224,
-        holdout: float | str = 10,
-        train_images: int | None = None,
-        workers: int = 4,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
-        max_bad: float = MAX_BAD,
-    ) -> None:
-        if not isinstance(files, ImageFiles):
-            amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
-            files = find_files(str(files), **amounts, img_size=img_size, max_bad=max_bad)
-        augment = augment.for_images(files.size, files.channels)
-        check_streamable(files, augment)
-        files.bad.tell(len(files.splits), files.name)
-        splits = files.splits
-        self.classes, self.in_chans, self.bad, self._total = splits.classes, files.channels, files.bad, len(splits)
-        self._name, self._files = files.name, {"train": splits.train, "holdout": splits.holdout, "test": splits.test}
-        self.batch_size = clamp_batch(len(splits.train), batch_size, world)
-        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
-        self.device, self.workers, self.img_size = torch.device(device), workers, files.size
-        self.augment, self.mixing = augment, Mixing.of(augment, self.num_classes)
-        self.mean = mean or (IMAGENET_MEAN if self.in_chans == 3 else (sum(IMAGENET_MEAN) / 3,))
-        self.std = std or (IMAGENET_STD if self.in_chans == 3 else (sum(IMAGENET_STD) / 3,))
+    name: str
+    train: ImageStream
+    holdout: ImageStream
+    test: ImageStream
+    classes: list[str]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    crop_pct: float
+    in_chans: int
+    img_size: int
+    uncropped: ImageStream | None = None
 
     @property
     def num_classes(self) -> int:
         return len(self.classes)
 
-    @property
-    def preprocessing(self) -> Preprocessing:
-        size = self.img_size
-        crop_pct = size / math.floor(size / CROP_PCT)  # timm rounds the resized side down
-        return Preprocessing((size, size), self.in_chans, crop_pct, mean=self.mean, std=self.std)
 
-    @property
-    def held_out(self) -> int:
-        return len(self._files["holdout"])
-
-    @property
-    def class_counts(self) -> Tensor:
-        return torch.as_tensor(self._files["train"].labels).bincount(minlength=self.num_classes)
-
-    @property
-    def test_images(self) -> int:
-        return len(self._files["test"])
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self._files["train"]), self.batch_size)
-
-    def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
-        """This rank's batches from `start_step` on, without end: normalised images and soft targets."""
-        items = self._items("train", self._train_transform(), replace=True)
-        for step, (x, labels) in enumerate(self._load(items, self._train_keys(start_step)), start_step):
-            yield self.mixing(x, labels, self.seed, step)
-
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[Batch]:
-        """A whole split once, in a fixed order, on every rank; files that cannot be read are left out."""
-        items = self._items(check_split(split, self.held_out), self._eval_transform())
-        keys = [[(index, 0) for index in part.tolist()] for part in torch.arange(len(items.files)).split(batch_size)]
-        return self._load(items, keys)
-
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
-        """So many training images, not augmented; files that cannot be read are left out."""
-        items = self._items("train", self._eval_transform())
-        parts = calibration_indices(len(items.files), images, batch_size, self.seed)
-        keys = [[(index, 0) for index in part.tolist()] for part in parts]
-        return (x for x, _ in self._load(items, keys))
-
-    def _train_keys(self, start_step: int) -> Iterator[list[Key]]:
-        for step in count(start_step):
-            everything = batch_indices(len(self._files["train"]), self.batch_size, step, self.seed, self.repeats)
-            mine = rank_slice(everything, self.rank, self.world).tolist()
-            first = self.rank * len(mine)
-            yield [(index, mix(self.seed, Purpose.ITEM, step, first + number)) for number, index in enumerate(mine)]
-
-    def _items(self, split: str, transform: Callable[[Any], Tensor], replace: bool = False) -> _Items:
-        return _Items(self._files[split], transform, self.in_chans, replace)
-
-    def _load(self, items: _Items, keys: Iterable[list[Key]]) -> Iterator[Batch]:
-        loader = DataLoader(
-            items,
-            batch_sampler=keys,
-            collate_fn=_collate,
-            num_workers=self.workers,
-            pin_memory=self.device.type == "cuda",
-            generator=generator(self.seed),  # else a loader takes a number from the global generator
-        )
-        for x, labels, bad in loader:
-            self._note(bad)
-            if len(x):
-                yield x.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-
-    def _note(self, bad: list[Bad]) -> None:
-        """Tell of each unreadable file once, until they are too many."""
-        for path, reason in bad:
-            if self.bad.add(path, reason) and not self.bad.quiet:
-                say(f"cannot read {printable(path)} ({reason}); left out")
-        self.bad.check(self._total, self._name)
-
-    def _train_transform(self) -> Callable[[Any], Tensor]:
-        from timm.data import create_transform
-
-        if self.augment.crop == "none":
-            return self._eval_transform()
-        mean, std = self._rgb_stats()
-        transform = create_transform(
-            self.img_size,
-            is_training=True,
-            hflip=self.augment.hflip or 0.0,
-            color_jitter=self.augment.color_jitter,
-            auto_augment=self.augment.randaugment or None,
-            re_prob=self.augment.erasing,
-            re_mode="pixel",
-            interpolation="bicubic",
-            mean=mean,
-            std=std,
-        )
-        for operation in (op for part in transform.transforms for op in getattr(part, "ops", ())):
-            if operation.name.startswith("Posterize"):
-                operation.aug_fn = _posterize
-        return transform
-
-    def _eval_transform(self) -> Callable[[Any], Tensor]:
-        from timm.data import create_transform
-
-        mean, std = self._rgb_stats()
-        usual = create_transform(self.img_size, interpolation="bicubic", crop_pct=CROP_PCT, mean=mean, std=std)
-        usual.transforms.insert(0, cut_long)
-        return usual
-
-    def _rgb_stats(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and deviation of three channels: timm's transforms are for RGB, also where an image is grey."""
-        return self.mean * (3 // self.in_chans), self.std * (3 // self.in_chans)
+def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1) -> StreamedData:
+    """The images of files, to be read by so many threads; auto: one for each core of each of `world` processes."""
+    files.bad.tell(len(files.splits), files.name)
+    threads = max(1, (os.cpu_count() or 1) // world if workers == "auto" else int(workers))
+    train, holdout, test = (ImageStream(part, files, files.view, threads) for part in files.splits.parts())
+    holdout.keep = True
+    sample = torch.tensor(spread(len(train), STATS_IMAGES))
+    mean, std = channel_stats(torch.cat([batch.images for batch in train.batches(sample.split(64))]))
+    whole = replace(train, load=files.whole, fill=fill_colour(mean)) if files.scaled else None
+    about = (files.splits.classes, mean, std, files.crop_pct, files.channels, files.size)
+    return StreamedData(Path(files.name).stem, train, holdout, test, *about, whole)
 
 
 def find_files(source: str, **options: Any) -> ImageFiles:
@@ -220,76 +78,205 @@ def find_files(source: str, **options: Any) -> ImageFiles:
     return opened
 
 
-def check_streamable(files: ImageFiles, augment: AugmentOptions) -> None:
-    plain = augment.crop == "none" and not (augment.hflip or augment.randaugment or augment.color_jitter)
-    if augment.rotate or not (augment.crop == "resized" or (plain and not augment.erasing)):
-        raise UserError(f"{files.name} is streamed, with crop=resized and rotate=0 only; set train.augment so")
-    if files.channels > 3:
-        raise UserError(f"{files.name} is streamed, with 1 or 3 channels only; leave --in-chans out")
+@dataclass
+class ImageStream:
+    """Images read from files whenever they are asked for; the counterpart of `ImageSet`.
 
+    Attributes:
+        load: From a file's content to bytes [C, H, W].
+        fill: The colour beside images that differ in size; None: all have one size.
+        keep: Read them once and keep them in memory, if they need little of it.
+    """
 
-class _Items(Dataset[Item]):
-    """Images by key: a grey one goes through the transforms in RGB."""
+    files: Files
+    source: ImageFiles
+    load: Callable[[Tensor], Tensor]
+    threads: int
+    fill: Tensor | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    keep: bool = False
+    lanes: SimpleQueue[torch.cuda.Stream] = field(default_factory=SimpleQueue)  # of a GPU, beside the training's
 
-    def __init__(self, files: Files, transform: Callable[[Any], Tensor], channels: int, replace: bool) -> None:
-        self.files, self.transform, self.channels, self.replace = files, transform, channels, replace
+    @property
+    def labels(self) -> Tensor:
+        return self.files.labels
 
-    def __getitem__(self, key: Key) -> Item:
-        index, seed = key
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def to(self, device: torch.device | str) -> ImageStream | ImageSet:
+        moved, (size, channels) = replace(self, device=torch.device(device)), (self.source.size, self.source.channels)
+        if moved.device.type == "cuda":
+            moved.lanes = SimpleQueue()
+            for _ in range(LANES):
+                moved.lanes.put(torch.cuda.Stream(moved.device))
+        if not (self.keep and fits(int(len(self) * channels * size**2 / KEPT_SHARE), moved.device)):
+            return moved
+        batches = list(moved.batches(torch.arange(len(self)).split(256)))
+        return ImageSet(torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches]))
+
+    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+        """The images of each part in turn. Files that cannot be read are replaced or left out."""
+        # one thread an operation: the images of a batch are worked on side by side already
+        pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+        waiting = deque[Future[Loaded]]()
+        try:
+            for part in parts:
+                numbers = part.tolist() if isinstance(part, Tensor) else list(range(*part.indices(len(self))))
+                waiting.append(self._submit(pool, numbers, replace))
+                if len(waiting) > AHEAD:
+                    yield from self._receive(waiting.popleft())
+            while waiting:
+                yield from self._receive(waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
+        """Has a batch read and decoded. Work is done in the order of submission, so that none waits for later one."""
+        if (
+            self.together and replace
+        ):  # evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's
+            parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
+            contents = [pool.submit(self._read, part) for part in parts]
+            return pool.submit(self._decode_together, numbers, contents, replace)
+        items = [pool.submit(self._load, number, replace) for number in numbers]
+        return pool.submit(self._collect, items)
+
+    def _load(self, number: int, replace: bool) -> Item:
         bad = list[Bad]()
-        for number in self._candidates(index):
-            path = self.files.path(number)
+        for candidate in self._candidates(number, replace):
             try:
-                image = read_image(path, self.channels)
+                return Item(self.load(self.files.read(candidate)), int(self.labels[candidate]), bad)
             except BadImage as error:
-                bad.append((path, str(error)))
-                continue
-            with seeded(seed):
-                return self.transform(image.convert("RGB"))[: self.channels], int(self.files.labels[number]), bad
-        return None, 0, bad
+                bad.append((self.files.path(candidate), str(error)))
+        return Item(None, 0, bad)
 
-    def _candidates(self, index: int) -> Iterator[int]:
+    def _candidates(self, number: int, replace: bool) -> Iterator[int]:
         """The file itself; to replace it, those after it in turn, first the ones of its class."""
-        yield index
-        if self.replace:
-            after = torch.arange(1, len(self.files)).add(index).remainder(len(self.files))
-            same = self.files.labels[after] == self.files.labels[index]
+        yield number
+        if replace:
+            after = torch.arange(1, len(self)).add(number).remainder(len(self))
+            same = self.labels[after] == self.labels[number]
             yield from after[same].tolist() + after[~same].tolist()
 
+    def _collect(self, items: list[Future[Item]]) -> Loaded:
+        loaded = [item.result() for item in items]
+        with self._lane():
+            return self._batch(loaded)
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed every global generator that transforms draw from, and put each back as it was."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.random.default_generator.manual_seed(seed)
+    @contextmanager
+    def _lane(self) -> Iterator[None]:
+        """A CUDA stream of one's own, on which all is done in the end; nothing on a CPU.
+
+        Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
+        memory that was given back meanwhile might be written to while it is read.
+        """
+        if self.device.type != "cuda":
             yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+            return
+        stream = self.lanes.get()
+        try:
+            with torch.cuda.stream(stream):
+                yield
+                stream.synchronize()
+        finally:
+            self.lanes.put(stream)
+
+    def _batch(self, items: list[Item]) -> Loaded:
+        bad = [file for item in items for file in item.bad]
+        good = [(item.image, item.label) for item in items if item.image is not None]
+        if not good:
+            return Loaded(None, bad)
+        images, labels = [image for image, _ in good], torch.tensor([label for _, label in good])
+        stacked, sizes = (
+            (torch.stack(images), None) if self.fill is None else pad(images, send(self.fill, images[0].device))
+        )
+        return Loaded(Pixels(self._send(stacked), self._send(labels), sizes), bad)
+
+    def _send(self, tensor: Tensor) -> Tensor:
+        pinned = tensor.pin_memory() if self.device.type == "cuda" and tensor.device.type == "cpu" else tensor
+        return pinned.to(self.device, non_blocking=True)
+
+    def _receive(self, batch: Future[Loaded]) -> Iterator[Pixels]:
+        loaded = batch.result()
+        self._note(loaded.bad)
+        if loaded.pixels is None:
+            return
+        if self.device.type == "cuda":
+            for tensor in (loaded.pixels.images, loaded.pixels.labels):
+                # else its memory might be given to the next batch while it is read
+                tensor.record_stream(torch.cuda.current_stream(self.device))
+        yield loaded.pixels
+
+    # JPEGs on a GPU: the files of a batch are read by threads and decoded by one call
+
+    @property
+    def together(self) -> bool:
+        """Whether batches of training are decoded by the GPU: not views that are scaled, which Pillow does exactly."""
+        on_gpu = self.device.type == "cuda" and decodes_jpegs(self.device)
+        return on_gpu and (self.fill is not None or not self.source.scaled)
+
+    def _read(self, numbers: list[int]) -> list[Tensor | None]:
+        """The contents of files; None for those that the GPU cannot decode."""
+        return [self._read_jpeg(number) for number in numbers]
+
+    def _read_jpeg(self, number: int) -> Tensor | None:
+        try:
+            content = self.files.read(number)
+        except BadImage:
+            return None
+        header = jpeg_header(content)
+        return content if header and header.plain(self.source.channels) and header.upright else None
+
+    def _decode_together(self, numbers: list[int], parts: list[Future[list[Tensor | None]]], replace: bool) -> Loaded:
+        contents = [content for part in parts for content in part.result()]
+        with self._lane():
+            decoded = iter(self._decode_jpegs([content for content in contents if content is not None]))
+            items = []
+            for number, content in zip(numbers, contents, strict=True):
+                image = None if content is None else next(decoded)
+                if image is None:
+                    item = self._load(number, replace)
+                    item.image = None if item.image is None else self._send(item.image)
+                else:
+                    item = Item(self._bounded(image), int(self.labels[number]), [])
+                items.append(item)
+            return self._batch(items)
+
+    def _decode_jpegs(self, contents: list[Tensor]) -> list[Tensor | None]:
+        """Each image on the device; None for those that are broken."""
+        try:
+            return list(decode_jpegs(contents, self.source.channels, self.device)) if contents else []
+        except RuntimeError:  # it gives nothing at all if one of them is broken
+            halves = contents[: len(contents) // 2], contents[len(contents) // 2 :]
+            return [None] if len(contents) == 1 else [image for half in halves for image in self._decode_jpegs(half)]
+
+    def _bounded(self, image: Tensor) -> Tensor:
+        """Images that are far larger than needed are scaled, since a batch has room for its largest one."""
+        short_side = round(self.source.size / self.source.crop_pct)
+        return shrink(image, short_side) if max(image.shape[1:]) > 2 * short_side else image
+
+    def _note(self, bad: list[Bad]) -> None:
+        """Tell of each unreadable file once, until they are too many."""
+        known = self.source.bad
+        for path, reason in bad:
+            if known.add(path, reason) and not known.quiet:
+                say(f"cannot read {printable(path)} ({reason}); left out")
+        known.check(len(self.source.splits), self.source.name)
 
 
-def cut_long(image: Any) -> Any:
-    """The middle of a very long image, which would be too large once its short side is scaled up."""
-    width, height = image.size
-    limit = LONGEST * min(width, height)
-    if max(width, height) <= limit:
-        return image
-    left, top = max(0, (width - limit) // 2), max(0, (height - limit) // 2)
-    return image.crop((left, top, left + min(width, limit), top + min(height, limit)))
+@dataclass
+class Item:
+    """A decoded file; without an image where none of the files tried can be read."""
+
+    image: Tensor | None
+    label: int
+    bad: list[Bad]
 
 
-def _posterize(image: Any, bits: int, **_: Any) -> Any:
-    """Pillow 13 refuses to keep 0 bits, which timm asks for at full magnitude; it used to give black."""
-    from PIL import Image, ImageOps
+@dataclass
+class Loaded:
+    """A decoded batch; without pixels where none of its files can be read."""
 
-    return ImageOps.posterize(image, bits) if bits else Image.new(image.mode, image.size)
-
-
-def _collate(items: list[Item]) -> Loaded:
-    good = [(image, label) for image, label, _ in items if image is not None]
-    images = torch.stack([image for image, _ in good]) if good else torch.empty(0)
-    return images, torch.tensor([label for _, label in good]), [file for _, _, bad in items for file in bad]
+    pixels: Pixels | None
+    bad: list[Bad]

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.export import graphs
-from nasformer.export.card import model_card
+from nasformer.export.card import TIMM_BASE, TIMM_WEIGHTS, model_card
 from nasformer.export.standalone import standalone_source
 from nasformer.families.base import Backbone
 from nasformer.families.storage import CONFIG, WEIGHTS, input_shape, load_model, preprocessing_of, save_model
-from nasformer.utils.files import draft_path, read_json, write_bytes, write_text
+from nasformer.utils.files import draft_path, read_json, read_tensors, save_tensors, write_bytes, write_text
 from nasformer.utils.schema import to_json
 
 FORMATS = {"python": "model.py", "pt2": "model.pt2", "onnx": "model.onnx"}
@@ -96,6 +96,9 @@ def write_and_check(model: Backbone, folder: Path, facts: dict[str, Any], format
     save_model(model, folder, **facts)
     exported.differences[WEIGHTS] = check(WEIGHTS, logits_of(load_model(folder), batches), expected)
     write_formats(model, facts, formats, exported)
+    arguments = write_for_timm(model, folder)
+    if arguments:
+        exported.differences[TIMM_WEIGHTS] = check(TIMM_WEIGHTS, logits_of_timm(folder, arguments, batches), expected)
     files = [FORMATS[name] for name in ("python", "pt2") if name in formats]
     for file, logits in (logits_without_nasformer(folder, files, batches) if files else {}).items():
         exported.differences[file] = check(file, logits, expected)
@@ -105,7 +108,7 @@ def write_and_check(model: Backbone, folder: Path, facts: dict[str, Any], format
     elif onnx.exists():
         exported.differences[onnx.name] = None
         exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {graphs.INSTALL_ONNX}")
-    write_text(folder / CARD, model_card(model, facts, exported.differences))
+    write_text(folder / CARD, model_card(model, facts, exported.differences, arguments))
     return exported
 
 
@@ -124,6 +127,24 @@ def write_formats(model: Backbone, facts: Mapping[str, Any], formats: Sequence[s
         exported.notes.append(f"model.onnx was not written, since onnx or onnxscript is missing: {graphs.INSTALL_ONNX}")
 
 
+def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:
+    """Writes the weights under the names of timm's own ViT, where that can be this net; the arguments that make it."""
+    found = model.to_timm()
+    if found is None:
+        return {}
+    arguments, state = found
+    save_tensors(folder / TIMM_WEIGHTS, state)
+    return arguments
+
+
+def logits_of_timm(folder: Path, arguments: Mapping[str, Any], batches: list[Tensor]) -> list[Tensor]:
+    import timm
+
+    network = timm.create_model(TIMM_BASE, **arguments).eval()
+    network.load_state_dict(read_tensors(folder / TIMM_WEIGHTS))
+    return logits_of(network, batches)
+
+
 def onnx_metadata(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
     """What a user of the ONNX file needs to know, as JSON by name."""
     known = {"preprocessing": to_json(preprocessing_of(model.options, facts)), "classes": facts.get("classes")}
@@ -135,7 +156,7 @@ def move(draft: Path, folder: Path) -> None:
     if not folder.exists():
         os.replace(draft, folder)
         return
-    for name in (*FORMATS.values(), CARD):
+    for name in (*FORMATS.values(), TIMM_WEIGHTS, CARD):
         if not (draft / name).exists():
             (folder / name).unlink(missing_ok=True)
     for file in sorted(draft.iterdir()):

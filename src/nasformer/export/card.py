@@ -66,11 +66,30 @@ network = nasformer.load_model("FOLDER")
 ```"""
 
 
-def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> str:
+TIMM_BASE, TIMM_WEIGHTS = "vit_base_patch16_224", "timm.safetensors"
+"""The model of timm that becomes any plain ViT by its arguments, and the file of weights for it."""
+TIMM_ITSELF = """`{file}` is for timm's own ViT, without nasformer, since all blocks of this net are alike:
+
+```python
+import timm
+from safetensors.torch import load_file
+
+network = timm.create_model("{base}", **{arguments})
+network.load_state_dict(load_file("{file}"))
+```"""
+
+
+def model_card(
+    model: Backbone,
+    facts: Mapping[str, Any],
+    differences: Mapping[str, float | None],
+    timm_arguments: Mapping[str, Any] | None = None,
+) -> str:
     """The text of README.md; `differences` are those of the logits, by file.
 
     Args:
         facts: What is known of the model. Its provenance may have the verdict on its run, in sentences.
+        timm_arguments: Those with which timm's own ViT is this net, if it can be.
     """
     made = facts.get("provenance", {})
     parts = [
@@ -82,6 +101,7 @@ def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[s
         "The last column is the largest difference of any logit to the searched model's, on random images.",
         files_table(differences),
         *loading(model, facts, differences),
+        *timm_loading(timm_arguments or {}),
         "## Images",
         images_text(model, facts),
         "## How it came about",
@@ -92,6 +112,12 @@ def model_card(model: Backbone, facts: Mapping[str, Any], differences: Mapping[s
         details("Options of the model", model.options),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def timm_loading(arguments: Mapping[str, Any]) -> list[str]:
+    """How timm's own ViT is made this net, where it can be."""
+    filled = {"file": TIMM_WEIGHTS, "base": TIMM_BASE, "arguments": dict(arguments)}
+    return [TIMM_ITSELF.format(**filled)] if arguments else []
 
 
 def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from nasformer.layers.cost import Cost
 from nasformer.layers.drop_path import set_drop_path
 from nasformer.layers.stem import Grid, to_2tuple
 from nasformer.space.arch import Arch
+from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
@@ -162,6 +163,11 @@ class Backbone(nn.Module):
         return {}
 
     @classmethod
+    def optional_dimensions(cls, **options: Any) -> Mapping[str, Choice]:
+        """Dimensions that a space has only where an expression names them, with the value they have otherwise."""
+        return {}
+
+    @classmethod
     def space_of(cls, model: nn.Module) -> tuple[Struct, dict[str, Any]] | None:
         """What can be cut out of a model of timm, and our options for it; None if it is of another family.
 
@@ -173,6 +179,10 @@ class Backbone(nn.Module):
     def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of a model of timm under our names."""
         raise NotImplementedError(f"{cls.family} reads no weights of timm")
+
+    def to_timm(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Arguments with which timm's own model is this net, and its weights for it; None where there is no such."""
+        return None
 
     @property
     def num_classes(self) -> int:

@@ -2,20 +2,23 @@
 
 timm:NAME, timm:NAME:FILE    a model of timm
 FOLDER                       a run, a supernet, or a model that this library trained
+SPACE:FILE                   a supernet of that space in a file of weights, such as AutoFormer's published ones
+NET[embed_dim=160,192]       any of them with other choices than are usual; brackets stand behind NAME or FOLDER
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, options_from_json
+from nasformer.families.base import SUPPORTED, Backbone, options_from_json
 from nasformer.families.dense import segmentation_space
-from nasformer.families.registry import OF_PLUGINS, get_space
-from nasformer.families.space import Space
+from nasformer.families.registry import OF_PLUGINS, get_space, list_spaces
+from nasformer.families.space import Space, parse_choices, parse_expression
 from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
@@ -27,11 +30,57 @@ TRAIN_AGAIN = "restore it or train again"
 
 def source_space(source: str) -> Space:
     """The space of what can be cut out of a source."""
-    if source.startswith("timm:"):
-        return get_space(":".join(source.split(":")[:2]))
-    if (folder := supernet_folder(Path(source))) is not None:
+    net, choices = split_source(source)
+    return with_source_choices(net_space(net), choices)
+
+
+def source_arch(source: str) -> Arch:
+    """What the net itself is; where its blocks differ, it is smaller than the largest member of its space."""
+    net, _ = split_source(source)
+    in_folder = not net.startswith("timm:") and not is_file_of_space(net) and supernet_folder(Path(net)) is None
+    return load_model(model_folder(net)).arch if in_folder else net_space(net).root.largest()
+
+
+def net_space(net: str) -> Space:
+    """The space of a net whose name has no choices in brackets."""
+    if (space := net.partition(":")[0]) != "timm" and is_file_of_space(net):
+        return get_space(space)
+    if net.startswith("timm:"):
+        return get_space(":".join(net.split(":")[:2]))
+    if (folder := supernet_folder(Path(net))) is not None:
         return read_space(folder / SUPERNET_CONFIG)
-    return space_of_model(load_model(model_folder(source)))
+    return space_of_model(load_model(model_folder(net)))
+
+
+def is_file_of_space(net: str) -> bool:
+    """Whether a source is SPACE:FILE, the weights of a supernet in a file."""
+    space, _, file = net.partition(":")
+    return bool(file) and space in list_spaces()
+
+
+def split_source(source: str) -> tuple[str, dict[str, list[str]]]:
+    """A source without its brackets, and the choices in them.
+
+    >>> split_source("timm:deit_tiny_patch16_224[embed_dim=160,192]:weights.pth")
+    ('timm:deit_tiny_patch16_224:weights.pth', {'embed_dim': ['160', '192']})
+    """
+    found = re.fullmatch(r"([^\[\]]*)(\[[^\[\]]*\])([^\[\]]*)", source)
+    if not found:
+        return source, {}
+    return found[1] + found[3], parse_expression(f"net{found[2]}")[1]
+
+
+def with_source_choices(space: Space, choices: Mapping[str, Sequence[str]]) -> Space:
+    """The space with other values for some dimensions; the net itself must stay its largest member."""
+    if not choices:
+        return space
+    root = space.root_with(choices)
+    changed = space.with_choices(parse_choices(root, choices))
+    if changed.root.largest() != root.largest():
+        largest = {name: choice.values[-1] for name, choice in dimensions(root).items() if name in choices}
+        wanted = " and ".join(f"{name}={value}" for name, value in largest.items())
+        raise UserError(f"--from: the net itself must be among the choices, so they end with {wanted}")
+    return changed
 
 
 @dataclass(frozen=True)
@@ -67,21 +116,24 @@ def model_folder(source: str) -> Path:
     for folder in (Path(source) / "model", Path(source)):
         if (folder / CONFIG).exists():
             return folder
-    raise UserError(f"--from {source}: expected timm:NAME, timm:NAME:FILE, or the folder of a run or a model")
+    raise UserError(
+        f"--from {source}: expected timm:NAME, timm:NAME:FILE, or the folder of a run or a model (or "
+        "SPACE:FILE, the weights of a supernet)"
+    )
 
 
 def space_of_model(model: Backbone) -> Space:
-    """What can be cut out of a model of ours: of a ViT whose blocks are all alike."""
+    """What can be cut out of a ViT of ours: blocks keep up to as much as the largest of them has."""
     from nasformer.families.vit import ViT, declare_cuts
 
-    blocks: set[Arch] = set(model.arch.blocks) if isinstance(model, ViT) else set()
-    if len(blocks) != 1:
+    if not isinstance(model, ViT):
         raise UserError(
-            "--from: only a ViT whose blocks are all alike can be cut; start from the run whose supernet the model "
-            "comes from, from a model of timm, or train it as it is: nasformer finetune"
+            f"--from: a model folder of {model.family} cannot be cut, one of vit can; start from the run whose "
+            f"supernet the model comes from, or train it as it is: nasformer finetune. Of timm, {SUPPORTED}"
         )
-    (block,) = blocks
-    root = declare_cuts(model.arch.embed_dim, block.num_heads, block.hidden_dim, len(model.arch.blocks))
+    blocks = model.arch.blocks
+    heads, neurons = max(block.num_heads for block in blocks), max(block.hidden_dim for block in blocks)
+    root = declare_cuts(model.arch.embed_dim, heads, neurons, len(blocks))
     return with_values(get_space("vit-cuts"), root, model.options)
 
 

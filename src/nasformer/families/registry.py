@@ -100,7 +100,7 @@ def get_space(name: str, **options: Any) -> Space:
     if not choices:
         return space.with_options(**options)
     try:
-        changed = space.with_choices(parse_choices(space.root, choices)).with_options(**options)
+        changed = space.with_choices(parse_choices(space.root_with(choices), choices)).with_options(**options)
         for arch in (changed.root.smallest(), *corners(changed.root)):  # better now than in the middle of a training
             changed.plan(arch)
     except UserError as error:

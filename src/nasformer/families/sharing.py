@@ -7,6 +7,7 @@ norm) must return a view, since training updates it in place; `prefix` and `cent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,26 @@ def grouped_prefix(groups: int, dims: Sequence[int] = (0,)) -> SharingRule:
                 shared = shared.unflatten(dim, (groups, -1)).narrow(dim + 1, 0, size).flatten(dim, dim + 1)
                 shared = shared.contiguous()  # groups of one entry make a view with gaps, which kernels are slow on
         return shared
+
+    return rule
+
+
+def resampled_positions(prefix_tokens: int) -> SharingRule:
+    """The first channels of absolute positions, resampled to a smaller square grid; those of other tokens stay.
+
+    >>> import torch
+    >>> resampled_positions(1)(torch.zeros(1, 17, 8), torch.Size([1, 5, 6])).shape
+    torch.Size([1, 5, 6])
+    """
+
+    def rule(shared: Tensor, shape: Size) -> Tensor:
+        shared = prefix(shared, Size([1, shared.shape[1], shape[2]]))
+        if shared.shape[1] == shape[1]:
+            return shared
+        from timm.layers import resample_abs_pos_embed
+
+        before, after = (math.isqrt(count - prefix_tokens) for count in (shared.shape[1], shape[1]))
+        return resample_abs_pos_embed(shared, [after, after], [before, before], prefix_tokens)
 
     return rule
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from html import escape
@@ -73,13 +73,19 @@ class Space:
         >>> space.with_choices({"embed_dim": [32, 48, 64]}).name
         'autoformer-micro'
         """
-        base, root = self.base or self, with_choices(self.root, choices)
+        base, root = self.base or self, with_choices(self.root_with(choices), choices)
         options = {**self.options, **self.model.derived_options(root)}
         changed = changed_choices(base.root, root)
         if not changed:
             return replace(self, name=base.name, root=base.root, options=options, about=base.about, base=None)
         about = f"{base.about}; with other choices of {', '.join(changed)}"
         return replace(self, name=expression(base.name, changed), root=root, options=options, about=about, base=base)
+
+    def root_with(self, names: Iterable[str]) -> Struct:
+        """The declaration with those of the model's optional dimensions that are named."""
+        optional = self.model.optional_dimensions(**self.options)
+        added = {name: choice for name, choice in optional.items() if name in names and name not in self.root.fields}
+        return Struct(*self.root.rules, **added, **self.root.fields) if added else self.root
 
     def limits(self) -> Mapping[str, tuple[float | None, float | None]]:
         """The sensible ends of dimensions at these options, both inclusive; see `Backbone.limits`."""
@@ -248,7 +254,7 @@ def parse_value(base: Choice, text: str) -> Scalar:
 def changed_choices(base: Struct, root: Struct) -> dict[str, tuple[Scalar, ...]]:
     """The dimensions of `root` whose values are not those of `base`, in the order of the declaration."""
     ours, theirs = dimensions(root), dimensions(base)
-    return {name: choice.values for name, choice in ours.items() if choice.values != theirs[name].values}
+    return {n: choice.values for n, choice in ours.items() if n not in theirs or choice.values != theirs[n].values}
 
 
 def expression(base: str, choices: Mapping[str, Sequence[Scalar]]) -> str:

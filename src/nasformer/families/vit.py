@@ -4,7 +4,8 @@ ViT (AugReg), DeiT and DeiT-3, DINOv2 with or without registers, the image tower
 space of such a net: every block keeps 0 to all of its heads, and 0 to all of its MLP's neurons in steps that suit
 hardware. 0 leaves the branch out, so depth is elastic anywhere and not only at the end. The largest member is the net
 itself, and has its weights. The width of the embedding is fixed unless an expression opens it, such as
-`timm:vit_tiny_patch16_224[embed_dim=128,160,192]`: cutting it costs every layer, where cutting branches costs one.
+`timm:vit_tiny_patch16_224[embed_dim=128,160,192]`: cutting it costs every layer, where cutting branches costs one. So
+is the size of the images: `[img_size=160,192,224]` lets a net resize them, and its positions are resampled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from nasformer.errors import UserError
 from nasformer.families.base import SUPPORTED, Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
 from nasformer.families.registry import register_space
-from nasformer.families.sharing import SharingRules, grouped_prefix
+from nasformer.families.sharing import SharingRules, grouped_prefix, resampled_positions
 from nasformer.families.space import Space
 from nasformer.layers.norm import LayerNorm, NoNorm
 from nasformer.layers.stem import to_2tuple
@@ -82,7 +83,8 @@ class ViT(TokenBackbone):
         """
         check_option("global_pool", global_pool, POOLS)
         check_option("activation", activation, ACTIVATIONS)
-        grid, dim, prefix = patch_grid(img_size, patch_size), arch.embed_dim, class_token + reg_tokens
+        grid, dim, prefix = grid_of(arch, img_size, patch_size), arch.embed_dim, class_token + reg_tokens
+        resized = {"resize": True} if to_2tuple(arch.get("img_size", img_size)) != to_2tuple(img_size) else {}
         tokens = grid[0] * grid[1] + prefix
         segments = [
             Segment.of(
@@ -96,6 +98,7 @@ class ViT(TokenBackbone):
                 reg_tokens=reg_tokens,
                 no_embed_class=no_embed_class,
                 proj_bias=not pre_norm,
+                **resized,
             )
         ]
         norm = {"embed_dim": dim, "norm_eps": norm_eps}
@@ -130,10 +133,25 @@ class ViT(TokenBackbone):
         return [*segments, Segment.of("head", ViTHead, **head)]
 
     @classmethod
-    def sharing(cls, *, activation: str = "gelu", **options: Any) -> SharingRules:
+    def sharing(
+        cls,
+        *,
+        activation: str = "gelu",
+        class_token: bool = True,
+        reg_tokens: int = 0,
+        no_embed_class: bool = False,
+        **options: Any,
+    ) -> SharingRules:
         q_k_v, halves = grouped_prefix(3), grouped_prefix(2)
+        positions = resampled_positions(0 if no_embed_class else class_token + reg_tokens)
         gated = {"mlp.fc1.weight": halves, "mlp.fc1.bias": halves} if activation == "swiglu" else {}
-        return {"qkv.weight": q_k_v, "qkv.bias": q_k_v, **gated}
+        return {"qkv.weight": q_k_v, "qkv.bias": q_k_v, "pos_embed": positions, **gated}
+
+    @classmethod
+    def optional_dimensions(cls, *, img_size: int | tuple[int, int] = 224, **options: Any) -> dict[str, Choice]:
+        """The size to which images are resized inside the net: 'timm:NAME[img_size=160,192,224]'."""
+        rows, columns = to_2tuple(img_size)
+        return {"img_size": Choice(rows)} if rows == columns else {}
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
@@ -143,7 +161,7 @@ class ViT(TokenBackbone):
 
     def as_map(self, block: str, x: Tensor, output_fmt: str) -> Tensor:
         patches = x[:, self.options["class_token"] + self.options["reg_tokens"] :]
-        grid = patch_grid(self.options["img_size"], self.options["patch_size"])
+        grid = grid_of(self.arch, self.options["img_size"], self.options["patch_size"])
         return patches if output_fmt == "NLC" else patches.transpose(1, 2).unflatten(2, grid)
 
     @torch.jit.ignore
@@ -166,6 +184,28 @@ class ViT(TokenBackbone):
     def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of a timm ViT under our names."""
         return {rename(name, NAMES): weight for name, weight in state.items()}
+
+    def to_timm(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Arguments with which timm's vit_base_patch16_224 is this net, and its weights for it.
+
+        None where timm's ViT cannot be it: its blocks are all alike, and their heads are as wide as the embedding.
+        """
+        blocks = [block for block in self.arch.blocks if block.num_heads or block.hidden_dim]
+        alike = len(set(blocks)) == 1 and "img_size" not in self.arch
+        if not alike or not is_plain(self.arch.embed_dim, blocks[0], self.options):
+            return None
+        names = [name for name in self.segment_names if name.startswith("blocks.")]
+        numbers = {f"{name}.": f"blocks.{number}." for number, name in enumerate(names)}
+        state = {rename(renumber(name, numbers), TIMM_NAMES): weight for name, weight in self.state_dict().items()}
+        return timm_arguments(self.arch.embed_dim, blocks[0], len(blocks), self.options), state
+
+
+def grid_of(arch: Arch, img_size: int | tuple[int, int], patch_size: int) -> tuple[int, int]:
+    """Rows and columns of patches: of the images, or of the size that an arch resizes them to."""
+    wanted = arch.get("img_size", img_size)
+    if max(to_2tuple(wanted)) > max(to_2tuple(img_size)):
+        raise UserError(f"the space resizes images to {wanted} px, but they have {img_size}; choose no larger size")
+    return patch_grid(wanted, patch_size)
 
 
 def declare(embed_dim: int, num_heads: Sequence[int], hidden_dim: Sequence[int], depth: int) -> Struct:
@@ -222,6 +262,40 @@ NAMES = (
     (r"^fc_norm\.", "head.fc_norm."),
     (r"^head\.(weight|bias)$", r"head.fc.\1"),
 )
+
+
+TIMM_NAMES = (
+    (r"^patch_embed\.(cls_token|reg_token|pos_embed)$", r"\1"),
+    (r"^head\.fc_norm\.", "fc_norm."),
+    (r"^head\.fc\.", "head."),
+)
+"""Our names as timm has them."""
+ARGUMENTS = (
+    *("img_size", "patch_size", "in_chans", "num_classes", "global_pool", "class_token", "reg_tokens"),
+    *("no_embed_class", "pre_norm", "fc_norm", "qkv_bias", "qk_norm"),
+)
+"""Options that timm has under the same names."""
+
+
+def renumber(name: str, numbers: Mapping[str, str]) -> str:
+    start = next((before for before in numbers if name.startswith(before)), "")
+    return numbers.get(start, "") + name.removeprefix(start)
+
+
+def is_plain(embed_dim: int, block: Any, options: Mapping[str, Any]) -> bool:
+    """Whether plain arguments make timm's ViT out of such blocks."""
+    full = block.num_heads * options["head_dim"] == embed_dim and block.hidden_dim > 0
+    usual = options["norm_eps"] == 1e-6 and options["activation"] != "swiglu" and options["global_pool"] != "map"
+    return full and usual and not (options["final_norm"] and options["fc_norm"])
+
+
+def timm_arguments(embed_dim: int, block: Any, depth: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `timm.create_model` for a net whose blocks are all alike."""
+    sizes = {"embed_dim": embed_dim, "depth": depth, "num_heads": block.num_heads}
+    sizes["mlp_ratio"] = (block.hidden_dim + 0.5) / embed_dim  # timm rounds down
+    rest: dict[str, Any] = {"init_values": 1e-5} if options["layer_scale"] else {}
+    rest["final_norm"] = options["final_norm"] or options["fc_norm"]  # timm moves it behind the pooling
+    return {**sizes, **{name: options[name] for name in ARGUMENTS}, **rest, "act_layer": options["activation"]}
 
 
 def timm_options(model: Any) -> dict[str, Any]:

@@ -47,6 +47,17 @@ def default_path(space: Space, device: str, backend: str, batch_size: int, threa
     return FOLDER / f"{file_name(space)}-{pixels}px-{device}-{backend}-b{batch_size}-t{threads}.json"
 
 
+def unused_path(space: Space, *settings: Any) -> Path:
+    """The same; where that file is of other patches or channels, with a digest of this space's options in its name."""
+    path = default_path(space, *settings)
+    try:
+        taken = path.exists() and mismatch(Profile.load(path), space)
+    except UserError:  # no profile at all, which is left for the user to remove
+        return path
+    digest = hashlib.sha256(json.dumps(timed_options(space), sort_keys=True).encode()).hexdigest()[:8]
+    return path.with_stem(f"{path.stem}-{digest}") if taken else path
+
+
 def file_name(space: Space) -> str:
     """The name of a space; for an expression, which may be longer than file names can be, its base and a digest."""
     if space.base is None:
@@ -137,7 +148,7 @@ def measure_if_missing(space: Space, command: BudgetOptions, objectives: Sequenc
     if any(not mismatch(profile, space) for profile in all_profiles().values()):
         return
     settings, machine = (device, "eager", 1, 1), describe_machine(torch.device(device), "eager")
-    path = default_path(space, *settings)
+    path = unused_path(space, *settings)
     check_replaceable(path, space, machine, *settings)
     say(f"nothing was profiled for {space.name} with {in_words(timed_options(space))}: measuring it, for {path}")
     make_profile(space, device=device, rounds=FEW_ROUNDS).save(path)

@@ -328,6 +328,16 @@ def time_nets(
     return paces
 
 
+def time_archs(space: Space, archs: Sequence[Arch], device: torch.device, rounds: int = 5) -> list[float]:
+    """Seconds that nets take for one image, plainly: eager, on the CPU by one thread."""
+    with cpu_threads(1):
+        runner = make_runner(space, "eager", device, 1, 1)
+        nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.largest())
+        with torch.inference_mode():
+            paces = time_nets(nets, runner.images, make_clock(device, 1), reference=reference, rounds=rounds)
+        return [net.seconds(median(paces)) for net in nets]
+
+
 def visit(net: TimedNet, images: Any, clock: Clock, reference: Step) -> Visit:
     def pace() -> float:
         first = clock.time_net(reference, images)

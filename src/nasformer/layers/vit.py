@@ -28,6 +28,7 @@ class TokenEmbed(PatchEmbed):
         reg_tokens: Learned tokens behind the class token that no head reads (Darcet et al. 2024).
         no_embed_class: Whether only patches have positions.
         proj_bias: Whether the convolution has a bias; in front of a norm it needs none.
+        resize: Whether images come in another size than the grid has, and are resized first.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class TokenEmbed(PatchEmbed):
         reg_tokens: int = 0,
         no_embed_class: bool = False,
         proj_bias: bool = True,
+        resize: bool = False,
     ) -> None:
         nn.Module.__init__(self)
-        self.grid, self.prefix_tokens = grid, class_token + reg_tokens
+        self.grid, self.prefix_tokens, self.resize = grid, class_token + reg_tokens, resize
         self.no_embed_class = no_embed_class
         self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size, bias=proj_bias)
         self.register_parameter("cls_token", nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None)
@@ -63,6 +65,9 @@ class TokenEmbed(PatchEmbed):
         self.pos_embed, self.grid = nn.Parameter(positions), grid
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.resize:
+            size = [side * self.proj.kernel_size[0] for side in self.grid]
+            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
         tokens = self.embed(x)
         prefix = [t.expand(x.shape[0], -1, -1) for t in (self.cls_token, self.reg_token) if t is not None]
         if self.no_embed_class:
@@ -79,6 +84,7 @@ class TokenEmbed(PatchEmbed):
         reg_tokens: int = 0,
         no_embed_class: bool = False,
         proj_bias: bool = True,
+        resize: bool = False,
     ) -> Cost:
         patches, inputs, prefix = grid[0] * grid[1], in_chans * patch_size**2, class_token + reg_tokens
         vectors = inputs + proj_bias + prefix + patches + (0 if no_embed_class else prefix)

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -88,6 +88,15 @@ class Trial:
         self.probe = probe
         self.layers = UntrainedLayers(space, probe.seed, probe.device)
         self.nets = SideBySide(self.layers)
+
+    def to(self, device: torch.device | str) -> Trial:
+        """The same repeat on another device."""
+        images, labels = (tensor.to(device) for tensor in (self.probe.images, self.probe.labels))
+        return Trial(self.layers.space, Probe(images, labels, self.probe.seed))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Layers follow from the seed, so other processes draw their own.
+        return Trial, (self.layers.space, self.to("cpu").probe)
 
     def score(self, proxies: Sequence[Proxy], archs: Sequence[Arch]) -> list[dict[str, Score]]:
         """The scores of each arch by proxy."""
@@ -179,6 +188,16 @@ class Scorer:
         if any(proxy.name == "macs" for proxy in self.proxies):
             raise UserError("macs go by the size of the images, which probe_img_size changes; leave one of them out")
         return self.space.with_options(img_size=img_size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.trials[0].probe.device
+
+    def to(self, device: torch.device | str) -> Scorer:
+        """The same scores on another device."""
+        other = copy(self)
+        other.trials = [trial.to(device) for trial in self.trials]
+        return other
 
     def score(self, arch: Arch) -> dict[str, Score]:
         return self.score_many([arch])[0]

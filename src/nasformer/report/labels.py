@@ -17,6 +17,7 @@ NAMES = {
     "macs": "MACs",
     "accuracy": "held-out accuracy",
     "holdout_accuracy": "held-out accuracy",
+    "holdout_agreement": "held-out agreement",
     "miou": "held-out mIoU",
     "holdout_miou": "held-out mIoU",
     "test_miou": "test mIoU",
@@ -60,7 +61,7 @@ def axis_value(name: str, value: float) -> float:
 
 def is_share(name: str) -> bool:
     """Whether the score is a share of 1, to be shown in percent."""
-    return name.endswith(("accuracy", "miou"))
+    return name.endswith(("accuracy", "agreement", "miou"))
 
 
 def format_score(name: str, value: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.report.anatomy import dissect, operators
+from nasformer.report.cuts import gains
 from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
@@ -101,9 +102,33 @@ def candidate_row(candidate: Candidate, scores: Sequence[str]) -> list[Any]:
 def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
     """The HTML page; `pictures` are named as their captions."""
     title = page_title(run.config) or "nasformer report"
-    parts = [run_heading(run, title), verdict_card(run), tiles(list(run_tiles(run))), note(run.note), results(run)]
+    parts = [
+        run_heading(run, title),
+        verdict_card(run),
+        tiles(list(run_tiles(run))),
+        note(run.note),
+        note(incidents(run)),
+        gains(run),
+        results(run),
+    ]
     parts += [*figures(captions(run), pictures), finalists(run), timm_models(run), winner_arch(run), pareto_front(run)]
     return document(title, [*parts, settings_tables(run.config)])
+
+
+def incidents(run: RunContents) -> str:
+    """What befell the workers of a search, in words; nothing where all went well.
+
+    >>> from nasformer.results.folder import RunFolder
+    >>> incidents(RunContents(RunFolder("runs/x"), {}, incidents={"worker lost": 2, "node lost": 1}))
+    'On the way: 2 x worker lost, 1 x node lost; what was being done was done again.'
+    """
+    failed = sum("failures" in one.scores for one in run.candidates)
+    words = ", ".join(f"{count} x {event}" for event, count in run.incidents.items())
+    told = f"On the way: {words}; what was being done was done again." if words else ""
+    if not failed:
+        return told
+    many = "candidate" if failed == 1 else "candidates"
+    return f"{failed} {many} could not be evaluated, see search/failures. {told}".strip()
 
 
 def run_heading(run: RunContents, title: str) -> str:
@@ -263,6 +288,14 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
         names = join_words([label(one) for one in run.ranked])
         ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
     return {
+        "trade_off": (
+            "Accuracy against latency",
+            "The full net and what the run ships, on test images: against measured latency, and against MACs.",
+        ),
+        "cuts": (
+            "What was cut where",
+            "What each block keeps (blue) of what the full net has (pale). A cross: the whole branch is left out.",
+        ),
         "bars": (
             "Winner and references" if len(run.models) > 1 else "Accuracy and size",
             "Accuracy on the test set, and size.",

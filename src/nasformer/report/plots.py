@@ -15,6 +15,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from nasformer.report.cuts import cuts, trade_off
 from nasformer.report.drawing import architectures
 from nasformer.report.html import Picture, document, heading, save_picture, tiles
 from nasformer.report.html import figure as html_figure
@@ -416,6 +417,8 @@ def finalist_panel(axes: Any, cost: str, rows: Sequence[ModelResult], limit: flo
 
 
 FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
+    "trade_off": trade_off,
+    "cuts": cuts,
     "bars": bars,
     "score_vs_cost": score_vs_cost,
     "search_progress": search_progress,

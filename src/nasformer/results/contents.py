@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -28,7 +29,7 @@ from nasformer.space_search.evolve import Step
 from nasformer.space_search.options import EvolveOptions
 from nasformer.supernet.storage import Carried
 from nasformer.train.log import LogLine, TrainLog, is_rollback, is_snapshot
-from nasformer.utils.files import read_json
+from nasformer.utils.files import parse_json, read_json
 from nasformer.utils.schema import REMEDY, from_json
 from nasformer.utils.units import parse_quantity
 
@@ -124,6 +125,7 @@ class RunContents:
         alarms: What `nasformer doctor` found wrong, in words.
         random_search: The candidates of a random search alongside, where there was one.
         baselines: The logs of models that were trained alongside, by name.
+        incidents: How often workers were lost, tasks failed and so on, where the search had workers.
     """
 
     folder: RunFolder
@@ -137,6 +139,7 @@ class RunContents:
     alarms: list[str] = field(default_factory=list)
     random_search: list[Candidate] = field(default_factory=list)
     baselines: dict[str, list[LogLine]] = field(default_factory=dict)
+    incidents: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def models(self) -> list[ModelResult]:
@@ -162,6 +165,16 @@ class RunContents:
         """The Pareto front of the search, its models named by the number of the candidate."""
         front = (self.result.front if self.result else None) or []
         return [ModelResult(f"#{one.id}", one.arch.to_dict(), dict(one.scores)) for one in front]
+
+    @property
+    def sizes(self) -> list[ModelResult]:
+        """Further nets of the front that the run ships."""
+        return (self.result.sizes if self.result else None) or []
+
+    @property
+    def timing(self) -> str:
+        """How latencies of the result were measured."""
+        return (self.result.timing if self.result else None) or ""
 
     @property
     def timm(self) -> list[ModelResult]:
@@ -289,6 +302,7 @@ def read_run(path: str | Path) -> RunContents:
         alarms=alarms,
         random_search=read_candidates(folder.random_journal)[1],
         baselines={path.parent.name: read_log(path) for path in sorted(folder.baselines.glob("*/log.jsonl"))},
+        incidents=read_incidents(folder.workers),
     )
 
 
@@ -297,6 +311,13 @@ def read_log(path: Path) -> list[LogLine]:
     records = [line for line in TrainLog.read(path) if not (is_snapshot(line) or is_rollback(line))]
     lines = [from_json(LogLine, record, path) for record in records]
     return [line for _, line in sorted({line.step: line for line in lines}.items())]
+
+
+def read_incidents(path: Path) -> dict[str, int]:
+    """How often each kind of event befell the workers of a search; a last line that a crash has torn is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    events = [parse_json(line, path) for line in lines if line.endswith("\n")]
+    return dict(Counter(str(event.get("event")) for event in events if isinstance(event, dict)))
 
 
 def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:

@@ -3,7 +3,8 @@
 RUN/config.json            what was asked, and the versions that did it
 RUN/train/                 log.jsonl, checkpoints/
 RUN/supernet/              the trained supernet
-RUN/search/                journal.jsonl: every candidate; random.jsonl: those of a random search alongside
+RUN/search/                journal.jsonl: every candidate; random.jsonl: those of a random search alongside;
+                           workers.jsonl: what befell workers, failures/: tracebacks of candidates that failed
 RUN/result.json            the winner beside its references
 RUN/model/                 the winner as an ordinary model
 RUN/export/                the same for use elsewhere
@@ -55,6 +56,7 @@ class RunFolder:
         self.log = self.train / "log.jsonl"
         self.supernet = self.path / "supernet"
         self.journal = self.path / "search" / "journal.jsonl"
+        self.workers = self.path / "search" / "workers.jsonl"
         self.random_journal = self.path / "search" / "random.jsonl"
         self.model = self.path / "model"
         self.export = self.path / "export"

@@ -64,6 +64,8 @@ class RunResult:
             inherited weights.
         finish: What was tried for that.
         images: What the accuracies are from; None without data, and in results of older versions.
+        sizes: Further nets of the front that the run ships, cheapest first; each is named by its folder.
+        timing: How latencies of this result were measured, in words.
     """
 
     space: str
@@ -81,6 +83,8 @@ class RunResult:
     finished: ModelResult | None = None
     finish: FinishResult | None = None
     images: ImageCounts | None = None
+    sizes: list[ModelResult] | None = None
+    timing: str | None = None
     version: int = VERSION
 
     @property

@@ -25,6 +25,9 @@ STILL_FALLING = 0.05
 """A training is too short where its last fifth lowers the loss by this share ..."""
 LEAST_LINES = 10
 """... as far as a log of so many lines can tell."""
+COLOUR, LEARNED = 3, 0.8
+"""Photos, which have so many channels, call for a pretrained net where the test accuracy stays below this."""
+FROM_PRETRAINED = "--from timm:deit_tiny_patch16_224"
 LEAST_RANDOM = 5
 """Random architectures whose mean is a sound reference."""
 
@@ -187,11 +190,15 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
         epochs = (run.config.get("train") or {}).get("epochs")
         more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
         yield f"train longer{more}: the loss still fell by {fall:.0%} in the last fifth of the training"
-    options = run.settings.model_options
+    space = run.space()
+    options = space.full_options if space else run.settings.model_options
     size, patch = options.get("img_size"), options.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch >= COARSE_PATCH and size // patch <= FEW_PATCHES:
         grid = f"{size // patch} x {size // patch}"
         yield f"try smaller patches (--patch-size {patch // 2}): images of {size} px have only {grid} of them"
+    from_scratch = result.health is not None and not run.config.get("from_")
+    if from_scratch and options.get("in_chans") == COLOUR and result.shipped["test_accuracy"] < LEARNED:
+        yield f"start from a pretrained net ({FROM_PRETRAINED}): from scratch, few photos teach little"
     held_out = result.winner.get("holdout_accuracy")
     if images.holdout and not math.isnan(held_out) and (warning := resolution_warning(held_out, images.holdout)):
         yield warning

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import timm
@@ -23,14 +26,18 @@ from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
+from nasformer.runs.ray_pool import RayPool, Work, result_of
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
+from nasformer.supernet.calibration import ALONE
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
+from nasformer.utils.progress import Progress, progress
+from nasformer.utils.world import World, join_world
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
@@ -201,14 +208,20 @@ def train_timm(
     settings = {**(settings or {}), "arch": f"{PREFIX}{name}"}
     path, label = folder.path if folder else None, f"baseline {name}"
     train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, quiet=quiet, label=label)
-    return ModelResult(f"{PREFIX}{name}", {}, {**costs, **split_accuracies(model, batches, recipe.precision)})
+    scores = split_accuracies(model, batches, recipe.precision, join_world(device))
+    return ModelResult(f"{PREFIX}{name}", {}, {**costs, **scores})
 
 
-def split_accuracies(model: nn.Module, batches: BatchSource, precision: str) -> dict[str, float]:
-    """A trained model's accuracy, or the score of its task, on the test images and on held-out ones, if any."""
-    score = objective_of(batches).score
+def split_accuracies(model: nn.Module, batches: BatchSource, precision: str, world: World = ALONE) -> dict[str, float]:
+    """A trained model's accuracy, or the score of its task, on the test images and on held-out ones, if any.
+
+    Args:
+        world: Processes that share the images, and all call this alike.
+    """
+    name = objective_of(batches).score
     splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
-    return {f"{split}_{score}": evaluate(model, batches, split, precision=precision)[score] for split in splits}
+    scores = {split: evaluate(model, batches, split, precision=precision, world=world) for split in splits}
+    return {f"{split}_{name}": score[name] for split, score in scores.items()}
 
 
 def count_images(batches: BatchSource) -> ImageCounts:
@@ -229,17 +242,47 @@ def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[ModelResult]:
     """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together."""
     rate = drop_path_rate(run.space)
     images = {name: run.train_settings[name] for name in ("data", "holdout", "train_images")}
-    return [
-        train_timm(
+    settings = {**images, "drop_path_rate": rate}
+    job = TimmJob(run.batches, recipe, run.image_shape, run.options.seed, run.folder.baselines, settings, rate)
+    names, options = timm_names(asked), run.executor
+    if options.executor == "local" or run.world.size > 1 or len(names) < 2:
+        return [job.train(name, run.batches, run.device) for name in names]
+    pool = RayPool(job, options, run.device.type == "cuda", run.folder.baselines)
+    with closing(pool), progress("baselines", len(names)) as report:
+        return [reported(report, number, outcome) for number, outcome in enumerate(pool.map(names), 1)]
+
+
+def reported(report: Progress, number: int, outcome: Any) -> ModelResult:
+    report(number)
+    return result_of(outcome)
+
+
+@dataclass(frozen=True)
+class TimmJob:
+    """Trains models of timm by their names, each in a folder of its own, where a training goes on after a kill."""
+
+    batches: BatchSource
+    recipe: Recipe
+    shape: dict[str, int]
+    seed: int
+    folder: Path
+    settings: dict[str, Any]
+    drop_path_rate: float
+
+    def open(self, device: str) -> Work:
+        batches = self.batches.to(device)
+        return lambda name: self.train(name, batches, torch.device(device), quiet=True)
+
+    def train(self, name: str, batches: BatchSource, device: torch.device, quiet: bool = False) -> ModelResult:
+        return train_timm(
             name,
-            run.batches,
-            recipe,
-            run.image_shape,
-            device=run.device,
-            seed=run.options.seed,
-            folder=RunFolder(run.folder.baselines / name),
-            settings={**images, "drop_path_rate": rate},
-            drop_path_rate=rate,
+            batches,
+            self.recipe,
+            self.shape,
+            device=device,
+            seed=self.seed,
+            folder=RunFolder(self.folder / name),
+            settings=self.settings,
+            drop_path_rate=self.drop_path_rate,
+            quiet=quiet,
         )
-        for name in timm_names(asked)
-    ]

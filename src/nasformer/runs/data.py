@@ -17,9 +17,10 @@ from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.data.sources import open_data
-from nasformer.data.streaming import StreamingFolder, find_files
+from nasformer.data.streaming import find_files, stream_files
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.families.storage import WeightFacts
 from nasformer.results.folder import RunFolder
 from nasformer.tasks.registry import get_task
 from nasformer.train.distributed import World
@@ -27,8 +28,8 @@ from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
 
-UNTRAINED = Recipe(augment=AugmentOptions(crop="resized"))
-"""For commands that do not train: it augments nothing, and images can be streamed with no other crop."""
+UNTRAINED = Recipe(augment=AugmentOptions(crop="none"))
+"""For commands that do not train."""
 
 
 def load_batches(
@@ -40,11 +41,13 @@ def load_batches(
     in_chans: int | None = None,
     usual_size: int = USUAL_SIZE,
     bad_list: Path | None = None,
-) -> BatchSource:
+    answers: Sequence[str] | int | None = None,
+) -> Batches:
     """The images on this process's device; those that cannot be read are listed in the file `bad_list`.
 
     With img_size None images keep their size, but get `usual_size` where they differ. With in_chans None they are
-    read in colour, unless all are grey. Another task than classification opens its own.
+    read in colour, unless all are grey. With `answers`, the classes of a net, images need no labels. Another task than
+    classification opens its own.
     """
     task = get_task(getattr(options, "task", "classify"))
     opened = task.load_batches(options, recipe, world, device, img_size, in_chans, usual_size, bad_list)
@@ -65,22 +68,23 @@ def load_batches(
         max_bad=options.max_bad,
         bad_list=bad_list if world.main else None,
         quiet=not world.main,
+        answers=answers,
     )
     if options.download and world.main:
         world.barrier()
     process: dict[str, Any] = {"rank": world.rank, "world": world.size, "device": device, "repeats": recipe.repeats}
-    order = (recipe.augment, recipe.batch_size, options.seed)
+    order, uncropped = (recipe.augment, recipe.batch_size, options.seed), recipe.augment.crop == "resized"
     if not isinstance(data, ImageFiles):
         return Batches(data, *order, **process)
-    if options.stream is True or (options.stream == "auto" and too_large(data, device, world)):
+    if options.stream is True or (options.stream == "auto" and too_large(data, uncropped, device, world)):
         data.bad.log = bad_list  # from here on each process meets other files
-        return StreamingFolder(data, *order, **process, workers=options.workers)
-    return Batches(data.decode(), *order, **process)
+        return Batches(stream_files(data, options.workers, world.size), *order, **process)
+    return Batches(data.decode(uncropped), *order, **process)
 
 
-def too_large(files: ImageFiles, device: torch.device, world: World) -> bool:
+def too_large(files: ImageFiles, uncropped: bool, device: torch.device, world: World) -> bool:
     """Whether the images must be streamed, which is said. The main process decides for all."""
-    large = world.agree(not fits(files.decoded_bytes, device, world.size), device)
+    large = world.agree(not fits(files.memory(uncropped), device, world.size), device)
     if world.main:
         size = f"{len(files.splits)} images of {files.size} px, {memory_size(files.decoded_bytes)} when decoded"
         say(f"{files.name}: {size}: {'too large for memory, streamed from disk' if large else 'kept in memory'}")
@@ -154,6 +158,12 @@ def normalize_as(batches: BatchSource, folder: RunFolder) -> None:
     """Images as the weights saw them in training, whatever mean and deviation this data has."""
     for name, values in folder.facts("mean", "std").items():
         setattr(batches, name, for_channels(values, batches.in_chans))
+
+
+def normalize_images(batches: BatchSource, facts: WeightFacts) -> None:
+    """Images as pretrained weights saw them, where that is known and the channels are the same."""
+    if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
+        batches.mean, batches.std = facts.mean, facts.std
 
 
 def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:

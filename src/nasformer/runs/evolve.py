@@ -91,7 +91,8 @@ class SpaceEvaluator:
             if stage.world.main:
                 self.sample(stage)
         stage.world.wait_for_main()
-        return read_candidates(stage.folder.journal)[1]  # which all processes can
+        candidates = read_candidates(stage.folder.journal)[1]  # which all processes can
+        return [one for one in candidates if "failures" not in one.scores]
 
     def stage(self, number: int, space: Space) -> Run:
         return self.run.inside(f"steps/{number}", space)

@@ -6,16 +6,16 @@ OUT/finish/NAME. What is shipped is the best on the held-out images, which may b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from nasformer.data.loaders import Split
 from nasformer.families.base import Backbone
 from nasformer.families.storage import fingerprint, fresh_model
 from nasformer.results.result import FinishResult, RunResult
-from nasformer.runs.baselines import split_accuracies
 from nasformer.runs.search import publish
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet.calibration import recalibrate
@@ -27,6 +27,10 @@ from nasformer.utils.progress import say
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
+
+
+Measure = Callable[[Backbone, Sequence[Split]], dict[str, float]]
+"""Scores of a model on splits, by names such as holdout_accuracy."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +74,29 @@ def finish_recipes(method: str, recipe: Recipe) -> dict[str, Recipe]:
     return {"finetuned": single_recipe(recipe, lr=FINETUNE_LR * recipe.lr)}
 
 
-def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> RunResult:
-    """Trains the winner from each start and ships the best on held-out images; the result says which it was."""
+def finish_winner(
+    run: Run,
+    result: RunResult,
+    starts: Mapping[str, Start],
+    measure: Measure | None = None,
+    criterion: str | None = None,
+) -> RunResult:
+    """Trains the winner from each start and ships the best on held-out images; the result says which it was.
+
+    Args:
+        measure: Scores of a model on splits; None: its accuracies.
+        criterion: The score that decides; None: the held-out accuracy, or the score of the task there.
+    """
     if not starts:
         return result
     if run.world.size > 1:
         say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
         return result
-    score = objective_of(run.batches).score
-    tried = {"inherited": result.winner.get(f"holdout_{score}")}
-    models = {}
+    measure, criterion = measure or accuracies(run), criterion or f"holdout_{objective_of(run.batches).score}"
+    tried, models = {"inherited": result.winner.get(criterion)}, {}
     for name, start in starts.items():
         models[name] = train_start(run, name, start, label=f"winner, {name}")
-        precision = start.recipe.precision
-        tried[name] = evaluate(models[name], run.batches, "holdout", precision=precision)[score]
+        tried[name] = measure(models[name], ("holdout",))[criterion]
     chosen = max(tried, key=lambda name: tried[name])
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
@@ -91,11 +104,22 @@ def finish_winner(run: Run, result: RunResult, starts: Mapping[str, Start]) -> R
         publish(run.folder, result)
         return result
     model = models[chosen]
-    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, starts[chosen].recipe.precision)}
+    scores = {**run.space.costs(model.arch), **measure(model, ("holdout", "test"))}
     finished = ModelResult(f"winner, {chosen}", result.winner.arch, scores)
     result = replace(result, finished=finished, finish=FinishResult(chosen, tried))
     run.publish(model, result)
     return result
+
+
+def accuracies(run: Run) -> Measure:
+    """Accuracy on the run's images, or the score of its task."""
+    name = objective_of(run.batches).score
+
+    def measure(model: Backbone, splits: Sequence[Split]) -> dict[str, float]:
+        scores = {split: evaluate(model, run.batches, split, precision=run.recipe.precision) for split in splits}
+        return {f"{split}_{name}": found[name] for split, found in scores.items()}
+
+    return measure
 
 
 def train_start(run: Run, name: str, start: Start, label: str) -> Backbone:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from nasformer.data.options import DataOptions
+from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.proxies.options import ProbeOptions
 from nasformer.search.options import BudgetOptions, SearchOptions
@@ -18,11 +19,52 @@ from nasformer.tasks.options import TaskOptions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.units import check_range
 
+
+@dataclass
+class ExecutorOptions:
+    """Where independent work is done: here, or on the workers of a Ray cluster."""
+
+    executor: Literal["local", "ray"] = "local"
+    """local: in this process; ray: candidates, scores and baselines on workers in parallel (needs nasformer[ray])"""
+    ray_address: str | None = None
+    """a Ray cluster: auto for the one that this machine belongs to, an address, or local for a new one of its cores and
+    GPUs alone; None: what RAY_ADDRESS says, one that runs here, or else local"""
+    cpus_per_trial: float = 1.0
+    """cores of a worker, which computes with as many threads"""
+    gpus_per_trial: float | None = None
+    """GPUs of a worker; 0.25: four workers share one; None: one where --device is a GPU, else none"""
+    max_concurrent_trials: int | None = None
+    """most workers at a time; None: as many as the cluster has room for"""
+    asynchronous: bool = False
+    """breed candidates as soon as workers are idle, without waiting for a generation: faster with many workers, but not
+    reproducible; for --search.strategy evolution"""
+    trial_timeout: float = 3600.0
+    """seconds after which a candidate counts as hanging and is tried again on another worker; for trainings, without
+    effect"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "cpus_per_trial", 0, 10**4)
+        check_range(self, "gpus_per_trial", 0, 10**3, optional=True)
+        check_range(self, "max_concurrent_trials", 1, 10**6, optional=True, whole=True)
+        check_range(self, "trial_timeout", 0.1, 10**8)
+        if self.asynchronous and self.executor == "local":
+            raise UserError("an asynchronous search needs workers: --executor ray, or leave --asynchronous out")
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+
+
 BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 
 @dataclass
-class TrainCommand(TaskOptions, DataOptions, SpaceOptions):
+class TrackOptions:
+    """Whom to tell of the run."""
+
+    track: Literal["none", "mlflow", "wandb"] = "none"
+    """pass losses, candidates and result on to MLflow or Weights & Biases, through their own clients"""
+
+
+@dataclass
+class TrainCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
     """Train a supernet. Killed, the same command goes on."""
 
     main: ClassVar = (
@@ -37,7 +79,7 @@ class TrainCommand(TaskOptions, DataOptions, SpaceOptions):
 
 
 @dataclass
-class SearchCommand(TaskOptions, ProbeOptions, BudgetOptions, DataOptions, SpaceOptions):
+class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     main: ClassVar = (
@@ -61,12 +103,12 @@ class SearchCommand(TaskOptions, ProbeOptions, BudgetOptions, DataOptions, Space
 
 
 @dataclass
-class RunCommand(TaskOptions, BudgetOptions, DataOptions, SpaceOptions):
+class RunCommand(TaskOptions, TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (
         *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("finish", "baseline", "seed", "device"),
+        *("finish", "no_training", "front", "baseline", "seed", "device"),
     )
     example: ClassVar = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
@@ -78,8 +120,14 @@ class RunCommand(TaskOptions, BudgetOptions, DataOptions, SpaceOptions):
     finish: Literal["auto", "finetune", "retrain", "none"] = "auto"
     """how the winner is trained in the end: on from its inherited weights (finetune), from scratch (retrain), or not;
     auto: on, with a pretrained net from its weights in the supernet and in the full net, and the better one is kept"""
-    importance: str = "gate"
-    """with --from, what heads and neurons are sorted by: gate, activation, wanda or magnitude"""
+    importance: str = "auto"
+    """with --from, what heads and neurons are sorted by: gate, activation, wanda, magnitude or surgeon; auto: gate, or
+    surgeon without training"""
+    no_training: bool = False
+    """with --from, cut the net and fit what is left to its outputs, in minutes. Images need no labels,
+    the classes stay; --finish finetune then lets the winner learn the full net's answers for a short while"""
+    front: int = 0
+    """with --from, how many sizes along the Pareto front to ship as well, each finished and exported in OUT/front"""
     export: bool = True
     """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     baseline: str = ""
@@ -87,9 +135,22 @@ class RunCommand(TaskOptions, BudgetOptions, DataOptions, SpaceOptions):
     train: Recipe = field(default_factory=Recipe)
     search: SearchOptions = field(default_factory=SearchOptions)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "front", 0, 100, whole=True)
+        if not self.from_ and (self.front or self.no_training):
+            flag = "--front" if self.front else "--no-training"
+            raise UserError(f"{flag} is for a pretrained net that is cut; name one with --from")
+        if self.no_training and (self.baseline or self.finish == "retrain"):
+            flag = "--baseline" if self.baseline else "--finish retrain"
+            raise UserError(f"{flag} trains, --no-training does not; leave one of them out")
+
+    def importance_for(self, usual: str) -> str:
+        return usual if self.importance == "auto" else self.importance
+
 
 @dataclass
-class EvolveCommand(BudgetOptions, DataOptions, SpaceOptions):
+class EvolveCommand(ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
 
     main: ClassVar = (
@@ -135,12 +196,12 @@ class AdviseCommand(BudgetOptions):
 
 
 @dataclass
-class RetrainCommand(TaskOptions, DataOptions, SpaceOptions):
+class RetrainCommand(TaskOptions, TrackOptions, ExecutorOptions, DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)
     main: ClassVar = (
-        *("data", "out", "arch", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
+        *("data", "out", "arch", "top", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
         *("baseline", "export", "seed", "device"),
     )
     example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
@@ -149,6 +210,9 @@ class RetrainCommand(TaskOptions, DataOptions, SpaceOptions):
     """the run folder of a search, whose winner, space and model options are taken"""
     arch: str | None = None
     """JSON file, inline JSON or preset; None: the winner of the run's search"""
+    top: int = 1
+    """so many of the best candidates of the run's search, each in a run folder OUT/1, OUT/2 ...; with --executor ray at
+    the same time"""
     out: str = ""
     """the new run folder"""
     export: bool = True
@@ -157,9 +221,13 @@ class RetrainCommand(TaskOptions, DataOptions, SpaceOptions):
     """models of timm to train by the same recipe beside it, such as timm:resnet18,timm:vit_tiny_patch16_224"""
     train: Recipe = field(default_factory=Recipe)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "top", 1, 10**4, whole=True)
+
 
 @dataclass
-class FinetuneCommand(TaskOptions, DataOptions, SpaceOptions):
+class FinetuneCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
     """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
 
     positional: ClassVar = ("run",)

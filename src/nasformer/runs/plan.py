@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -21,10 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.families.pretrained import source_arch
 from nasformer.families.space import Space
+from nasformer.latency.measure import peak_of
 from nasformer.results.folder import RunFolder
 from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm
+from nasformer.runs.cut import distillation_recipe
 from nasformer.runs.options import PlanCommand
+from nasformer.runs.pretrained import pretrained_recipe, stage_recipes, training_size
 from nasformer.runs.run import Run, asked_space, check_before_images
 from nasformer.runs.search import check_search
 from nasformer.search.budget import Budget
@@ -35,7 +39,7 @@ from nasformer.space.feasible import check_satisfiable, sample_feasible
 from nasformer.supernet.samplers import make_sampler
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World
-from nasformer.train.evaluate import evaluate
+from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device, cpu_threads
@@ -83,12 +87,17 @@ class SpaceSurvey:
 
 @dataclass(frozen=True)
 class StageTime:
-    """How long a stage takes: so many steps of training, or candidates of a search, of so many seconds."""
+    """How long a stage takes: so many steps of training, or candidates of a search, of so many seconds.
+
+    Args:
+        memory_bytes: What it needs of the device's memory at most, images aside; 0 where that was not measured.
+    """
 
     count: int
     seconds_each: float
     unit: str = "step"
     name: str = ""
+    memory_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -97,12 +106,19 @@ class StageTime:
     def to_dict(self) -> dict[str, Any]:
         name = {"name": self.name} if self.name else {}
         counts = {f"{self.unit}s": self.count, f"seconds_per_{self.unit}": self.seconds_each}
-        return {**name, **counts, "seconds": self.seconds}
+        memory = {"memory_bytes": self.memory_bytes} if self.memory_bytes else {}
+        return {**name, **counts, "seconds": self.seconds, **memory}
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """How long the stages of a run take, and each baseline."""
+    """How long the stages of a run take, and each baseline.
+
+    Args:
+        train: The supernet.
+        retrain: The winner trained on its own; with --from, all trainings of its last stage.
+        full: With --from, the fine-tuning of the full net.
+    """
 
     train: StageTime
     search: StageTime
@@ -110,6 +126,7 @@ class StageTimes:
     baselines: list[StageTime]
     device: str
     note: str
+    full: StageTime | None = None
 
     @property
     def candidates(self) -> int:
@@ -133,18 +150,26 @@ class Plan:
 
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
-    space, budget, recipe = asked_space(command), command.budget(), command.train
+    space = asked_space(command)
+    if command.from_:
+        command = command.with_shares(space.costs(source_arch(command.from_)))
+        command = replace(command, train=pretrained_recipe(command.train))
+    budget, recipe = command.budget(), command.train
     check_before_images(command, space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(RunFolder(folder), command, space, recipe, World(), list_bad=False)
+        answers = space.full_options["num_classes"] if command.no_training else None
+        run = Run(RunFolder(folder), command, space, recipe, World(), answers, list_bad=False)
         run.use_profile(command, command.search.objectives)
-        check_search(run.space, command.search, budget, command.seed)
+        check_search(run.space, command.search, budget, command.seed, usual_objectives(run))
         next(iter(run.batches.evaluation("holdout", 1)))
         costs = check_baselines(run, command.baseline)
         survey = survey_space(run.space, budget, command.draws, command.seed)
         with cpu_threads(supernet_threads(run, recipe)):
-            times = time_stages(run, recipe, command.search, budget, command.steps, costs)
+            stages = time_pretrained if command.from_ else time_stages
+            times = stages(run, command, budget, costs)
     example, params = run.space.arch(survey.example), [cost["params"] for cost in costs.values()]
+    if times.full:
+        params += [run.space.cost(run.space.root.largest()).params] * (1 + finish_trainings(command))
     disk = disk_needed(run.space, recipe, times.candidates, Path(command.out or "."), example, params)
     return Plan(space.name, command.data, survey, times, disk, list(warnings_of(survey, disk)))
 
@@ -195,43 +220,114 @@ def supernet_threads(run: Run, recipe: Recipe) -> int:
     return Trainer(supernet, run.batches, recipe, sampler=sampler, seed=run.options.seed).choose_threads()
 
 
-def time_stages(
-    run: Run, recipe: Recipe, options: SearchOptions, budget: Budget, steps: int, timm_names: Iterable[str] = ()
-) -> StageTimes:
+def time_stages(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str] = ()) -> StageTimes:
     """Seconds of supernet training, search, retraining and baselines, from a few steps of each."""
-    space, total = run.space, recipe.total_steps(run.batches.steps_per_epoch)
-    supernet = Supernet(space, run.options.seed).to(run.device)
-    sampler = make_sampler(space, recipe.sampler, recipe.sandwich, run.options.seed)
-    train = step_seconds(run, "supernet", supernet, recipe, steps, sampler)
-    arch = sample_feasible(space.root, random.Random(f"plan net {run.options.seed}"), space.costs, budget.windows())
-    candidates = check_search(space, options, budget, run.options.seed).evaluations
-    say("timing a candidate of the search")
-    search = StageTime(candidates, evaluation_seconds(run, supernet, arch), "candidate")
-    retrain = step_seconds(run, "retraining", space.build(arch).to(run.device), recipe, steps)
-    has_random_search = options.baseline == "random" and options.strategy != "random"
-    random_search = [StageTime(candidates, search.seconds_each, "candidate", "random search beside")]
+    recipe, supernet = command.train, Supernet(run.space, run.options.seed).to(run.device)
+    train = time_training(run, "supernet", supernet, recipe, command.steps)
+    arch = example_arch(run, budget)
+    search = time_search(run, command.search, budget, supernet, arch)
     return StageTimes(
-        train=StageTime(total, train),
+        train=train,
         search=search,
-        retrain=StageTime(total, retrain),
-        baselines=random_search * has_random_search + [time_timm(run, name, recipe, steps) for name in timm_names],
+        retrain=time_training(run, "retraining", run.space.build(arch).to(run.device), recipe, command.steps),
+        baselines=time_baselines(run, command, recipe, search, timm_names),
         device=str(run.device),
         note="measured without compilation, which is faster once it is done" if recipe.compile else "",
     )
 
 
+def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str] = ()) -> StageTimes:
+    """The stages of a run from a pretrained net; its weights do not matter for that, so none are downloaded."""
+    recipe, steps, space = command.train, command.steps, run.space
+    recipes = stage_recipes(recipe, training_size(run.batches, recipe), run.batches.steps_per_epoch)
+    if command.no_training:
+        recipes = replace(recipes, finish=distillation_recipe(recipe, run.batches))
+    full, arch = space.build(space.root.largest()).to(run.device), example_arch(run, budget)
+    supernet, nothing = Supernet(space, run.options.seed).to(run.device), StageTime(0, 0.0)
+    tuned = train = finish = nothing
+    if not command.no_training:
+        tuned = time_training(run, "full net", full, recipes.full, steps)
+    taught = None if recipe.teacher else full
+    if not command.no_training:
+        train = time_training(run, "supernet", supernet, recipes.supernet, steps, taught)
+    if trainings := finish_trainings(command):
+        once = time_training(run, "winner", space.build(arch).to(run.device), recipes.finish, steps, taught)
+        finish = replace(once, count=trainings * once.count)
+    search = time_search(run, command.search, budget, supernet, arch)
+    return StageTimes(
+        full=tuned,
+        train=train,
+        search=search,
+        retrain=finish,
+        baselines=time_baselines(run, command, recipes.full, search, timm_names),
+        device=str(run.device),
+        note="without sorting, export and report",
+    )
+
+
+def finish_trainings(command: PlanCommand) -> int:
+    """How many trainings the last stage of a run from a pretrained net has: of the winner, and of each size."""
+    if command.no_training:
+        starts = int(command.finish == "finetune")
+    else:
+        starts = {"auto": 2, "none": 0}.get(command.finish, 1)
+    return starts * (1 + command.front)
+
+
+def example_arch(run: Run, budget: Budget) -> Arch:
+    space = run.space
+    return sample_feasible(space.root, random.Random(f"plan net {run.options.seed}"), space.costs, budget.windows())
+
+
+def time_search(run: Run, options: SearchOptions, budget: Budget, supernet: Supernet, arch: Arch) -> StageTime:
+    candidates = check_search(run.space, options, budget, run.options.seed, usual_objectives(run)).evaluations
+    say("timing a candidate of the search")
+    return StageTime(candidates, evaluation_seconds(run, supernet, arch), "candidate")
+
+
+def usual_objectives(run: Run) -> tuple[str, ...]:
+    return ("agreement",) if getattr(run.options, "no_training", False) else (objective_of(run.batches).score,)
+
+
+def time_baselines(
+    run: Run, command: PlanCommand, recipe: Recipe, search: StageTime, timm_names: Iterable[str]
+) -> list[StageTime]:
+    """A random search beside, if asked for, and models of timm."""
+    options = command.search
+    has_random_search = options.baseline == "random" and options.strategy != "random"
+    beside = [replace(search, name="random search beside")] if has_random_search else []
+    return beside + [time_timm(run, name, recipe, command.steps) for name in timm_names]
+
+
+def time_training(
+    run: Run, name: str, model: nn.Module, recipe: Recipe, steps: int, teacher: nn.Module | None = None
+) -> StageTime:
+    """A training by a recipe: its steps, the time of one, and the memory it needs."""
+    sampler = None
+    if isinstance(model, Supernet):
+        sampler = make_sampler(run.space, recipe.sampler, recipe.sandwich, run.options.seed)
+    total = recipe.total_steps(run.batches.steps_per_epoch)
+    seconds, memory = step_cost(run, name, model, recipe, steps, sampler, teacher)
+    return StageTime(total, seconds, memory_bytes=memory)
+
+
 def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
     """A baseline from timm, which is trained for as many steps as the supernet."""
     model = fresh_timm(name, run.image_shape, run.options.seed, drop_path_rate(run.space)).to(run.device)
-    total = recipe.total_steps(run.batches.steps_per_epoch)
-    return StageTime(total, step_seconds(run, f"baseline {name}", model, recipe, steps), name=f"{PREFIX}{name}")
+    return replace(time_training(run, f"baseline {name}", model, recipe, steps), name=f"{PREFIX}{name}")
 
 
-def step_seconds(
-    run: Run, name: str, model: nn.Module, recipe: Recipe, steps: int, sampler: Callable[[int], Any] | None = None
-) -> float:
-    """The median over a few steps of training, the loading of images included."""
-    teacher = teacher_of(recipe, run.batches, run.device)
+def step_cost(
+    run: Run,
+    name: str,
+    model: nn.Module,
+    recipe: Recipe,
+    steps: int,
+    sampler: Callable[[int], Any] | None,
+    taught_by: nn.Module | None,
+) -> tuple[float, int]:
+    """Seconds of a step of training, the loading of images included: the median of a few; and the bytes it needs."""
+    teacher = teacher_of(recipe, run.batches, run.device, taught_by)
     if isinstance(model, Supernet) and sampler:
         for arch in (arch for step in range(WARM_UP + steps) for arch in sampler(step)):
             for segment in run.space.plan(arch):
@@ -246,7 +342,20 @@ def step_seconds(
             synchronize(run.device)
             seconds.append(time.perf_counter() - start)
             report(step + 1)
-    return median(seconds[WARM_UP:])
+    images, targets = next(batches)
+    peak, _ = peak_of(lambda x: trainer.step(WARM_UP + steps, x, targets), images)
+    return median(seconds[WARM_UP:]), peak + kept_bytes(model, recipe) + (kept_bytes(taught_by) if taught_by else 0)
+
+
+def kept_bytes(model: nn.Module, recipe: Recipe | None = None) -> int:
+    """What a model's weights take between two steps, with all that its optimizer keeps."""
+    copies = 1 if recipe is None else weight_copies(recipe)
+    return 4 * copies * sum(weight.numel() for weight in model.parameters())
+
+
+def weight_copies(recipe: Recipe) -> int:
+    """The weights, the optimizer's moments and, where there is one, their moving average."""
+    return 1 + (2 if recipe.optimizer == "adamw" else 1) + bool(recipe.ema)
 
 
 def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
@@ -286,8 +395,7 @@ def disk_needed(
     While a checkpoint is written, two before it are still there. One of a finished training stays.
     """
     weights = 4 * sum(tensor.numel() for tensor in Supernet(space).shared().values())
-    moments = 2 if recipe.optimizer == "adamw" else 1
-    copies = 1 + moments + bool(recipe.ema)
+    copies = weight_copies(recipe)
     largest = 4 * space.costs(space.root.largest())["params"]
     needed = {
         "checkpoints": 3 * copies * weights,

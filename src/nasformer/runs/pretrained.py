@@ -1,6 +1,7 @@
 """From a pretrained net to a smaller one on the user's images: `nasformer run --from timm:NAME --data PHOTOS`.
 
-1. full      The net itself is fine-tuned on the images (OUT/full); it is the teacher of all that follows.
+1. full      The net itself is fine-tuned on the images (OUT/full); it is the teacher of all that follows. Where the
+             recipe names a larger teacher of timm, that is fine-tuned first (OUT/teacher) and teaches all of them.
 2. sort      Its heads and neurons are sorted by importance, so that every prefix keeps the best of them.
 3. supernet  All that can be cut out of it is trained together, in a sandwich, to answer as the full net does.
 4. search    Any strategy finds the best within the budget, by held-out accuracy with the supernet's weights.
@@ -13,27 +14,34 @@ A source that is a supernet already starts with stage 3. Each stage goes on wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions
+from nasformer.errors import UserError
 from nasformer.families.base import Backbone
+from nasformer.families.pretrained import source_space
+from nasformer.families.space import Space
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import split_accuracies, train_baselines
-from nasformer.runs.finish import Start, finish_winner, single_recipe
+from nasformer.runs.data import image_options, normalize_images
+from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.ship import ship
+from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
 from nasformer.runs.stages import training_work
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
-from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance
+from nasformer.space.dimensions import dimensions
+from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance, sort_channels
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.supernet.storage import carry_over
 from nasformer.supernet.supernet import Supernet
@@ -62,22 +70,29 @@ from slices of the full net has far to go."""
 
 def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
+    command = replace(command, importance=command.importance_for("gate"))
     find_importance(command.importance)
     source = find_pretrained(command.from_ or "")
     whole = source.space.with_options(**command.model_options())
-    command = command.with_shares(whole.costs(whole.root.largest()))
-    command = replace(command, train=pretrained_recipe(command.train))
+    command = command.with_shares(whole.costs(source.own_arch))
+    command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), "accuracy")
     with open_run(command, "supernet") as run:
         job = PretrainedRun(run, source, command)
         run.measure_profile(command, command.search.objectives)
+        budget = command.budget()
         with job.stages():
+            job.tune_teacher()
             full = job.full()
             supernet = job.supernet(full)
             trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
             if not run.world.main:
                 return None
-            result = run.search(supernet.eval(), command.search, command.budget(), trained)
+            trained += uniform_reference(run, budget, supernet.eval().extract, accuracies(run))
+            result = run.search(supernet, command.search, budget, trained)
             result = finish_winner(run, result, job.starts(result.arch, supernet, full))
+        starts = partial(job.starts, supernet=supernet, full=full)
+        maker = SizeMaker(run, supernet.extract, starts, accuracies(run), "holdout_accuracy", command.export)
+        result = publish_result(run, with_sizes(result, maker, "accuracy", command.front, budget))
         if command.export:
             ship(run.folder)
     return result
@@ -122,6 +137,11 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     )
 
 
+def training_size(batches: BatchSource, recipe: Recipe) -> int:
+    """About how many training images there are."""
+    return batches.steps_per_epoch * min(recipe.batch_size, getattr(batches, "batch_size", 10**9))
+
+
 def steps_for(images: int) -> int:
     """Steps in which a pretrained net is fine-tuned: more for more images, but fewer passes over them.
 
@@ -141,12 +161,10 @@ class PretrainedRun:
 
     def __init__(self, run: Run, source: Pretrained, command: RunCommand) -> None:
         self.run, self.source, self.command = run, source, command
-        batches = run.batches
-        images = batches.steps_per_epoch * min(command.train.batch_size, getattr(batches, "batch_size", 10**9))
-        self.recipes = stage_recipes(command.train, images, batches.steps_per_epoch)
-        facts = source.facts
-        if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
-            batches.mean, batches.std = facts.mean, facts.std
+        images = training_size(run.batches, command.train)
+        self.recipes = stage_recipes(command.train, images, run.batches.steps_per_epoch)
+        normalize_images(run.batches, source.facts)
+        self.larger: Backbone | None = None
         self.settings = {**run.settings, "space": run.space.name, "weights": fingerprint(source.model)}
 
     def stages(self) -> AbstractContextManager[None]:
@@ -170,6 +188,26 @@ class PretrainedRun:
         same = self.source.model.num_classes == self.run.batches.num_classes
         return same and list(names) == list(self.run.batches.classes)
 
+    def tune_teacher(self) -> None:
+        """The recipe's teacher, fine-tuned for the run's classes where it has others; in OUT/teacher.
+
+        One of ours, or of timm with a classifier for as many classes, is taken as it is.
+        """
+        name, run = self.command.train.teacher or "", self.run
+        if not name.startswith("timm:") or not is_cuttable(name):
+            return
+        source = find_pretrained(name)
+        if source.model.num_classes == run.batches.num_classes:
+            return
+        space = source.space.with_options(**image_options(run.batches))
+        self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
+        recipe = replace(self.recipes.full, teacher=None, teacher_weight=0.0)
+        settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
+        folder, seed = (run.folder / "teacher").train, run.options.seed
+        train_model(self.larger, run.batches, recipe, folder=folder, seed=seed, settings=settings, label="teacher")
+        stages = {stage: replace(recipe, teacher=None) for stage, recipe in vars(self.recipes).items()}
+        self.recipes = Recipes(**stages)
+
     def full(self) -> Backbone:
         """The full net for the run's images, fine-tuned and sorted; in OUT/full. A supernet's largest is left as is."""
         run, folder = self.run, self.run.folder / "full"
@@ -180,33 +218,35 @@ class PretrainedRun:
             self.recipes.full,
             folder=folder.train,
             seed=run.options.seed,
-            settings=self.settings,
+            settings=self.settings | teacher_settings(self.larger),
+            teacher=self.larger,
             label="full net",
         )
         if self.source.supernet is None:
-            sort_by_importance(model, sorting_batches(run.batches), self.command.importance)
+            sort_net(model, run.space, lambda: sorting_batches(run.batches), self.command.importance)
         if run.world.main:
             save_model(model, folder.model, space=run.space.name, **run.image_facts)
         return model.eval()
 
     def full_result(self, full: Backbone) -> ModelResult:
         """The full net in the result, for comparison."""
-        scores = split_accuracies(full, self.run.batches, self.recipes.full.precision)
-        return ModelResult("full net, finetuned", full.arch.to_dict(), {**self.run.space.costs(full.arch), **scores})
+        settings = (self.run.batches, self.recipes.full.precision, self.run.world)
+        scores, arch = split_accuracies(full, *settings), self.source.own_arch
+        return ModelResult("full net, finetuned", arch.to_dict(), {**self.run.space.costs(arch), **scores})
 
     def supernet(self, full: Backbone) -> Supernet:
         """All that can be cut out of the full net, trained together to answer as it does."""
         supernet = supernet_from(full, self.run.space)
         if self.source.supernet is not None:  # its members are trained, which the full net's fine-tuning undid
             carry_over(self.source.supernet, supernet)
-        teacher = None if self.recipes.supernet.teacher else full
+        teacher = None if self.recipes.supernet.teacher else self.larger or full
         self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
         return supernet
 
     def starts(self, arch: Arch, supernet: Supernet, full: Backbone) -> dict[str, Start]:
         """How the winner is finished: from its slices of the supernet, and from those of the full net."""
         recipe, method = self.recipes.finish, self.command.finish
-        teacher = None if recipe.teacher else full
+        teacher = None if recipe.teacher else self.larger or full
         if method == "none":
             return {}
         gentle = replace(recipe, lr=SUPERNET_LR * recipe.lr)
@@ -215,6 +255,28 @@ class PretrainedRun:
             sliced = supernet_from(full, self.run.space).extract(arch)
             starts[SLICED_NET] = Start(sliced, replace(recipe, lr=FULL_NET_LR * recipe.lr), teacher)
         return starts
+
+
+def is_cuttable(name: str) -> bool:
+    """Whether a model of timm is one that we have a family for."""
+    try:
+        source_space(name)
+    except UserError:
+        return False
+    return True
+
+
+def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
+    """What a training depends on, where it has a teacher."""
+    return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
+
+
+def sort_net(model: Backbone, space: Space, batches: Callable[[], Iterable[Labelled]], importance: str) -> None:
+    """Sorts heads and neurons by importance and, where the space has other widths, the embedding's channels too."""
+    sort_by_importance(model, batches(), importance)
+    width = dimensions(space.root).get("embed_dim")
+    if width is not None and len(width.values) > 1:
+        sort_channels(model, batches())
 
 
 def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES, batch_size: int = 64) -> Iterator[Labelled]:

@@ -6,6 +6,7 @@ without training. Each stage goes on where a killed run stopped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
@@ -19,7 +20,6 @@ from torch import nn
 from nasformer.data.files import USUAL_SIZE
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
-from nasformer.data.streaming import StreamingFolder
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.options import SpaceOptions
@@ -44,10 +44,19 @@ from nasformer.runs.data import (
     training_images,
 )
 from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
-from nasformer.runs.options import RunCommand, RunOptions, SearchCommand, TrainCommand
-from nasformer.runs.search import ArchSearch, InheritedEvaluator, UntrainedEvaluator, check_search, publish
+from nasformer.runs.options import ExecutorOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.ray_pool import check_ray
+from nasformer.runs.search import (
+    ArchSearch,
+    InheritedEvaluator,
+    UntrainedEvaluator,
+    check_racing,
+    check_search,
+    publish,
+)
 from nasformer.runs.ship import ship
 from nasformer.runs.stages import supernet_work
+from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
@@ -116,19 +125,25 @@ def training_free_run(command: SearchCommand) -> RunResult:
         command.data or None,
         profile,
         {"data": command.data},
+        executor=command,
     )
     if folder is None:
         return job.summarise(job.run())
     folder.check_own("training-free")
-    with folder.lock(), folder.recording("training-free", command, scorer.space.name):
+    recording = folder.recording("training-free", command, scorer.space.name)
+    with folder.lock(), recording, tracking(folder, command.track):
         result = job.summarise(job.run())
         publish(folder, result)
     return result
 
 
 @contextmanager
-def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
-    """The run of a command, whose folder no other process may use meanwhile."""
+def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None) -> Iterator[Run]:
+    """The run of a command, whose folder no other process may use meanwhile.
+
+    Args:
+        answers: The classes of a net whose answers stand for labels, or how many there are.
+    """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
     device = choose_device(command.device)
@@ -137,9 +152,12 @@ def open_run(command: RunOptions, kind: Kind) -> Iterator[Run]:
     space = asked_space(command, folder)
     check_before_images(command, space, device.type)
     with folder.lock(needed=world.main):
-        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world)
+        run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
         if world.main:
-            with folder.recording(kind, run.options, run.space.name):
+            with (
+                folder.recording(kind, run.options, run.space.name),
+                tracking(folder, getattr(command, "track", "none")),
+            ):
                 yield run
         else:
             yield run
@@ -153,16 +171,20 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
     """Refuses what is wrong whatever the images are, since reading them may take minutes."""
     check_task(command)
     timm_names(getattr(command, "baseline", ""))
+    check_ray(command)
+    check_service(getattr(command, "track", "none"))
     search: SearchOptions | None = getattr(command, "search", None)
     objectives = search.objectives if search else []
     if isinstance(command, BudgetOptions):
         command.budget()
-        if type(command) is not RunCommand:  # which measures what is missing
+        if type(command) is not RunCommand or command.latency_profile:  # a run measures what is missing
             check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
+        check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""))
         if objectives and not getattr(command, "proxy", ""):
-            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(KNOWN_SCORES)
+            known = KNOWN_SCORES | ({"agreement": 0.0} if getattr(command, "no_training", False) else {})
+            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
 
 
 def check_task(command: Any) -> None:
@@ -172,6 +194,7 @@ def check_task(command: Any) -> None:
     latency = any(getattr(command, name, None) for name in ("max_latency", "min_latency", "max_memory", "min_memory"))
     asked = {"--baseline": getattr(command, "baseline", ""), "--max-latency and --max-memory": latency}
     asked |= {"--proxy": getattr(command, "proxy", ""), "--from": getattr(command, "from_", None)}
+    asked["--executor ray"] = getattr(command, "executor", "local") == "ray"
     for option, value in asked.items():
         if value:
             raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
@@ -196,7 +219,14 @@ class Run:
     """
 
     def __init__(
-        self, folder: RunFolder, options: Any, space: Space, recipe: Recipe, world: World, list_bad: bool = True
+        self,
+        folder: RunFolder,
+        options: Any,
+        space: Space,
+        recipe: Recipe,
+        world: World,
+        answers: Sequence[str] | int | None = None,
+        list_bad: bool = True,
     ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         self.device = choose_device(options.device)
@@ -205,9 +235,9 @@ class Run:
         defaults = space.full_options
         asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
         sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
-        bad_list = folder.bad_images if list_bad else None
-        self.batches = load_batches(options, recipe, world, self.device, *sizes, bad_list=bad_list)
-        self.options = replace(options, stream=isinstance(self.batches, StreamingFolder))
+        files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
+        self.options = replace(options, stream=self.batches.streamed)
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
         self.profile: Profile | None = None
@@ -239,8 +269,8 @@ class Run:
             finish: Recipes of the winner's training in the end, by name.
             before: Work of what is trained ahead of the supernet, by label.
         """
-        score = objective_of(self.batches).score
-        strategy = check_search(self.space, command.search, command.budget(), self.options.seed, score)
+        usual = (objective_of(self.batches).score,)
+        strategy = check_search(self.space, command.search, command.budget(), self.options.seed, usual)
         next(iter(self.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
         baselines = check_baselines(self, command.baseline)
         work = supernet_work(recipe, self.batches, strategy, baselines, finish)
@@ -308,7 +338,12 @@ class Run:
         settings = (self.recipe.precision, self.options.calibration_images, self.options.seed)
         evaluator = InheritedEvaluator(supernet, self.batches, *settings)
         data = (self.options.seed, self.folder, self.options.data, self.profile, self.settings)
-        return ArchSearch(evaluator, budget, options, *data)
+        return ArchSearch(evaluator, budget, options, *data, executor=self.executor)
+
+    @property
+    def executor(self) -> ExecutorOptions:
+        """Where independent work is done; commands without such options do it here."""
+        return self.options if isinstance(self.options, ExecutorOptions) else ExecutorOptions()
 
     def load_supernet(self, source: str | None = None) -> Supernet:
         """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""
@@ -324,10 +359,16 @@ class Run:
     def publish(self, model: Backbone | None, result: RunResult) -> None:
         """Writes the winning model, the result and the report."""
         if model is not None:
-            score = f"test_{objective_of(self.batches).score}"
-            facts = {"space": self.space.name, score: result.shipped[score], **self.image_facts}
-            save_model(model, self.folder.model, **facts, trained_on=self.trained_on)
+            self.save(model, result)
         publish(self.folder, result)
+
+    def save(self, model: Backbone, result: RunResult) -> None:
+        """Writes the winning model with what is known of it."""
+        name = f"test_{objective_of(self.batches).score}"
+        score = result.shipped.get(name)
+        facts: dict[str, Any] = {name: score} if math.isfinite(score) else {}
+        facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
+        save_model(model, self.folder.model, **facts)
 
     @property
     def image_shape(self) -> dict[str, int]:

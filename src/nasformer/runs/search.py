@@ -6,15 +6,18 @@ baselines, measured finalists, result and report are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
+from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.space import Space
 from nasformer.families.storage import fingerprint
@@ -25,11 +28,15 @@ from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
+from nasformer.runs.jobs import CHUNK, ProxyJob, SubnetJob
+from nasformer.runs.options import ExecutorOptions
+from nasformer.runs.ray_pool import Job, RayPool
 from nasformer.search.budget import Budget, references
+from nasformer.search.executor import Chunks, Executor, InProcess, Scores
 from nasformer.search.model_result import ModelResult
-from nasformer.search.options import SearchOptions
+from nasformer.search.options import Racing, SearchOptions
 from nasformer.search.problem import Order, Problem
-from nasformer.search.run import Scores, SearchResult, search
+from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
@@ -40,6 +47,7 @@ from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import as_batches
+from nasformer.train.racing import CONFIDENCE, Race
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import cpu_threads, fastest_threads, threads_are_fixed
 from nasformer.utils.progress import progress, say
@@ -56,6 +64,8 @@ class Evaluator(Protocol):
     """What the search raises where the user does not say."""
     evaluations: int
     """Candidates of a random search where the user does not say."""
+    chunk: int
+    """Archs of a task, where workers evaluate them."""
 
     def __call__(self, arch: Arch) -> Scores: ...
 
@@ -74,12 +84,19 @@ class Evaluator(Protocol):
     def summary(self, search: SearchResult) -> dict[str, Any]:
         """Further fields of the result."""
 
+    def job(self) -> Job:
+        """The same evaluation for workers in other processes."""
+
+    @property
+    def device(self) -> torch.device: ...
+
 
 class InheritedEvaluator:
     """Judges archs by the weights they inherit from a supernet, on images held out of its training."""
 
     objectives: tuple[str, ...] = ("accuracy",)
     evaluations = 1000
+    chunk = 1
 
     def __init__(self, supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int, seed: int):
         self.space, self.seed, self.calibration_images = supernet.space, seed, calibration_images
@@ -117,11 +134,19 @@ class InheritedEvaluator:
             health = check_up(self.space, accuracy, self.seed, CHECKED_SUBNETS)
         return {"health": health, "images": count_images(self.subnets.batches)}
 
+    def job(self) -> Job:
+        return SubnetJob.of(self.subnets, self.calibration_images)
+
+    @property
+    def device(self) -> torch.device:
+        return self.subnets.supernet.device
+
 
 class UntrainedEvaluator:
     """Judges untrained archs by training-free proxies."""
 
     evaluations = 8000  # TF-TAS's
+    chunk = CHUNK
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer, self.space = scorer, scorer.space
@@ -148,6 +173,13 @@ class UntrainedEvaluator:
     def summary(self, search: SearchResult) -> dict[str, Any]:
         return {"proxies": list(self.objectives), "candidates": len(search.candidates)}
 
+    def job(self) -> Job:
+        return ProxyJob(self.scorer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.scorer.device
+
 
 @dataclass
 class ArchSearch:
@@ -158,6 +190,7 @@ class ArchSearch:
         data: The images, as they were named.
         profile: Where the budget speaks of latency or memory, what predicts them.
         settings: What else the scores depend on.
+        executor: Where candidates are evaluated.
     """
 
     evaluator: Evaluator
@@ -169,6 +202,7 @@ class ArchSearch:
     profile: Profile | None = None
     settings: Mapping[str, Any] | None = None
     quiet: bool = False
+    executor: ExecutorOptions = field(default_factory=ExecutorOptions)
 
     @property
     def space(self) -> Space:
@@ -199,21 +233,52 @@ class ArchSearch:
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
     ) -> SearchResult:
-        return search(
-            self.space,
-            self.evaluator,
-            self.space.costs,
-            strategy=options.strategy,
-            options=options.for_strategy(self.evaluator.evaluations),
-            budget=self.budget,
-            objectives=self.objectives,
-            order=self.evaluator.order(options),
-            seed=self.seed,
-            journal=journal,
-            settings={**self.evaluator.settings(), **(self.settings or {}), **profile_settings(self.profile)},
-            on_open=on_open,
-            quiet=self.quiet,
-        )
+        race = make_race(self.evaluator, options, self.objectives, self.seed) if options.racing != "none" else None
+        if race and self.executor.executor != "local":
+            raise UserError("racing judges each arch by those before it, in this process; leave --executor or it out")
+        racing = {"racing": options.racing} if race else {}
+        with self.open_executor(race) as executor:
+            return search(
+                self.space,
+                race or self.evaluator,
+                self.space.costs,
+                strategy=options.strategy,
+                options=options.for_strategy(self.evaluator.evaluations),
+                budget=self.budget,
+                objectives=self.objectives,
+                order=self.evaluator.order(options),
+                seed=self.seed,
+                journal=journal,
+                settings={
+                    **self.evaluator.settings(),
+                    **racing,
+                    **(self.settings or {}),
+                    **profile_settings(self.profile),
+                },
+                on_open=on_open,
+                on_candidate=race.observe if race else None,
+                quiet=self.quiet,
+                executor=executor,
+                asynchronous=self.asynchronous(options),
+            )
+
+    def asynchronous(self, options: SearchOptions) -> bool:
+        """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""
+        asked = self.executor.asynchronous and options.strategy != "random"
+        if asked and not self.quiet:
+            say("an asynchronous search: it depends on which worker is fast, so it cannot be repeated exactly")
+        return asked
+
+    @contextmanager
+    def open_executor(self, race: Race | None = None) -> Iterator[Executor]:
+        """This process, or workers that end with the search."""
+        if self.executor.executor == "local":
+            yield InProcess(race or self.evaluator)
+            return
+        folder, gpu = self.folder.journal.parent if self.folder else None, self.evaluator.device.type == "cuda"
+        pool = RayPool(self.evaluator.job(), self.executor, gpu, folder, self.executor.trial_timeout)
+        with closing(pool):
+            yield Chunks(pool, self.evaluator.chunk)
 
     def rival(self, found: SearchResult) -> dict[str, Arch]:
         """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
@@ -251,13 +316,42 @@ class ArchSearch:
     def rows(self, archs: Mapping[str, Arch]) -> list[ModelResult]:
         rows = []
         with progress("winner and references", len(archs), self.quiet) as report:
-            for name, arch in archs.items():
-                rows.append(self.row(name, arch))
-                report(len(rows))
+            for done, (name, arch) in enumerate(archs.items(), 1):
+                try:
+                    rows.append(self.row(name, arch))
+                except Exception as error:
+                    if self.executor.executor == "local" or name == "winner":
+                        raise
+                    # As among candidates: an arch that cannot be evaluated is no reason to lose all others.
+                    say(f"{name} could not be evaluated and is left out ({type(error).__name__}: {error})")
+                report(done)
         return rows
 
     def row(self, name: str, arch: Arch) -> ModelResult:
         return ModelResult(name, arch.to_dict(), {**self.space.costs(arch), **self.evaluator.measure(arch)})
+
+
+def make_race(evaluator: Evaluator, options: SearchOptions, objectives: Sequence[str], seed: int) -> Race:
+    """A race for the candidates of a search; in one without parents, such as a random search, against the best."""
+    check_racing(options, objectives, isinstance(evaluator, InheritedEvaluator))
+    assert isinstance(evaluator, InheritedEvaluator)
+    subnets = evaluator.subnets
+    chosen = complete_options(find_strategy(options.strategy), options.for_strategy())
+    parents = chosen.get("parents", 1) if options.racing == "parents" else 1
+    return Race(subnets.outcomes, subnets.batches.held_out, parents, seed, CONFIDENCE[options.racing])
+
+
+def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool) -> None:
+    """Refuses a race where there is nothing to race for."""
+    if options.racing == "none":
+        return
+    if not trained:
+        raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
+    if tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random"):
+        raise UserError(
+            "racing drops what cannot reach the best accuracy: it is for evolution or random search by accuracy alone; "
+            "leave --search.racing or --search.objectives out"
+        )
 
 
 def search_supernet(
@@ -274,16 +368,20 @@ def search_supernet(
     precision: str = "auto",
     quiet: bool = False,
     calibration_images: int = IMAGES,
+    racing: Racing = "none",
+    executor: ExecutorOptions | None = None,
 ) -> SearchResult:
     """Searches the space by accuracy with inherited weights on the held-out images, never the test set.
 
-    Where there is batch norm, an arch's own statistics are estimated on so many training images first.
+    Where there is batch norm, an arch's own statistics are estimated on so many training images first. With `racing`
+    candidates that cannot reach the parents are dropped after a part of the images (see `Race`).
     """
     batches = as_batches(data, Recipe(), seed, World(), supernet.device)
     evaluator = InheritedEvaluator(supernet, batches, precision, calibration_images, seed)
     given = complete_options(find_strategy(strategy), options or {})
-    chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
+    chosen = SearchOptions(strategy, racing=racing, objectives=list(objectives), options=given)
     job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
+    job.executor = executor or job.executor
     with search_threads(evaluator, supernet.device.type):
         return job.search(chosen, Path(journal) if journal else None)
 
@@ -306,6 +404,7 @@ def search_training_free(
     journal: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    executor: ExecutorOptions | None = None,
 ) -> SearchResult:
     """The best arch in the budget by one proxy, or by the ranks that several give it together (as AZ-NAS does).
 
@@ -326,15 +425,23 @@ def search_training_free(
     given = complete_options(find_strategy(strategy), options or {})
     chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
     job = ArchSearch(UntrainedEvaluator(scorer), budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
+    job.executor = executor or job.executor
     return job.search(chosen, Path(journal) if journal else None)
 
 
-def check_search(space: Space, options: SearchOptions, budget: Budget, seed: int, score: str = "accuracy") -> Strategy:
+def check_search(
+    space: Space,
+    options: SearchOptions,
+    budget: Budget,
+    seed: int,
+    usual: tuple[str, ...] = InheritedEvaluator.objectives,
+) -> Strategy:
     """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
     check_satisfiable(space.root, space.costs, budget.windows())
-    objectives = tuple(options.objectives) or (score,)
+    objectives = tuple(options.objectives) or usual
+    check_racing(options, objectives, trained=True)
     problem = Problem(space.root, space.costs, budget, objectives, seed)
-    problem.point({score: 0.0, "loss": 0.0, **space.costs(space.root.smallest())})
+    problem.point({**dict.fromkeys((*usual, "loss"), 0.0), **space.costs(space.root.smallest())})
     strategy = find_strategy(options.strategy)
     return strategy(problem, **complete_options(strategy, options.for_strategy()))
 

@@ -8,6 +8,7 @@ channels a first convolution that is adapted to them; all other weights are inhe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,11 +20,13 @@ from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import ModelConfig, build_from, class_names, fingerprint, fresh_model, load_model
+from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
+from nasformer.runs.ray_pool import RayPool, Work, check_ray, result_of
 from nasformer.runs.run import Run, asked_space, open_run
 from nasformer.runs.ship import ship
 from nasformer.search.model_result import ModelResult
@@ -37,6 +40,7 @@ from nasformer.train.distributed import World
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
+from nasformer.utils.progress import progress
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
 
@@ -51,6 +55,44 @@ def retrain_run(command: RetrainCommand) -> RunResult | None:
         return train_single(run, model, "retrained", command.train, command.baseline, export=command.export)
 
 
+def retrain_top(command: RetrainCommand) -> list[RunResult]:
+    """Trains the best candidates of a search, each in a folder of its own; here one after the other, or on workers."""
+    if not command.run or command.arch:
+        raise UserError("--top takes the candidates of a run: nasformer retrain RUN --top 5, without --arch")
+    check_out(command)
+    check_ray(command)
+    asked = dict(enumerate(best_candidates(RunFolder(command.run), command.top), 1))
+    local = replace(command, executor="local", top=1)
+    tasks = [replace(local, arch=arch.to_json(), out=str(Path(command.out) / str(n))) for n, arch in asked.items()]
+    if command.executor == "local":
+        return [result for task in tasks if (result := retrain_run(task))]
+    gpu = choose_device(command.device).type == "cuda"
+    with closing(RayPool(RetrainJob(), command, gpu, Path(command.out))) as pool:
+        outcomes = []
+        with progress("retraining", len(tasks)) as report:
+            for outcome in pool.map(tasks):
+                outcomes.append(outcome)
+                report(len(outcomes))
+    return [result_of(outcome) for outcome in outcomes]
+
+
+def best_candidates(folder: RunFolder, count: int) -> list[Arch]:
+    """The best candidates of a run's search by the score that it raised; of equal ones the cheaper."""
+    run = read_run(folder.path)
+    judged = sorted(run.judged(), key=lambda one: (-one.scores[run.score], one.scores.get("params", 0)))
+    if not judged:
+        raise UserError(f"{folder} has no candidates; search it first")
+    return [candidate.arch for candidate in judged[:count]]
+
+
+@dataclass(frozen=True)
+class RetrainJob:
+    """Retrains as commands say, each in its run folder, where a training goes on after a kill."""
+
+    def open(self, device: str) -> Work:
+        return lambda command: retrain_run(replace(command, device=device))
+
+
 def finetune_run(command: FinetuneCommand) -> RunResult | None:
     """Trains an architecture further from the weights of a run, supernet or model."""
     if not command.run:
@@ -63,7 +105,7 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
         weights = fingerprint(source.model)
         model = build_from(source.model, run.space, run.options.seed, same_classes(source, run.batches)).to(run.device)
         if source.shared:
-            recalibrate(model, run.batches, run.options.calibration_images)
+            recalibrate(model, run.batches, run.options.calibration_images, run.world)
         return train_single(run, model, "finetuned", command.train, weights=weights, export=command.export)
 
 
@@ -87,9 +129,9 @@ def train_single(
     seed = run.options.seed
     train_model(model, run.batches, recipe, folder=run.folder.train, seed=seed, settings=settings, label=name)
     references = train_baselines(run, baseline, recipe)
+    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision, run.world)}
     if not run.world.main:
         return None
-    scores = {**run.space.costs(model.arch), **split_accuracies(model, run.batches, recipe.precision)}
     winner = ModelResult(name, model.arch.to_dict(), scores)
     result = RunResult(run.space.name, run.options.data, winner, references, images=count_images(run.batches))
     run.publish(model, result)
@@ -245,7 +287,7 @@ def task_of(model: Backbone) -> str:
 def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tuple[RunFolder, Backbone, BatchSource]:
     """A model on its device, where it was, and its images, prepared as in its training."""
     device = choose_device(options.device)
-    inherited = bool(arch) or (path / "supernet").is_dir()
+    inherited = bool(arch) or ((path / "supernet").is_dir() and not (path / "model").is_dir())
     if inherited:
         supernet = load_supernet(path)
         model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner(supernet.space))

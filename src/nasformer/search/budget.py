@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import product
 from random import Random
 
 from nasformer.space.arch import Arch
+from nasformer.space.dimensions import dimensions, with_choices
 from nasformer.space.feasible import Costs, Window, sample_feasible
 from nasformer.space.node import Node
+from nasformer.space.struct import Struct
 from nasformer.utils.units import format_exactly
 
 
@@ -72,6 +75,42 @@ def references(node: Node, costs: Costs, budget: Budget, seed: int = 0, random: 
     ends = {name: _extreme(node, costs, budget, drawn, sign) for name, sign in (("smallest", 1), ("largest", -1))}
     different = list(dict.fromkeys(drawn))[:random]
     return {f"random {k}" if k > 1 else "random": arch for k, arch in enumerate(different, 1)} | ends
+
+
+NEAR = 0.9
+"""A uniform arch with this share of the budget's limit or more uses it well enough; of such, the most even counts."""
+
+
+def uniform_arch(node: Struct, costs: Costs, budget: Budget) -> Arch | None:
+    """The arch in the budget that has about the same share of everything: what one would cut without a search.
+
+    Dimensions of one name, such as the heads of all stages, have the same share of their largest values. None if no
+    such arch fits.
+    """
+    limits = {name: high for name, (_, high) in budget.limits().items() if high is not None}
+    fitting = [(uneven, arch) for uneven, arch in uniform_archs(node) if budget.fits(costs(arch))]
+    if not fitting or not limits:
+        return node.largest() if fitting else None
+    used = {arch: max(costs(arch)[name] / high for name, high in limits.items()) for _, arch in fitting}
+    near = [(uneven, -used[arch], arch) for uneven, arch in fitting if used[arch] >= NEAR]
+    return min(near, key=lambda item: item[:2])[2] if near else max(used, key=lambda arch: used[arch])
+
+
+def uniform_archs(node: Struct) -> Iterator[tuple[float, Arch]]:
+    """Archs that have equal shares of dimensions of one name, and how much these shares differ."""
+    elastic: dict[str, dict[str, tuple[float, ...]]] = {}
+    for name, choice in dimensions(node).items():
+        numbers = [value for value in choice.values if isinstance(value, int | float) and value > 0]
+        if len(numbers) > 1:
+            elastic.setdefault(name.rpartition(".")[2], {})[name] = tuple(numbers)
+    levels = [sorted({v / max(values) for values in dims.values() for v in values}) for dims in elastic.values()]
+    for shares in product(*levels):
+        chosen = {
+            name: [min(values, key=lambda value: abs(value / max(values) - share))]
+            for share, dims in zip(shares, elastic.values(), strict=True)
+            for name, values in dims.items()
+        }
+        yield max(shares, default=1.0) - min(shares, default=1.0), with_choices(node, chosen).largest()
 
 
 def _extreme(node: Node, costs: Costs, budget: Budget, drawn: list[Arch], sign: int) -> Arch:

@@ -76,6 +76,9 @@ def is_share(value: object) -> bool:
     return isinstance(value, str) and value.strip().endswith("%")
 
 
+Racing = Literal["none", "parents", "best"]
+
+
 @dataclass
 class SearchOptions:
     """How to search."""
@@ -87,6 +90,10 @@ class SearchOptions:
     random start stands for it"""
     random_references: int = 1
     """random architectures within the budget to judge beside the winner; of several, their mean is shown"""
+    racing: Racing = "none"
+    """judge candidates on growing parts of the held-out images, and drop those that cannot reach the parents (a search
+    takes the same course on fewer images) or the best (on far fewer; the winner may be another of about the same
+    accuracy); for a search by accuracy alone"""
     objectives: list[str] = field(default_factory=list)
     """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
     with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""

@@ -51,6 +51,9 @@ class Candidate:
     def from_proposal(cls, id: int, proposal: Proposal, scores: Mapping[str, float]) -> Candidate:
         return cls(id, proposal.generation, proposal.origin, proposal.parents, proposal.arch, scores)
 
+    def proposal(self) -> Proposal:
+        return Proposal(self.arch, self.origin, self.generation, self.parents)
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, which has no infinity and no NaN: such scores become None."""
         scores = {name: value if math.isfinite(value) else None for name, value in self.scores.items()}

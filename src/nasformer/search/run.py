@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
+from nasformer.search.executor import Evaluate, Executor, Failed, InProcess, Outcome, Scores
 from nasformer.search.journal import Journal
 from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores
 from nasformer.search.strategies.base import Strategy
@@ -20,6 +21,7 @@ from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Costs, check_satisfiable
 from nasformer.space.node import Node
+from nasformer.utils.files import write_text
 from nasformer.utils.progress import progress
 from nasformer.utils.tables import html_row, html_table
 
@@ -27,15 +29,8 @@ from nasformer.utils.tables import html_row, html_table
 CACHED_COSTS = 2**13
 SHOWN = 20  # candidates of the front, in notebooks
 
-Scores = Mapping[str, float]
-Evaluate = Callable[[Arch], Scores]
-
-
-@runtime_checkable
-class EvaluateMany(Protocol):
-    """An evaluation that scores several architectures faster together than one by one."""
-
-    def many(self, archs: Sequence[Arch]) -> list[Scores]: ...
+FIRST_FAILURES = 5
+"""So many failed candidates and no other: it is the evaluation that fails, not the candidates."""
 
 
 class HasRoot(Protocol):
@@ -92,6 +87,8 @@ def search(
     on_open: Callable[[], None] | None = None,
     on_candidate: Callable[[Candidate], None] | None = None,
     quiet: bool = True,
+    executor: Executor | None = None,
+    asynchronous: bool = False,
 ) -> SearchResult:
     """Looks for the best architecture within the budget.
 
@@ -109,6 +106,9 @@ def search(
         on_open: Called when nothing speaks against the search any more: options, budget and journal are checked.
         on_candidate: Called after each candidate, also for those read back from the journal.
         quiet: Shows no progress.
+        executor: Where archs are evaluated, such as on the workers of a cluster; None: in this process, by `evaluate`.
+        asynchronous: Breeds the next candidates as soon as workers are idle, from what is known by then. Faster with
+            many workers, but no two searches are alike. For strategies that say they can.
 
     >>> from nasformer.space import Choice, Struct
     >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3, 4))
@@ -125,38 +125,82 @@ def search(
     check_satisfiable(node, problem.costs, budget.windows())
     strategy_class = find_strategy(strategy) if isinstance(strategy, str) else strategy
     chosen = complete_options(strategy_class, options or {})
+    if asynchronous and not strategy_class.asynchronous:
+        raise UserError(f"{strategy_class.__name__} waits for all it has asked for; leave --asynchronous out")
     instance = strategy_class(problem, **chosen)
     name = strategy if isinstance(strategy, str) else strategy.__name__
     header = {"strategy": name, "options": chosen, **_settings(problem), **(settings or {})}
+    header |= {"asynchronous": True} if asynchronous else {}
     with Journal(journal, header) if journal else nullcontext() as opened:
         if on_open:
             on_open()
-        evaluator = JournaledEvaluator(problem, evaluate, opened)
-        _run(instance, evaluator, on_candidate, quiet)
+        evaluator = JournaledEvaluator(problem, executor or InProcess(evaluate), opened)
+        (_run_asynchronously if asynchronous else _run)(instance, evaluator, on_candidate, quiet)
         evaluator.check_all_used()
     return _result(instance)
 
 
-def _run(
-    strategy: Strategy,
-    evaluator: JournaledEvaluator,
-    on_candidate: Callable[[Candidate], None] | None,
-    quiet: bool,
-) -> None:
+OnCandidate = Callable[[Candidate], None] | None
+
+
+def _run(strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool) -> None:
     """Asks the strategy, evaluates and tells, until it is done."""
-    objective, best = strategy.problem.objectives[0], -math.inf
-    with progress("search", strategy.evaluations, quiet) as report:
+    with _reporting(strategy, evaluator, on_candidate, quiet) as report:
         while not strategy.done:
             proposals = strategy.ask()
             scores = []
             for candidate in evaluator.evaluate(proposals):
                 scores.append(candidate.scores)
-                value = strategy.problem.point(candidate.scores)[0]
-                best = max(best, value if math.isfinite(value) else -math.inf)
-                report(candidate.id + 1, f"best {objective} {best:.4g}")
-                if on_candidate:
-                    on_candidate(candidate)
+                report(candidate)
             strategy.tell(list(zip(proposals, scores, strict=True)))
+
+
+def _run_asynchronously(
+    strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
+) -> None:
+    """Asks again when the last of a batch is being evaluated and half of it is known; tells what is known by then."""
+    asked: list[Proposal] = []
+    known: list[tuple[Proposal, Scores]] = []
+    enough = 0
+
+    def more() -> list[Arch]:
+        nonlocal enough
+        if strategy.done or len(known) < enough:
+            return []
+        if known:
+            strategy.tell(known)
+            known.clear()
+        batch = [] if strategy.done else strategy.ask()
+        asked.extend(batch)
+        enough = max(1, len(batch) // 2)
+        return [proposal.arch for proposal in batch]
+
+    with _reporting(strategy, evaluator, on_candidate, quiet) as report:
+        strategy.adopt([(proposal, report(candidate).scores) for proposal, candidate in evaluator.restore_all()])
+        for number, outcome in evaluator.executor.stream(more):
+            (candidate,) = evaluator.write([asked[number]], [outcome])
+            known.append((asked[number], report(candidate).scores))
+    strategy.tell(known)
+
+
+@contextmanager
+def _reporting(
+    strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
+) -> Iterator[Callable[[Candidate], Candidate]]:
+    """Progress of a search: a function to call with each candidate."""
+    objective, best = strategy.problem.objectives[0], -math.inf
+    with progress("search", strategy.evaluations, quiet) as show:
+
+        def report(candidate: Candidate) -> Candidate:
+            nonlocal best
+            value = strategy.problem.point(candidate.scores)[0]
+            best = max(best, value if math.isfinite(value) else -math.inf)
+            show(candidate.id + 1, f"best {objective} {best:.4g}  {evaluator.executor.status}".rstrip())
+            if on_candidate:
+                on_candidate(candidate)
+            return candidate
+
+        yield report
 
 
 def _result(strategy: Strategy) -> SearchResult:
@@ -180,10 +224,10 @@ def _settings(problem: Problem) -> dict[str, Any]:
 class JournaledEvaluator:
     """Evaluates proposals, or reads their scores from the journal of an interrupted search."""
 
-    def __init__(self, problem: Problem, evaluate: Evaluate, journal: Journal | None) -> None:
-        self.problem, self.scores_of, self.journal = problem, evaluate, journal
+    def __init__(self, problem: Problem, executor: Executor, journal: Journal | None) -> None:
+        self.problem, self.executor, self.journal = problem, executor, journal
         self.records: Iterator[dict[str, Any]] = iter(journal.records if journal else ())
-        self.count = 0  # of candidates so far
+        self.count = self.failures = 0  # of candidates so far
 
     def evaluate(self, proposals: Sequence[Proposal]) -> Iterator[Candidate]:
         """The candidates in order: those in the journal first, then the others, each written before it is given."""
@@ -191,25 +235,37 @@ class JournaledEvaluator:
         for proposal, record in zip(proposals, self.records, strict=False):
             yield self._restore(proposal, record)
             read += 1
-        missing = proposals[read:]
-        if missing and isinstance(self.scores_of, EvaluateMany):
-            # All of them again, so that the scores do not depend on where a search was killed.
-            scores = self.scores_of.many([proposal.arch for proposal in proposals])[read:]
-            yield from self._write(missing, scores)
-        else:
-            for proposal in missing:
-                yield from self._write([proposal], [self.scores_of(proposal.arch)])
+        for outcomes in self.executor.evaluate([proposal.arch for proposal in proposals], read):
+            yield from self.write(proposals[read : read + len(outcomes)], outcomes)
+            read += len(outcomes)
 
-    def _write(self, proposals: Sequence[Proposal], scores: Sequence[Scores]) -> list[Candidate]:
+    def write(self, proposals: Sequence[Proposal], outcomes: Sequence[Outcome]) -> list[Candidate]:
         """Candidates that were just evaluated, put into the journal together."""
         candidates = [
-            Candidate.from_proposal(id, proposal, self._with_costs(proposal.arch, evaluated))
-            for id, (proposal, evaluated) in enumerate(zip(proposals, scores, strict=True), self.count)
+            Candidate.from_proposal(id, proposal, self._with_costs(proposal.arch, self._scores(id, outcome)))
+            for id, (proposal, outcome) in enumerate(zip(proposals, outcomes, strict=True), self.count)
         ]
         if self.journal:
             self.journal.append(*(candidate.to_dict() for candidate in candidates))
         self.count += len(candidates)
         return candidates
+
+    def _scores(self, id: int, outcome: Outcome) -> Scores:
+        """The scores; of a candidate that failed NaN, and what went wrong is in a file beside the journal."""
+        if not isinstance(outcome, Failed):
+            return outcome
+        self.failures += 1
+        where = ""
+        if self.journal:
+            path = self.journal.path.parent / "failures" / f"{self.journal.path.stem}-{id}.txt"
+            write_text(path, outcome.traceback)
+            where = f" (all of it: {path})"
+        if self.failures == id + 1 == FIRST_FAILURES:
+            last = outcome.traceback.strip().splitlines()[-1]
+            raise UserError(f"the first {FIRST_FAILURES} candidates all failed, the last with: {last}{where}")
+        costs = self.problem.costs(self.problem.node.smallest())
+        names = [name.removeprefix("-") for name in self.problem.objectives]
+        return {name: math.nan for name in names if name not in costs} | {"failures": outcome.attempts}
 
     def _with_costs(self, arch: Arch, scores: Scores) -> dict[str, float]:
         costs = self.problem.costs(arch)
@@ -218,6 +274,15 @@ class JournaledEvaluator:
         merged = plain_scores({**costs, **scores})
         self.problem.point(merged)  # a misspelt objective shows at the first candidate, not after the last
         return merged
+
+    def restore_all(self) -> Iterator[tuple[Proposal, Candidate]]:
+        """All candidates of the journal of an asynchronous search, whose order only the journal knows."""
+        for record in self.records:
+            try:
+                proposal = Candidate.from_dict(record).proposal()
+            except (KeyError, TypeError, ValueError):
+                raise self._wrong_line() from None
+            yield proposal, self._restore(proposal, record)
 
     def _restore(self, proposal: Proposal, record: Mapping[str, Any]) -> Candidate:
         expected = Candidate.from_proposal(self.count, proposal, {}).to_dict()

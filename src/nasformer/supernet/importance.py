@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
+from nasformer.families.base import Backbone
+from nasformer.space.arch import Arch
 
 Labelled = tuple[Tensor, Tensor | None]
 """Images, and their labels (or soft targets) where there are any."""
@@ -31,6 +33,7 @@ class Units:
         width: How many inputs of `reader` each has: the width of a head, 1 for a neuron.
         writer: The linear layer whose outputs they are, `parts` for each (q, k and v; gate and value).
         reader: The linear layer whose inputs they are.
+        tables: Further parameters with an entry for each of them.
     """
 
     name: str
@@ -114,6 +117,65 @@ def sort_by_importance(model: nn.Module, batches: Iterable[Labelled], measure: s
     return sorted_scores
 
 
+# Channels of the embedding
+
+
+def sort_channels(model: Backbone, batches: Iterable[Labelled]) -> Tensor:
+    """Sorts the channels of the embedding in place, the most important first; returns the importances, sorted.
+
+    For spaces whose embedding is elastic. The model computes the same as before.
+    """
+    axes, training = embedding_axes(model), model.training
+    scores = channel_importance(model.eval(), batches)
+    model.train(training)
+    order = scores.argsort(descending=True, stable=True)
+    weights = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, axis in axes.items():
+            weights[name].copy_(weights[name].index_select(axis, order))
+    return scores[order].cpu()
+
+
+def embedding_axes(model: Backbone) -> dict[str, int]:
+    """Which axis of each weight is the embedding: the one that is narrower in a narrower net."""
+    width, axes = model.arch.embed_dim, dict[str, int]()
+    narrow = Arch.from_dict({**model.arch.to_dict(), "embed_dim": width - 1})
+    with torch.device("meta"):
+        other = dict(type(model)(narrow, **model.options).named_parameters())
+    for name, weight in model.named_parameters():
+        changed = [axis for axis, size in enumerate(weight.shape) if size != other[name].shape[axis]]
+        if len(changed) > 1 or any(weight.shape[axis] != width for axis in changed):
+            raise UserError(f"the embedding of {model.family} cannot be sorted; leave its width as it is")
+        if changed:
+            axes[name] = changed[0]
+    return axes
+
+
+def channel_importance(model: Backbone, batches: Iterable[Labelled]) -> Tensor:
+    """How much the loss would change if a channel were scaled wherever it is read: the root mean square over images.
+
+    Where there are no labels, the model's own top class stands for them.
+    """
+    readers = [unit.writer for unit in find_units(model)] + [model.get_classifier()]
+    layers = [layer for layer in readers if getattr(layer, "in_features", 0) == model.arch.embed_dim]
+    total = torch.zeros(model.arch.embed_dim, device=next(model.parameters()).device)
+    for images, labels in batches:
+        with recorded_inputs(layers, keep_gradients=True) as inputs, torch.enable_grad():
+            answer_loss(model(images), labels).backward()
+        change = torch.zeros(len(images), len(total), device=total.device)
+        for x in inputs:
+            if x is not None and x.grad is not None:
+                change += (x.detach() * x.grad).float().reshape(len(images), -1, len(total)).sum(1)
+        total += change.square().sum(0)
+        model.zero_grad(set_to_none=True)
+    return total.sqrt()
+
+
+def answer_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
+    """The cross-entropy of all images; where there are no labels, the top classes stand for them."""
+    return F.cross_entropy(logits.float(), logits.detach().argmax(-1) if labels is None else labels, reduction="sum")
+
+
 # Measures
 
 
@@ -125,10 +187,8 @@ def gate_gradient(model: nn.Module, units: Sequence[Units], batches: Iterable[La
     """
     totals = [torch.zeros(unit.count, device=unit.reader.weight.device) for unit in units]
     for images, labels in batches:
-        with recorded_inputs(units, keep_gradients=True) as inputs, torch.enable_grad():
-            logits = model(images).float()
-            wanted = logits.detach().argmax(-1) if labels is None else labels
-            F.cross_entropy(logits, wanted, reduction="sum").backward()
+        with recorded_inputs(readers_of(units), keep_gradients=True) as inputs, torch.enable_grad():
+            answer_loss(model(images), labels).backward()
         for total, unit, x in zip(totals, units, inputs, strict=True):
             if x is not None and x.grad is not None:
                 change = unit.by_unit(x.detach() * x.grad).sum(-1)
@@ -162,13 +222,66 @@ def weight_magnitude(model: nn.Module, units: Sequence[Units], batches: Iterable
     return scores
 
 
+@register_importance("surgeon")
+def surgeon_loss(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+    """What a layer's output loses without a unit, even if the others make up for it as well as they can (Optimal Brain
+    Surgeon, by unit); for cuts without training. No labels are needed.
+    """
+    moments = input_moments(model, units, (images for images, _ in batches))
+    return [unit_losses(unit, found.regular()) for unit, found in zip(units, moments, strict=True)]
+
+
+def unit_losses(unit: Units, covariance: Tensor) -> Tensor:
+    """The squared error of the reader's output without each unit, its weights refitted to the others."""
+    inverse = torch.linalg.inv(covariance).unflatten(0, (unit.count, unit.width)).unflatten(2, (unit.count, unit.width))
+    own = torch.linalg.inv(inverse.diagonal(dim1=0, dim2=2).permute(2, 0, 1))  # what others cannot tell of a unit
+    read = unit.by_unit(unit.reader.weight.detach())
+    return torch.einsum("ouw,uwv,ouv->u", read, own, read)
+
+
+RIDGE = 1e-2
+"""What is added to a covariance's diagonal, as a share of its mean; few images then do not decide too much."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and covariance of the inputs of a linear map."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    def regular(self) -> Tensor:
+        """The covariance, made invertible."""
+        ridge = RIDGE * self.covariance.diagonal().mean() + torch.finfo(self.covariance.dtype).tiny
+        return self.covariance + ridge * torch.eye(len(self.mean), device=self.mean.device)
+
+
+@torch.no_grad()
+def input_moments(model: nn.Module, units: Sequence[Units], images: Iterable[Tensor]) -> list[Moments]:
+    """The moments of what each layer's reader reads, over all tokens of the images."""
+    sums = [torch.zeros(unit.reader.in_features, device=unit.reader.weight.device).double() for unit in units]
+    squares, counts = [torch.zeros_like(total).outer(total) for total in sums], [0] * len(units)
+    for x in images:
+        with recorded_inputs(readers_of(units)) as inputs:
+            model(x)
+        for index, read in enumerate(inputs):
+            if read is not None:
+                flat = read.float().flatten(0, -2)
+                sums[index] += flat.sum(0)
+                squares[index] += flat.T @ flat
+                counts[index] += len(flat)
+    means = [total / max(count, 1) for total, count in zip(sums, counts, strict=True)]
+    seconds = [square / max(count, 1) for square, count in zip(squares, counts, strict=True)]
+    return [Moments(m.float(), (s - m.outer(m)).float()) for m, s in zip(means, seconds, strict=True)]
+
+
 @torch.no_grad()
 def input_norms(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
     """The root mean square of each input of the units' readers: [units, width]."""
     totals: list[Tensor] = [torch.zeros(unit.count, unit.width, device=unit.reader.weight.device) for unit in units]
     seen = [0] * len(units)
     for images, _ in batches:
-        with recorded_inputs(units) as inputs:
+        with recorded_inputs(readers_of(units)) as inputs:
             model(images)
         for index, (unit, x) in enumerate(zip(units, inputs, strict=True)):
             if x is not None:
@@ -178,10 +291,14 @@ def input_norms(model: nn.Module, units: Sequence[Units], batches: Iterable[Labe
     return [(total / max(count, 1)).sqrt() for total, count in zip(totals, seen, strict=True)]
 
 
+def readers_of(units: Sequence[Units]) -> list[nn.Module]:
+    return [unit.reader for unit in units]
+
+
 @contextmanager
-def recorded_inputs(units: Sequence[Units], keep_gradients: bool = False) -> Iterator[list[Tensor | None]]:
-    """The last input of each unit's reader, with its gradient where asked; None where the reader did not run."""
-    inputs: list[Tensor | None] = [None] * len(units)
+def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -> Iterator[list[Tensor | None]]:
+    """The last input of each layer, with its gradient where asked; None where the layer did not run."""
+    inputs: list[Tensor | None] = [None] * len(layers)
 
     def record(index: int) -> Callable[..., None]:
         def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -191,7 +308,7 @@ def recorded_inputs(units: Sequence[Units], keep_gradients: bool = False) -> Ite
 
         return hook
 
-    handles = [unit.reader.register_forward_pre_hook(record(index)) for index, unit in enumerate(units)]
+    handles = [layer.register_forward_pre_hook(record(index)) for index, layer in enumerate(layers)]
     try:
         yield inputs
     finally:

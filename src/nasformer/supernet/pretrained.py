@@ -1,23 +1,36 @@
 """Pretrained nets as supernets: the weights of what users name behind `--from` (see `families/pretrained.py`).
 
-timm:NAME has the weights that timm has of it, timm:NAME:FILE those of a local .safetensors or .pth file.
+timm:NAME has the weights that timm has of it, timm:NAME:FILE those of a local .safetensors or .pth file. A model of
+ours whose blocks differ is widened to the largest of its blocks, without a change of what it computes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
-from nasformer.families.pretrained import TRAIN_AGAIN, model_folder, space_of_model, supernet_folder
+from nasformer.families.pretrained import (
+    TRAIN_AGAIN,
+    is_file_of_space,
+    model_folder,
+    space_of_model,
+    split_source,
+    supernet_folder,
+    with_source_choices,
+)
 from nasformer.families.registry import get_space
+from nasformer.families.sharing import rule_for
 from nasformer.families.space import Space
-from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, WeightFacts, build_from, load_model
-from nasformer.supernet.storage import load_supernet
+from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, WeightFacts, build_from, fresh_model, load_model
+from nasformer.space.arch import Arch
+from nasformer.supernet.importance import find_units
+from nasformer.supernet.storage import copy_slice, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_json, read_tensors
 from nasformer.utils.schema import from_json
@@ -30,6 +43,7 @@ class Pretrained:
     Args:
         space: Its largest member is the model.
         model: The largest member with its weights.
+        arch: What the net itself is, where its blocks differ: `model` then has more units, which say nothing yet.
         facts: What is known of its images.
         supernet: The supernet, where the weights are one's: then all members are trained, not the largest alone.
     """
@@ -38,19 +52,62 @@ class Pretrained:
     model: Backbone
     facts: WeightFacts
     supernet: Supernet | None = None
+    arch: Arch | None = None
+
+    @property
+    def own_arch(self) -> Arch:
+        """The net as its author knows it."""
+        return self.arch or self.model.arch
 
 
 def find_pretrained(source: str) -> Pretrained:
     """The weights that a source names, with their space."""
-    if source.startswith("timm:"):
-        return from_timm(source)
-    if (path := supernet_folder(Path(source))) is not None:
-        supernet = load_supernet(path)
-        model = supernet.extract(supernet.space.root.largest())
-        return Pretrained(supernet.space, model, read_facts(path / SUPERNET_CONFIG), supernet)
-    folder = model_folder(source)
-    model = load_model(folder)
-    return Pretrained(space_of_model(model), model, read_facts(folder / CONFIG))
+    net, choices = split_source(source)
+    found = load_net(net)
+    if choices and found.supernet is not None:
+        raise UserError(f"--from {source}: a supernet has the choices that it was trained with; leave the brackets out")
+    return replace(found, space=with_source_choices(found.space, choices))
+
+
+def load_net(net: str) -> Pretrained:
+    """The weights of a source without choices."""
+    if is_file_of_space(net):
+        name, _, file = net.partition(":")
+        return from_supernet(load_supernet(Path(file), get_space(name)), WeightFacts(mean=IMAGENET[0], std=IMAGENET[1]))
+    if net.startswith("timm:"):
+        return from_timm(net)
+    if (path := supernet_folder(Path(net))) is not None:
+        return from_supernet(load_supernet(path), read_facts(path / SUPERNET_CONFIG))
+    folder = model_folder(net)
+    model, facts = load_model(folder), read_facts(folder / CONFIG)
+    space = space_of_model(model)
+    if model.arch == space.root.largest():
+        return Pretrained(space, model, facts)
+    return Pretrained(space, widen(model, space), facts, arch=model.arch)
+
+
+def from_supernet(supernet: Supernet, facts: WeightFacts) -> Pretrained:
+    return Pretrained(supernet.space, supernet.extract(supernet.space.root.largest()).eval(), facts, supernet)
+
+
+@torch.no_grad()
+def widen(model: Backbone, space: Space) -> Backbone:
+    """The largest member of a space, which computes what a smaller model does: what it has more, no layer reads yet.
+
+    The weights that write the additional heads and neurons are fresh, so that training can make use of them.
+    """
+    large = fresh_model(space, space.root.largest(), seed=0).eval()
+    for unit in find_units(large):
+        nn.init.zeros_(unit.reader.weight)
+        nn.init.zeros_(unit.reader.bias)
+    weights, rules = large.state_dict(), space.model.sharing(**space.options)
+    for name, weight in model.state_dict().items():
+        copy_slice(weight, weights[name], rule_for(name, rules), weight.shape)
+    return large
+
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and deviation of the images that published supernets were trained on."""
 
 
 def from_timm(source: str) -> Pretrained:

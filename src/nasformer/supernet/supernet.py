@@ -25,6 +25,7 @@ from nasformer.layers.drop_path import set_drop_path
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
+from nasformer.utils.device import keep_compiled_code
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
 COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False}
@@ -127,6 +128,7 @@ class Supernet(nn.Module):
         Args:
             options: Those of torch.compile.
         """
+        keep_compiled_code()
         self.compile_options = options or {"options": COMPILE_OPTIONS}
         self.skeletons.clear()
 

@@ -6,9 +6,11 @@ Images are fitted into a square of the model's size. Scores are counted at the s
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -25,8 +27,10 @@ from nasformer.data.decode import channels_first, check_channels, converted
 from nasformer.data.files import BadImages, fits
 from nasformer.data.images import normalise
 from nasformer.data.loaders import (
+    WHOLE,
     Batch,
     BatchSource,
+    Share,
     Split,
     batch_indices,
     calibration_indices,
@@ -37,10 +41,10 @@ from nasformer.data.loaders import (
 )
 from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import Preprocessing
-from nasformer.data.streaming import IMAGENET_MEAN, IMAGENET_STD
 from nasformer.errors import UserError
 from nasformer.families.dense import segmentation_space
 from nasformer.families.space import Space
+from nasformer.supernet.pretrained import IMAGENET
 from nasformer.tasks.joint import Pair, fit, jitter, unfit
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
 from nasformer.tasks.options import SegmentOptions
@@ -99,6 +103,12 @@ class MeanIoU:
         self.counts = self.counts.to(counts.device) + counts
         self.by_image.append(mean_iou(counts))
         self.images += 1
+
+    def combine(self, world: World, device: torch.device) -> None:
+        """Adds what other processes have seen; mIoUs of single images stay where they are."""
+        sums = world.sum(torch.tensor([self.loss, float(self.images)], device=device)).tolist()
+        self.loss, self.images = sums[0], round(sums[1])
+        self.counts = world.sum(self.counts.to(device))
 
     def compute(self) -> dict[str, float]:
         right = float(self.counts.diagonal().sum() / self.counts.sum().clamp(min=1))
@@ -182,10 +192,10 @@ class MaskBatches:
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
         self.device, self.workers = torch.device(device), workers
         self.img_size, self.in_chans = img_size, check_channels(in_chans)
-        self.mean = IMAGENET_MEAN if in_chans == 3 else (fmean(IMAGENET_MEAN),) * in_chans
-        self.std = IMAGENET_STD if in_chans == 3 else (fmean(IMAGENET_STD),) * in_chans
+        self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
         keeps = fits(data.pixels * (in_chans + 1), torch.device("cpu"), world)
         self.decoded: dict[str, Pair] | None = {} if keeps else None
+        self.streamed = not keeps
 
     @property
     def num_classes(self) -> int:
@@ -230,7 +240,7 @@ class MaskBatches:
         files = self.files["train"]
 
         def item(step: int, position: int, index: int) -> Pair:
-            source = generator(self.seed, Purpose.ITEM, step, position)
+            source = generator(self.seed, Purpose.GEOMETRY, step, position)
             return jitter(*self.pair(files, index), self.img_size, self.options, self.augment, self.fill, source)
 
         def places() -> Iterator[list[tuple[int, int, int]]]:
@@ -243,20 +253,29 @@ class MaskBatches:
             x, masks = (torch.stack(part) for part in zip(*pairs, strict=True))
             yield self.normalised(x), masks.to(self.device, non_blocking=True).long()
 
-    def evaluation(self, split: Split, batch_size: int) -> Iterator[tuple[Tensor, list[Tensor]]]:  # type: ignore[override]
-        """A whole split once: normalised squares, and the masks at their own size."""
+    def evaluation(
+        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """A split once, or some of its images, or a share of its batches: squares, and masks at their own size."""
         files = self.files[check_split(split, self.held_out)]
 
         def item(index: int) -> Pair:
             image, mask = self.pair(files, index)
             return fit(image, self.img_size, self.fill), mask
 
-        parts = torch.arange(len(files)).split(batch_size)
+        chosen = torch.arange(len(files)) if numbers is None else numbers
+        parts = chosen.split(batch_size)[share[0] :: share[1]]
         for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
             x = self.normalised(torch.stack([image for image, _ in pairs]))
             yield x, [mask.to(self.device, non_blocking=True).long() for _, mask in pairs]
 
-    def calibration(self, images: int, batch_size: int) -> Iterator[Tensor]:
+    def to(self, device: torch.device | str) -> MaskBatches:
+        """The same images for another device."""
+        other = copy(self)
+        other.device = torch.device(device)
+        return other
+
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
         files = self.files["train"]
 
         def item(index: int) -> Pair:
@@ -264,7 +283,8 @@ class MaskBatches:
             return fit(image, self.img_size, self.fill), mask
 
         parts = calibration_indices(len(files), images, min(batch_size, EVALUATION_BATCH), self.seed)
-        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
+        mine = parts[share[0] :: share[1]]
+        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in mine)):
             yield self.normalised(torch.stack([image for image, _ in pairs]))
 
     def normalised(self, images: Tensor) -> Tensor:
@@ -355,7 +375,7 @@ class Segment(Task):
             img_size=img_size or usual_size,
             in_chans=in_chans or 3,
             options=options.segment,
-            workers=options.workers,
+            workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
         )
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Segmentation:

@@ -20,9 +20,10 @@ from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import IMAGES, recalibrated
+from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loss import Loss, soft_cross_entropy
+from nasformer.utils.world import World
 
 KEPT = 8
 """Models kept: an arch is judged on one split, then on another, then shipped."""
@@ -46,6 +47,9 @@ class Metric(Protocol):
 
     def update(self, logits: Tensor, targets: Any) -> None: ...
 
+    def combine(self, world: World, device: torch.device) -> None:
+        """Adds what other processes have seen of the split; all call it alike."""
+
     def compute(self) -> dict[str, float]:
         """The scores by name, `loss` among them."""
 
@@ -61,6 +65,10 @@ class Accuracy:
         loss = F.cross_entropy(logits.float(), targets, reduction="sum")
         self.sums = self.sums.to(logits.device) + torch.stack([hits[:, 0].sum(), hits.any(1).sum(), loss])
         self.images += len(targets)
+
+    def combine(self, world: World, device: torch.device) -> None:
+        totals = world.sum(torch.cat([self.sums.double().cpu(), torch.tensor([float(self.images)])]).to(device))
+        self.sums, self.images = totals[:3], round(float(totals[3]))
 
     def compute(self) -> dict[str, float]:
         top1, top5, loss = self.sums.tolist()
@@ -105,19 +113,23 @@ def evaluate(
     arch: Arch | None = None,
     batch_size: int | None = None,
     precision: str = "auto",
+    world: World = ALONE,
 ) -> dict[str, float]:
     """The scores of a model on a split: of a classifier top-1 and top-5 accuracy (0 to 1), and the mean loss.
 
     Args:
         arch: Which arch to run, if the model is a supernet.
         batch_size: Images at a time; None: as many as suit the task.
+        world: Processes that share the images, and all call this alike.
     """
     if isinstance(data, Data):
         batch_size, device = batch_size or EVALUATION_BATCH, next(model.parameters()).device
         data = Batches(data, AugmentOptions(), batch_size, device=device)
     metric = objective_of(data).metric(data)
-    for logits, targets in predictions(model, data, split, arch=arch, batch_size=batch_size, precision=precision):
+    settings: dict[str, Any] = {"arch": arch, "batch_size": batch_size, "precision": precision}
+    for logits, targets in predictions(model, data, split, **settings, world=world):
         metric.update(logits, targets)
+    metric.combine(world, next(model.parameters()).device)
     if not metric.images:
         raise UserError(f"no image of the {split} part can be read; check the files")
     return metric.compute()
@@ -132,12 +144,17 @@ def predictions(
     arch: Arch | None = None,
     batch_size: int | None = None,
     precision: str = "auto",
+    world: World = ALONE,
+    numbers: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """A split in batches: the model's logits and the labels."""
+    """A split in batches, or its images of these numbers: the model's logits and the labels."""
     size = batch_size or objective_of(batches).batch_size
     model.eval()
     device = next(model.parameters()).device
-    for x, labels in batches.evaluation(split, size):
+    part: dict[str, Any] = {"share": world.part} if world.size > 1 else {}
+    if numbers is not None:
+        part["numbers"] = numbers
+    for x, labels in batches.evaluation(split, size, **part):
         with autocast(device, precision):
             logits = padded(lambda x: model(x) if arch is None else model(x, arch), x, size)
         yield logits, labels
@@ -164,13 +181,21 @@ class SubnetEvaluator:
 
     Args:
         images: How many training images these statistics are estimated on.
+        world: Processes that share the images, and all evaluate the same archs.
     """
 
-    def __init__(self, supernet: Supernet, batches: BatchSource, precision: str = "auto", images: int = IMAGES) -> None:
-        self.supernet, self.batches, self.precision = supernet, batches, precision
+    def __init__(
+        self,
+        supernet: Supernet,
+        batches: BatchSource,
+        precision: str = "auto",
+        images: int = IMAGES,
+        world: World = ALONE,
+    ) -> None:
+        self.supernet, self.batches, self.precision, self.world = supernet, batches, precision, world
         self.score = objective_of(batches).score
         self.model: Callable[[Arch], Backbone] = lru_cache(KEPT)(
-            partial(recalibrated, supernet, batches=batches, images=images)
+            partial(recalibrated, supernet, batches=batches, images=images, world=world)
         )
 
     def __call__(self, arch: Arch) -> dict[str, float]:
@@ -184,9 +209,22 @@ class SubnetEvaluator:
         return self.evaluate(arch, split)[self.score]
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
-        if self.supernet.has_statistics:
-            return evaluate(self.model(arch), self.batches, split, precision=self.precision)
-        return evaluate(self.supernet, self.batches, split, arch=arch, precision=self.precision)
+        model, chosen = self._ready(arch)
+        return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
+
+    def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
+        """Whether each held-out image of these numbers is recognised, and its loss: [2, images], on the CPU."""
+        model, chosen = self._ready(arch)
+        found = []
+        asked = {"arch": chosen, "precision": self.precision, "numbers": numbers}
+        for logits, labels in predictions(model, self.batches, "holdout", **asked):  # type: ignore[arg-type]
+            losses = F.cross_entropy(logits.float(), labels, reduction="none")
+            found.append(torch.stack([(logits.argmax(1) == labels).float(), losses]))
+        return torch.cat(found, dim=1).cpu()
+
+    def _ready(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
+        """The model to run and the arch to run it as: where there is batch norm one of its own, else the supernet."""
+        return (self.model(arch), None) if self.supernet.has_statistics else (self.supernet, arch)
 
 
 # Confusion: accuracy by class, and which class is taken for which

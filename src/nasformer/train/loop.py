@@ -55,7 +55,7 @@ from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
 from nasformer.train.threads import training_threads
-from nasformer.utils.device import cpu_threads
+from nasformer.utils.device import cpu_threads, keep_compiled_code
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 
@@ -134,6 +134,7 @@ def train_model(
     """
     recipe = recipe or Recipe()
     if recipe.compile:
+        keep_compiled_code()
         model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
     arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
     settings = {"arch": arch, **(settings or {})}
@@ -206,7 +207,9 @@ def result_settings(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe decides the result of a training."""
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
     settings = {name: value for name, value in asdict(recipe).items() if name not in without}
-    return settings if recipe.balance else {name: value for name, value in settings.items() if name != "balance"}
+    # Options that are newer than some checkpoints are named only where they have an effect.
+    usual = {name for name, value in {"balance": False, "archs": "shared"}.items() if settings[name] == value}
+    return {name: value for name, value in settings.items() if name not in usual}
 
 
 def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
@@ -289,6 +292,8 @@ class Trainer:
         self.quiet = quiet or not self.world.main
         self.device = next(model.parameters()).device
         self.optimizer = make_optimizer(model, recipe)
+        # In one process there is nobody to have other archs.
+        self.own_archs = recipe.archs == "own" and self.world.size > 1 and sampler is not None
         self.frozen = recipe.freeze == "slices" and isinstance(model, Supernet)
         self.average = MovingAverage(model, recipe.ema) if recipe.ema else None
         self.total = recipe.total_steps(batches.steps_per_epoch)
@@ -398,10 +403,12 @@ class Trainer:
         """Accuracy and loss on the held-out images, for the log; the best weights so far are remembered."""
         assert self.stopping
         if isinstance(self.model, Supernet):
-            subnets = SubnetEvaluator(self.model, self.batches, self.recipe.precision, self.calibration_images)
+            subnets = SubnetEvaluator(
+                self.model, self.batches, self.recipe.precision, self.calibration_images, self.world
+            )
             scores = subnets.evaluate(self.model.space.root.largest(), "holdout")
         else:
-            scores = evaluate(self.model, self.batches, "holdout", precision=self.recipe.precision)
+            scores = evaluate(self.model, self.batches, "holdout", precision=self.recipe.precision, world=self.world)
         self.model.train()
         line = {f"holdout_{name}": scores[name] for name in (self.objective.score, "loss")}
         if self.world.agree(self.stopping.is_better(line), self.device):
@@ -454,20 +461,26 @@ class Trainer:
         torch.manual_seed(mix(self.seed, Purpose.LAYERS, draw, self.world.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step) * group["lr_scale"]
-        archs = self.archs(draw)
+        archs = self.archs(draw, self.world.rank)
         loss = self.gradients(x, targets, archs)
-        reduce_gradients(self.model, self.world)
+        reduce_gradients(self.model, self.world, same=not self.own_archs)
         if self.recipe.clip_grad:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_grad)
-        self.update(archs)
+        self.update(self.archs_of_all(draw))
         self.optimizer.zero_grad()
         if self.average:
             self.average.update(self.model, step)
         return loss / len(archs)
 
-    def archs(self, draw: int) -> list[Arch | None]:
-        """The archs that a step runs; None stands for a model that is no supernet."""
-        return list(self.sampler(draw)) if self.sampler else [None]
+    def archs(self, draw: int, rank: int = 0) -> list[Arch | None]:
+        """The archs that a step runs in a process; None stands for a model that is no supernet."""
+        if not self.sampler:
+            return [None]
+        return list(self.sampler(draw * self.world.size + rank if self.own_archs else draw))
+
+    def archs_of_all(self, draw: int) -> list[Arch | None]:
+        """The archs that a step runs in any process."""
+        return [arch for rank in range(self.world.size if self.own_archs else 1) for arch in self.archs(draw, rank)]
 
     def rate(self, step: int) -> float:
         rate = learning_rate(step, self.batches.steps_per_epoch, self.recipe)

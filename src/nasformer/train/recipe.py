@@ -62,6 +62,9 @@ class Recipe:
     """The sandwich rule: a step runs the largest arch, the smallest and so many random ones, all with the operators
     that the sampler drew; their gradients are summed (so SGD takes longer steps, and clip_grad limits the sum), the
     loss in the log is their mean. The papers have 2; 0 is off."""
+    archs: Literal["shared", "own"] = "shared"
+    """Under torchrun, whether all processes run the same archs in a step, on their parts of the batch, or each its own,
+    whose gradients are averaged: more archs a step, each on fewer images, and all weights are sent in every step."""
     inplace_distillation: bool = False
     """In a sandwich, only the largest arch learns from the targets; the others from its output (BigNAS)."""
     decay: Literal["all", "largest"] = "all"

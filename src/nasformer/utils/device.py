@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -35,6 +37,22 @@ def choose_device(name: str = "auto") -> torch.device:
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise UserError(f"there is no device {name}; torch sees {torch.cuda.device_count()} GPUs, the first is cuda:0")
     return device
+
+
+def keep_compiled_code() -> None:
+    """Has torch.compile keep its code in the user's cache folder, where a restart of the machine leaves it.
+
+    By default it is in the folder for temporary files, which torch writes into TORCHINDUCTOR_CACHE_DIR itself; what a
+    user has put there counts.
+    """
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    if chosen and not chosen.startswith(os.path.join(tempfile.gettempdir(), "torchinductor_")):
+        return
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nasformer" / "inductor"
+    with suppress(OSError, RuntimeError):  # no home, or one that cannot be written
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
 
 
 @contextmanager

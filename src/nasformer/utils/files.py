@@ -88,6 +88,13 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def append_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Add a line to a JSONL file of incidents; unlike a journal it may lose its last lines in a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(json.dumps(record) + "\n")
+
+
 def parse_json(text: str | bytes, where: object) -> Any:
     """The value of a JSON text, or an error that names where it stands."""
     try:

@@ -28,6 +28,11 @@ def load_plugins(modules: Iterable[str] = ()) -> None:
         )
 
 
+def loaded_plugins() -> list[str]:
+    """The modules that were imported, for processes that are to know the same."""
+    return sorted(_loaded)
+
+
 def _load(name: str, who: str) -> None:
     if name in _loaded:
         return

@@ -22,9 +22,9 @@ class Purpose(IntEnum):
     JITTER = 5
     ERASING = 6
     MIXING = 7
-    ITEM = 8
     LAYERS = 9
     SUBSET = 10
+    RACING = 11
 
 
 def mix(seed: int, *words: int) -> int:

@@ -99,9 +99,16 @@ class PredictCommand:
 
 
 def retrain(options: RetrainCommand, as_json: bool) -> None:
-    from nasformer.runs.single import retrain_run
+    from nasformer.runs.single import retrain_run, retrain_top
 
-    show(retrain_run(options), options.out, as_json)
+    if options.top == 1:
+        return show(retrain_run(options), options.out, as_json)
+    results = retrain_top(options)
+    if as_json:
+        return print_json([result.to_dict() for result in results])
+    for number, result in enumerate(results, 1):
+        show(result, f"{options.out}/{number}", as_json)
+    return print(f"next: nasformer compare {options.out}/* --out {options.out}-compared")
 
 
 def finetune(options: FinetuneCommand, as_json: bool) -> None:

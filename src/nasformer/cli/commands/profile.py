@@ -57,7 +57,7 @@ class ProfileCommand(SpaceOptions):
 
 
 def profile(options: ProfileCommand, as_json: bool) -> None:
-    from nasformer.latency.lookup import check_replaceable, default_path, suggested_latency
+    from nasformer.latency.lookup import check_replaceable, suggested_latency, unused_path
     from nasformer.latency.measure import describe_machine
     from nasformer.latency.profile import MAX_ERROR
     from nasformer.latency.profiler import make_profile
@@ -66,7 +66,7 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
 
     space, device = space_for_images(options), choose_device(options.device)
     settings = (device.type, options.backend, options.batch_size, options.threads)
-    path = Path(options.out or default_path(space, *settings))
+    path = Path(options.out) if options.out else unused_path(space, *settings)
     check_replaceable(path, space, describe_machine(device, options.backend), *settings)
     measured = make_profile(
         space,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -12,12 +13,14 @@ from nasformer.cli.tables import print_json
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.proxies.options import ProbeOptions
+from nasformer.runs.options import ExecutorOptions
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
-    from nasformer.proxies.scoring import Score
+    from nasformer.proxies.scoring import Score, Scorer
     from nasformer.ranking.table import Table
     from nasformer.search.journal import Journal
+    from nasformer.space.arch import Arch
 
 CHUNK = 16  # nets scored between two signs of progress
 MAX_RESAMPLES = 100_000
@@ -56,7 +59,7 @@ class ScoreCommand(ProbeOptions, SpaceOptions):
 
 
 @dataclass
-class RankCommand(ProbeOptions):
+class RankCommand(ProbeOptions, ExecutorOptions):
     """How well do proxies rank trained nets, and do they know more than the parameter count?"""
 
     main: ClassVar = ("table", "target", "proxy", "bands", "out", "data", "seed", "device")
@@ -194,8 +197,9 @@ def score_nets(options: RankCommand, table: Table, folder: Path | None) -> list[
     opened = Journal(folder / f"{options.proxy}.jsonl", settings) if folder else nullcontext()
     with opened as journal, progress(options.proxy, len(archs)) as report:
         scores = read_scores(journal, len(archs)) if journal else []
-        for start in range(len(scores), len(archs), CHUNK):
-            fresh = [row[options.proxy] for row in scorer.score_many(archs[start : start + CHUNK])]
+        chunks = [archs[start : start + CHUNK] for start in range(len(scores), len(archs), CHUNK)]
+        for rows in score_chunks(scorer, chunks, options, folder):
+            fresh = [row[options.proxy] for row in rows]
             if journal:
                 journal.append(*(score.to_dict() for score in fresh))
             scores += fresh
@@ -204,3 +208,18 @@ def score_nets(options: RankCommand, table: Table, folder: Path | None) -> list[
     if reasons:
         print(f"{options.proxy} does not apply to {len(reasons)} of {len(scores)} nets: {reasons[0]}", file=sys.stderr)
     return scores
+
+
+def score_chunks(
+    scorer: Scorer, chunks: Sequence[Sequence[Arch]], options: RankCommand, folder: Path | None
+) -> Iterator[list[dict[str, Score]]]:
+    """The scores of chunks of nets, in their order; here, or on workers."""
+    from nasformer.runs.jobs import ProxyJob
+    from nasformer.runs.ray_pool import RayPool, result_of
+
+    if options.executor == "local":
+        yield from map(scorer.score_many, chunks)
+        return
+    job = ProxyJob(scorer, "score_many")
+    with closing(RayPool(job, options, scorer.device.type == "cuda", folder, options.trial_timeout)) as pool:
+        yield from map(result_of, pool.map(chunks))

@@ -1,4 +1,4 @@
-"""Commands that read what runs have left behind: doctor, compare and patterns."""
+"""Commands that read what runs have left behind: watch, doctor, compare and patterns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from nasformer.cli.tables import print_json, print_table
 from nasformer.errors import UserError
-from nasformer.utils.units import check_threads, format_quantity
+from nasformer.utils.units import check_range, check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
@@ -40,6 +40,25 @@ class DoctorCommand:
 
 
 @dataclass
+class WatchCommand:
+    """Show the report of a run while it goes on, in a browser on this machine. Ends with Ctrl-C."""
+
+    positional: ClassVar = ("run",)
+    example: ClassVar = "nasformer watch runs/digits"
+
+    run: str = ""
+    """the run folder"""
+    port: int = 8000
+    """where the page is: http://127.0.0.1:PORT, which no other machine can reach; 0: any that is free"""
+    seconds: int = 10
+    """after how long the page reloads"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "port", 0, 65535, whole=True)
+        check_range(self, "seconds", 1, 3600, whole=True)
+
+
+@dataclass
 class CompareCommand:
     """Runs side by side: winners, settings that differ, fronts, progress and training in common plots."""
 
@@ -63,6 +82,17 @@ class PatternsCommand:
     """the run folders of searches that differ in their seeds"""
     out: str = ""
     """a folder for patterns.json and patterns.png"""
+
+
+def watch(options: WatchCommand, as_json: bool) -> None:
+    from nasformer.report.watch import serve
+
+    if not options.run:
+        raise UserError("say which run: nasformer watch RUN")
+    with serve(options.run, options.port, options.seconds) as server:
+        address = f"http://{server.server_address[0]!s}:{server.server_address[1]}"
+        print_json({"address": address}) if as_json else print(f"{options.run}: {address}   (Ctrl-C ends)", flush=True)
+        server.serve_forever()
 
 
 def doctor(options: DoctorCommand, as_json: bool) -> int:

@@ -21,10 +21,12 @@ PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms
 
 
 def run(options: RunCommand, as_json: bool) -> None:
+    from nasformer.runs.cut import run_cut
     from nasformer.runs.pretrained import run_pretrained
     from nasformer.runs.run import run_supernet
 
-    show((run_pretrained if options.from_ else run_supernet)(options), options, as_json)
+    start = (run_cut if options.no_training else run_pretrained) if options.from_ else run_supernet
+    show(start(options), options, as_json)
 
 
 def search(options: SearchCommand, as_json: bool) -> None:
@@ -61,6 +63,9 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
         scores = {"holdout_miou": "held-out mIoU", "test_miou": "test mIoU"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
+    elif "test_agreement" in result.winner.scores:
+        known = scores if "test_accuracy" in result.winner.scores else {}
+        scores = known | {"holdout_agreement": "held-out agreement", "test_agreement": "test agreement"}
     random = result.random if len(result.random) > 1 else []
     rows = [
         [result.label(model), format_quantity(model["params"]), format_quantity(model["macs"])]
@@ -133,7 +138,7 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
 def in_words(name: str, score: float) -> str:
     if score != score:
         return "–"
-    return f"{score:.2%}" if name.endswith(("accuracy", "miou")) else f"{score:.5g}"
+    return f"{score:.2%}" if name.endswith(("accuracy", "agreement", "miou")) else f"{score:.5g}"
 
 
 def print_finalists(result: RunResult) -> None:
@@ -206,12 +211,16 @@ def print_plan(plan: Plan) -> None:
 
 def print_times(plan: Plan) -> None:
     time = plan.time
-    stages = {"supernet training": time.train, "search": time.search, "retraining from scratch": time.retrain}
+    last = "retraining from scratch" if time.full is None else "training of the winner"
+    stages = {"fine-tuning of the full net": time.full} if time.full else {}
+    stages |= {"supernet training": time.train, "search": time.search, last: time.retrain}
     stages |= {stage.name: stage for stage in time.baselines}
     width = max(map(len, stages))
     for label, stage in stages.items():
         each = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
-        print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}")
+        memory = f", {stage.memory_bytes / 1e9:.2g} GB of memory" if stage.memory_bytes else ""
+        if stage.count:
+            print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}{memory}")
     if time.note:
         print(time.note)
 

@@ -25,6 +25,7 @@ class Strategy(ABC):
     """
 
     evaluations: int
+    asynchronous = False  # whether it can be told a part of a batch, and asked again before it knows the rest
     takes_ranks = True  # whether several objectives may count together, by their ranks (see `Problem.order`)
 
     def __init__(self, problem: Problem) -> None:
@@ -49,6 +50,12 @@ class Strategy(ABC):
             candidate = Candidate.from_proposal(len(self.candidates), proposal, scores)
             self.candidates.append(candidate)
             self.learn(candidate)
+
+    def adopt(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
+        """Takes what an asynchronous search had evaluated before it was interrupted."""
+        for proposal, _ in results:
+            self.claim(proposal.arch)
+        self.tell(results)
 
     def learn(self, candidate: Candidate) -> None:
         """Called with every candidate; for strategies that keep more than the list of them."""

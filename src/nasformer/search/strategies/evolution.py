@@ -48,6 +48,8 @@ class Evolution(Strategy):
         seeds: Architectures to start from, besides the random ones; they must fit the budget.
     """
 
+    asynchronous = True
+
     def __init__(
         self,
         problem: Problem,
@@ -80,7 +82,7 @@ class Evolution(Strategy):
 
     @property
     def done(self) -> bool:
-        return self._stuck or self.generation == self.generations
+        return self._stuck or self.generation >= self.generations
 
     def ask(self) -> list[Proposal]:
         batch = self._children() if self.generation else self._seed_proposals()
@@ -91,6 +93,10 @@ class Evolution(Strategy):
     def tell(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
         super().tell(results)
         self.generation += 1
+
+    def adopt(self, results: Sequence[tuple[Proposal, Mapping[str, float]]]) -> None:
+        super().adopt(results)
+        self.generation = -(-len(self.candidates) // self.population)
 
     def learn(self, candidate: Candidate) -> None:
         self.archive.add(candidate)

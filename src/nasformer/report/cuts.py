@@ -1,0 +1,164 @@
+"""What a run from a pretrained net decides: accuracy against latency, what is given up for what, what was cut where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from nasformer.report.anatomy import Block, dissect, is_number
+from nasformer.report.labels import axis_label, axis_value, format_score, label
+from nasformer.results.contents import RunContents
+from nasformer.search.model_result import ModelResult
+from nasformer.utils.figures import BLUE, GREY, INK, ORANGE, PURPLE, RED, dress, legend_below, new_figure, pale, plain
+from nasformer.utils.tables import html_row, html_table
+from nasformer.utils.units import format_quantity
+
+LATENCY = "measured_latency_ms"
+FULL, UNIFORM = "full net", "uniform"
+MOST_NETS = 6  # that are drawn cut by cut
+FIELDS = {"num_heads": "heads", "hidden_dim": "MLP neurons"}
+Point = tuple[float, float]
+
+
+def full_net(run: RunContents) -> ModelResult | None:
+    """The net that was cut, if the run cut one."""
+    return next(iter(run.references(FULL)), None)
+
+
+def shown_score(run: RunContents) -> str:
+    """What nets are compared by: test accuracy where it is known, else agreement with the full net."""
+    full = full_net(run)
+    return "test_accuracy" if full and "test_accuracy" in full.scores else "test_agreement"
+
+
+def shipped_nets(run: RunContents) -> list[ModelResult]:
+    """The winner and the further sizes as they are shipped, the largest first."""
+    winner = [run.shipped] if run.shipped else []
+    sizes = [size for size in run.sizes if not winner or size.arch != winner[0].arch]
+    return sorted([*winner, *sizes], key=lambda model: -model["macs"])
+
+
+# Accuracy against latency and MACs
+
+
+def trade_off(run: RunContents) -> Figure | None:
+    """The full net, what the run ships and the uniform cut: accuracy against measured latency, and against MACs."""
+    full, score = full_net(run), shown_score(run)
+    if full is None or run.winner is None:
+        return None
+    costs = [cost for cost in (LATENCY, "macs") if math.isfinite(full.get(cost))]
+    figure = new_figure(1.2 + 5.4 * len(costs), 4.6)
+    panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
+    for panel, cost in zip(panels, costs, strict=True):
+        draw_trade_off(panel, run, full, cost, score)
+        dress(panel, axis_label(cost), axis_label(score) if panel is panels[0] else "")
+        panel.xaxis.set_major_formatter(lambda value, _: format_quantity(value, 3))
+        panel.set_xlim(left=0)
+    legend_below(figure, panels)
+    return figure
+
+
+def draw_trade_off(axes: Any, run: RunContents, full: ModelResult, cost: str, score: str) -> None:
+    nets = [model for model in shipped_nets(run) if math.isfinite(model.get(score))]
+    front = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.front]
+    if cost == "macs" and front and score.endswith(run.score):
+        style = {"where": "post", "color": pale(BLUE), "lw": 1.6}
+        axes.step(*zip(*front, strict=True), **style, label="Pareto front of the search, inherited weights, held-out")
+    path = [point(model, cost, score) for model in [full, *nets]]
+    axes.plot(*zip(*path, strict=True), color=GREY, lw=1, zorder=2)
+    marks: dict[str, tuple[str, str, list[ModelResult]]] = {
+        "full net": ("^", ORANGE, [full]),
+        "further sizes": ("o", BLUE, [model for model in nets if model is not run.shipped]),
+        "uniform cut, inherited weights": ("D", PURPLE, run.references(UNIFORM)[:1]),
+        "winner": ("*", RED, [model for model in nets if model is run.shipped]),
+    }
+    for name, (shape, colour, models) in marks.items():
+        points = [at for at in (point(model, cost, score) for model in models) if all(map(math.isfinite, at))]
+        if points:
+            size = 300 if shape == "*" else 80
+            axes.scatter(
+                *zip(*points, strict=True), marker=shape, s=size, color=colour, ec="white", zorder=4, label=name
+            )
+
+
+def point(model: ModelResult, cost: str, score: str) -> Point:
+    return model.get(cost), axis_value(score, model.get(score))
+
+
+# What is given up, and what is gained
+
+
+def gains(run: RunContents) -> str:
+    """The table "give up x points, gain y ms", and how latency was measured."""
+    full, score = full_net(run), shown_score(run)
+    nets = [model for model in shipped_nets(run) if math.isfinite(model.get(score))]
+    if full is None or not nets:
+        return ""
+    timed = math.isfinite(full.get(LATENCY))
+    head = ["net", label(score), "given up", "MACs", "of the full net's", "folder"]
+    head[3:3] = ["latency", "gained", "times as fast"] if timed else []
+    rows = [html_row([FULL, *numbers(full, full, score, timed), ""], head=["", *head[1:]])]
+    for model in nets:
+        kind, folder = ("winner", "model") if model is run.shipped else ("", f"{model.name}/model")
+        name = "winner" if model is run.shipped else format_quantity(model["macs"])
+        rows.append(html_row([name, *numbers(model, full, score, timed), folder], kind=kind, head=["", *head[1:]]))
+    how = f"<p>Latency: {escape(run.timing)}.</p>" if run.timing and timed else ""
+    return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{how}"
+
+
+def numbers(model: ModelResult, full: ModelResult, score: str, timed: bool) -> Iterator[str]:
+    """The cells of a net beside the full net."""
+    lost = 100 * (full.get(score) - model.get(score))
+    yield format_score(score, model.get(score))
+    yield "" if model is full else f"{lost:+.1f} points".replace("+", "") if lost > 0 else f"none ({-lost:+.1f})"
+    if timed:
+        yield f"{model.get(LATENCY):.3g} ms"
+        yield "" if model is full else f"{full[LATENCY] - model.get(LATENCY):.3g} ms"
+        yield "" if model is full else f"{full[LATENCY] / model.get(LATENCY):.2f}"
+    yield format_quantity(model["macs"])
+    yield f"{model['macs'] / full['macs']:.0%}"
+
+
+# What was cut where
+
+
+def cuts(run: RunContents) -> Figure | None:
+    """What each block keeps of its heads and neurons: a row for each net, the full net's pale behind."""
+    full, nets = full_net(run), [model for model in shipped_nets(run) if model.arch][:MOST_NETS]
+    if full is None or not full.arch or not nets:
+        return None
+    whole = all_blocks(full)
+    fields = [name for name in whole[0].fields if all(is_number(block.fields.get(name)) for block in whole)]
+    if not fields or any(len(all_blocks(model)) != len(whole) for model in nets):
+        return None
+    figure = new_figure(1.5 + 5 * len(fields), 0.8 + 1.5 * len(nets))
+    panels = figure.subplots(len(nets), len(fields), squeeze=False, sharex=True, sharey="col")
+    for row, model in zip(panels, nets, strict=True):
+        for panel, name in zip(row, fields, strict=True):
+            draw_kept(panel, [block.fields[name] for block in whole], [b.fields[name] for b in all_blocks(model)])
+            dress(panel)
+        title = "winner" if model is run.shipped else format_quantity(model["macs"])
+        row[0].set_ylabel(plain(f"{title}\n{model['macs'] / full['macs']:.0%} of MACs"), color=INK, fontsize=9)
+    for panel, name in zip(panels[0], fields, strict=True):
+        panel.set_title(plain(FIELDS.get(name, name.replace("_", " "))), color=INK, fontsize=11)
+    for panel in panels[-1]:
+        panel.set_xlabel("block", color=INK, fontsize=10)
+    return figure
+
+
+def all_blocks(model: ModelResult) -> list[Block]:
+    return list(dissect(model.arch).blocks())
+
+
+def draw_kept(axes: Any, whole: Sequence[Any], kept: Sequence[Any]) -> None:
+    """A bar for each block before a pale one of what it had; a cross where the branch is left out."""
+    places = range(1, len(whole) + 1)
+    axes.bar(places, whole, color=pale(GREY), width=0.8)
+    axes.bar(places, kept, color=BLUE, width=0.8)
+    gone = [place for place, value in zip(places, kept, strict=True) if not value]
+    axes.scatter(gone, [0.08 * max(whole)] * len(gone), marker="x", color=RED, s=36, zorder=3)
+    axes.set_xticks(list(places))

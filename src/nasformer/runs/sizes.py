@@ -1,0 +1,185 @@
+"""Several sizes from one search (`--front 5`), and how long nets take here.
+
+OUT/front/NAME    a size: a run folder with its model, report and export
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from nasformer.families.base import Backbone
+from nasformer.families.space import Space
+from nasformer.latency.finalists import measure as measure_finalists
+from nasformer.latency.finalists import why_unmeasurable
+from nasformer.latency.measure import time_archs
+from nasformer.results.result import RunResult
+from nasformer.runs.finish import Measure, Start, finish_winner
+from nasformer.runs.options import RunCommand
+from nasformer.runs.run import Run
+from nasformer.runs.search import publish
+from nasformer.runs.ship import ship
+from nasformer.search.budget import Budget, uniform_arch
+from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import Candidate
+from nasformer.space.arch import Arch
+from nasformer.utils.files import read_json, write_json
+from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json, to_json
+from nasformer.utils.units import format_quantity
+
+USEFUL = 0.5
+"""Share of the winner's score below which a size is of no use."""
+
+
+def with_cost_objective(command: RunCommand, score: str) -> RunCommand:
+    """The command; where several sizes are wanted and nothing else is said, the search also lowers what is limited."""
+    if not command.front or command.search.objectives:
+        return command
+    return replace(command, search=replace(command.search, objectives=[score, f"-{size_cost(command.budget())}"]))
+
+
+def size_cost(budget: Budget) -> str:
+    """The cost by which sizes differ: the one that is limited, else MACs."""
+    limited = [name for name, (_, high) in budget.limits().items() if high is not None]
+    return limited[0] if limited else "macs"
+
+
+def choose_sizes(front: Sequence[Candidate], score: str, cost: str, count: int) -> list[Candidate]:
+    """So many members of a Pareto front, evenly spread over the cost of those that are of use, cheapest first."""
+    best = max(candidate.scores[score] for candidate in front)
+    useful = [candidate for candidate in front if candidate.scores[score] >= USEFUL * best]
+    low, high = (end(candidate.scores[cost] for candidate in useful) for end in (min, max))
+    wanted = [low + (high - low) * number / max(count - 1, 1) for number in range(count)]
+    nearest = [min(useful, key=lambda one: abs(one.scores[cost] - at)) for at in wanted]
+    return sorted({one.arch: one for one in nearest}.values(), key=lambda one: one.scores[cost])
+
+
+@dataclass(frozen=True)
+class SizeMaker:
+    """Makes models of the sizes: cuts them out, finishes and exports each in its folder.
+
+    Args:
+        cut: The arch with the weights it was searched with.
+        starts: How it is finished.
+        measure: Its scores.
+        criterion: The score that decides.
+    """
+
+    run: Run
+    cut: Callable[[Arch], Backbone]
+    starts: Callable[[Arch], Mapping[str, Start]]
+    measure: Measure
+    criterion: str
+    export: bool
+
+    def make(self, result: RunResult, archs: Sequence[Arch]) -> list[ModelResult]:
+        """All sizes, as they are shipped."""
+        return [self.make_one(result, arch) for arch in archs]
+
+    def make_one(self, result: RunResult, arch: Arch) -> ModelResult:
+        costs = self.run.space.costs(arch)
+        name = format_quantity(costs["macs"])
+        say(f"size {name} MACs: {self.run.folder / 'front'}/{name}")
+        size, model = self.run.inside(f"front/{name}", self.run.space), self.cut(arch)
+        scores = {**costs, **self.measure(model, ("holdout", "test"))}
+        found = RunResult(result.space, result.data, ModelResult("winner", arch.to_dict(), scores))
+        found = replace(found, references=result.trained, budget=result.budget, images=result.images)
+        size.folder.record("model", self.run.options, self.run.space.name)
+        size.save(model, found)
+        starts = self.starts(arch) if self.run.world.size == 1 else {}
+        if starts:
+            found = finish_winner(size, found, starts, self.measure, self.criterion)
+        else:
+            publish(size.folder, found)
+        if self.export:
+            ship(size.folder)
+        return replace(found.shipped, name=f"front/{name}")
+
+
+def with_sizes(result: RunResult, maker: SizeMaker, score: str, count: int, budget: Budget) -> RunResult:
+    """The result with so many sizes along its front, made now."""
+    if not count or not result.front:
+        return result
+    chosen = choose_sizes(result.front, score, size_cost(budget), count)
+    return replace(result, sizes=maker.make(result, [one.arch for one in chosen]))
+
+
+def uniform_reference(run: Run, budget: Budget, cut: Callable[[Arch], Backbone], measure: Measure) -> list[ModelResult]:
+    """The net that is cut alike everywhere to the same budget, with the weights of the search; none if none fits."""
+    arch = uniform_arch(run.space.root, run.space.costs, budget)
+    if arch is None:
+        return []
+    scores = {**run.space.costs(arch), **measure(cut(arch), ("holdout", "test"))}
+    return [ModelResult("uniform", arch.to_dict(), scores)]
+
+
+# How long nets take
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Milliseconds of nets by their arch as JSON (RUN/search/latency.json), and how they were measured."""
+
+    how: str = ""
+    ms: dict[str, float] = field(default_factory=dict)
+
+
+def with_latencies(run: Run, result: RunResult) -> RunResult:
+    """The result with the measured latency of the full net, the winner, the sizes and the uniform cut.
+
+    What was measured before is not measured again, so that a finished run stays as it is.
+    """
+    references = [model for model in result.references if model.name.startswith(("full net", "uniform"))]
+    models = [result.winner, *(result.sizes or []), *references]
+    archs = list({model_arch(model): None for model in models})
+    path = run.folder.journal.parent / "latency.json"
+    known = from_json(Latencies, read_json(path), path) if path.exists() else Latencies()
+    if any(arch.to_json() not in known.ms for arch in archs):
+        known = measure_latencies(run, archs)
+        write_json(path, to_json(known))
+    timed = {id(model): timed_model(model, known) for model in [*result.models, *(result.sizes or [])]}
+    return replace(
+        result,
+        winner=timed[id(result.winner)],
+        finished=timed[id(result.finished)] if result.finished else None,
+        references=[timed[id(model)] for model in result.references],
+        sizes=[timed[id(model)] for model in result.sizes] if result.sizes else None,
+        timing=known.how,
+    )
+
+
+def model_arch(model: ModelResult) -> Arch:
+    return Arch.from_dict(model.arch)
+
+
+def timed_model(model: ModelResult, known: Latencies) -> ModelResult:
+    ms = known.ms.get(model_arch(model).to_json()) if model.arch else None
+    return model if ms is None else model.with_scores({"measured_latency_ms": ms})
+
+
+def measure_latencies(run: Run, archs: Sequence[Arch]) -> Latencies:
+    """By the profile that the search went by, or else plainly: one image, on the CPU by one thread."""
+    say(f"measuring the latency of {len(archs)} nets")
+    if run.profile is not None and not why_unmeasurable(run.profile):
+        found = [finalist.measured_latency_ms for finalist in measure_finalists(run.profile, run.space, archs)]
+        setup = run.profile.setup
+        how = f"{setup.backend} on {setup.device}, batch {setup.batch_size}, threads {setup.threads}"
+    else:
+        found = [1000 * seconds for seconds in time_archs(plain_space(run.space), archs, run.device)]
+        how = f"eager on {torch.device(run.device).type}, batch 1, threads 1"
+    return Latencies(how, {arch.to_json(): round(ms, 4) for arch, ms in zip(archs, found, strict=True)})
+
+
+def plain_space(space: Space) -> Space:
+    """Without what training alone needs."""
+    return space.with_options(drop_path_rate=0.0) if "drop_path_rate" in space.full_options else space
+
+
+def publish_result(run: Run, result: RunResult) -> RunResult:
+    """Writes the result with measured latencies, and the report again."""
+    result = with_latencies(run, result)
+    publish(run.folder, result)
+    return result

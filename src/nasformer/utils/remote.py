@@ -1,0 +1,166 @@
+"""Paths on object stores (s3://, gs://, whatever fsspec knows) wherever a command takes a path.
+
+What a command reads is copied into remote/ below the current folder; data that is there already, with the same size, is
+not copied again. The folder that it writes is copied from the store if it exists, so that a run goes on on another
+machine, and back: what has changed every half a minute, and all of it in the end. Everything between works on ordinary
+files. Nothing keeps two machines from writing the same remote folder at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nasformer.errors import UserError
+from nasformer.utils.progress import say
+
+FOLDER = Path("remote")
+READ = ("data", "run", "runs", "supernet", "model", "table", "images", "latency_profile")
+WRITTEN = ("out", "to")
+"""Options that name something to read, and a folder to write."""
+SECONDS = 30.0
+Options = TypeVar("Options")
+
+
+def is_remote(value: object) -> bool:
+    """
+    >>> is_remote("s3://bucket/run"), is_remote("runs/digits"), is_remote("timm:resnet18")
+    (True, False, False)
+    """
+    return isinstance(value, str) and bool(re.match(r"[a-z][a-z0-9+.-]*://", value))
+
+
+def local_path(url: str) -> Path:
+    """Where a remote path lies here: a relative path, which is the same on every machine, as run folders compare it.
+
+    >>> print(local_path("s3://bucket/set/train.npz"))
+    remote/s3/bucket/set/train.npz
+    """
+    scheme, _, rest = url.partition("://")
+    parts = [part for part in rest.split("/") if part not in ("", ".", "..")]
+    return Path(FOLDER, scheme, *parts)
+
+
+@dataclass
+class RemoteFolder:
+    """A file or folder on an object store, and its copy here."""
+
+    url: str
+    sent: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Files that are the same there as here, with the time and size that they had."""
+
+    def __post_init__(self) -> None:
+        import fsspec
+
+        self.local = local_path(self.url)
+        try:
+            self.system, self.path = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:
+            raise UserError(
+                f"{self.url} cannot be opened ({error}); install what fsspec needs for it, or copy it"
+            ) from None
+
+    def fetch(self, needed: bool = True, again: bool = True) -> Path:
+        """Copies it here.
+
+        Args:
+            needed: Whether it must exist.
+            again: Whether to copy files that are here with the same size already.
+        """
+        self.system.invalidate_cache()
+        if not self.system.exists(self.path):
+            if needed:
+                raise UserError(f"{self.url} does not exist")
+            return self.local
+        if self.system.isfile(self.path):
+            self._fetch_file(self.path, self.local, again)
+        for path in self.system.find(self.path) if self.system.isdir(self.path) else ():
+            name = path.removeprefix(self.system._strip_protocol(self.path)).lstrip("/")
+            self._fetch_file(path, self.local / name, again)
+            self.sent[name] = self._state(self.local / name)
+        return self.local
+
+    def _fetch_file(self, path: str, local: Path, again: bool) -> None:
+        if again or not local.exists() or local.stat().st_size != self.system.size(path):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            self.system.get_file(path, str(local))
+
+    def push(self) -> None:
+        """Copies back what has changed, and removes what is gone; hidden files such as locks stay here."""
+        paths = [path for path in self.local.rglob("*") if path.is_file()] if self.local.is_dir() else []
+        names = {str(path.relative_to(self.local)): path for path in paths}
+        hidden = {name for name in names if any(part.startswith(".") for part in Path(name).parts)}
+        shown = {name: path for name, path in names.items() if name not in hidden}
+        for name, path in shown.items():
+            state = self._state(path)
+            if self.sent.get(name) != state:
+                self.system.put_file(str(path), f"{self.path}/{name}")
+                self.sent[name] = state
+        for name in [name for name in self.sent if name not in shown]:
+            self.system.rm_file(f"{self.path}/{name}")
+            del self.sent[name]
+
+    @staticmethod
+    def _state(path: Path) -> tuple[int, int]:
+        return path.stat().st_mtime_ns, path.stat().st_size
+
+
+@contextmanager
+def remote_paths(options: Options) -> Iterator[Options]:
+    """The options of a command with paths here in place of remote ones; what it writes is copied there."""
+    given = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
+    urls = {name: value for name, value in given.items() if is_remote(value) and name in (*READ, *WRITTEN)}
+    lists = {
+        name: given[name] for name in READ if isinstance(given.get(name), list) and any(map(is_remote, given[name]))
+    }
+    if not urls and not lists:
+        yield options
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("paths such as s3://... are for one process; under torchrun copy them to a disk first")
+    changes: dict[str, Any] = {name: fetch(url, name) for name, url in urls.items() if name in READ}
+    changes |= {name: [fetch(value, name) for value in values] for name, values in lists.items()}
+    written = [RemoteFolder(url) for name, url in urls.items() if name in WRITTEN]
+    changes |= {name: str(local_path(url)) for name, url in urls.items() if name in WRITTEN}
+    with mirrored(written):
+        yield replace(options, **changes)  # type: ignore[type-var]
+
+
+def fetch(path: str, option: str) -> str:
+    """Where a path that an option names lies here."""
+    return str(RemoteFolder(path).fetch(again=option != "data")) if is_remote(path) else path
+
+
+@contextmanager
+def mirrored(folders: list[RemoteFolder]) -> Iterator[None]:
+    """Copies folders here, and what changes in them back, meanwhile and in the end."""
+    for folder in folders:
+        folder.fetch(needed=False)
+    stop = threading.Event()
+
+    def follow() -> None:
+        while not stop.wait(SECONDS):
+            push(folders)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        push(folders)
+
+
+def push(folders: list[RemoteFolder]) -> None:
+    for folder in folders:
+        try:
+            folder.push()
+        except OSError as error:  # a file may be replaced meanwhile, a server be away: the next time
+            say(f"{folder.url}: not all could be copied ({error})")

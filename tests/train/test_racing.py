@@ -1,0 +1,163 @@
+"""Racing: candidates judged on growing parts of the held-out images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import small_run
+import tiny
+from nasformer.cli.main import main
+from nasformer.data.loaders import Batches
+from nasformer.results.folder import RunFolder
+from nasformer.runs.search import search_supernet
+from nasformer.search.problem import Candidate
+from nasformer.search.run import search
+from nasformer.space.arch import Arch
+from nasformer.space.nodes import Choice
+from nasformer.space.struct import Struct
+from nasformer.train.evaluate import SubnetEvaluator
+from nasformer.train.racing import Race
+
+IMAGES = 1024
+SPACE = Struct(a=Choice(*range(12)), b=Choice(*range(12)), c=Choice(*range(12)))
+
+
+def costs(arch: Arch) -> dict[str, float]:
+    return {"params": arch.a + arch.b + arch.c}
+
+
+def outcomes(arch: Arch, numbers: Tensor) -> Tensor:
+    """The larger an arch the more images it recognises: the easy ones, but for some that are its own."""
+    skill = (arch.a + arch.b + arch.c) / 33
+    difficulty = (torch.arange(IMAGES) * 0.6180339887) % 1
+    luck = (torch.arange(IMAGES) * (7 + arch.a * 144 + arch.b * 12 + arch.c) * 0.7548776662) % 1
+    right = (difficulty < 0.3 + 0.5 * skill) ^ (luck < 0.02)
+    return torch.stack([right.float(), 1 - right.float()])[:, numbers]
+
+
+def candidate(number: int, arch: Arch, scores: dict[str, float]) -> Candidate:
+    return Candidate(number, 0, "random", (), arch, scores)
+
+
+def best_of(**options: Any) -> tuple[Any, Race]:
+    race = Race(outcomes, IMAGES, parents=10)
+    found = search(SPACE, race, costs, options={"generations": 5}, on_candidate=race.observe, **options)
+    return found, race
+
+
+def judge(arch: Arch) -> dict[str, float]:
+    return {"accuracy": float(outcomes(arch, torch.arange(IMAGES))[0].mean())}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_winner_is_that_of_full_evaluation(seed: int) -> None:
+    found, race = best_of(seed=seed)
+    full = search(SPACE, judge, costs, options={"generations": 5}, seed=seed)
+    assert found.best.scores["accuracy"] == judge(found.best.arch)["accuracy"] == full.best.scores["accuracy"]
+    assert race.seen < 0.6 * IMAGES * len(found.candidates)
+    counts = {int(one.scores["images"]) for one in found.candidates}
+    assert min(counts) < IMAGES / 10
+    assert IMAGES in counts
+
+
+def test_dropped_candidates_score_below_the_parents() -> None:
+    found, _ = best_of()
+    whole = [one.scores["accuracy"] for one in found.candidates if one.scores["images"] == IMAGES]
+    tenth = sorted(whole)[-10]
+    for one in found.candidates:
+        exact = judge(one.arch)["accuracy"]
+        if one.scores["images"] < IMAGES:
+            assert one.scores["accuracy"] < tenth
+            assert abs(one.scores["accuracy"] - exact) < 3 * one.scores["images"] ** -0.5
+        else:
+            assert one.scores["accuracy"] == exact
+
+
+def test_the_first_parents_see_all_images() -> None:
+    found, _ = best_of()
+    assert all(one.scores["images"] == IMAGES for one in found.candidates[:10])
+
+
+def test_an_interrupted_race_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole, _ = best_of(journal=tmp_path / "whole.jsonl")
+    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
+    for stop in (5, 77, 200):
+        (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[: stop + 1]))
+        again, race = best_of(journal=tmp_path / "cut.jsonl")
+        assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines)
+        assert again.best == whole.best
+        left = sum(int(one.scores["images"]) for one in whole.candidates[stop:])
+        assert left <= race.seen <= left + 12 * IMAGES  # parents are looked at once more
+
+
+def test_one_that_is_as_good_is_dropped_seldom() -> None:
+    """Against a parent from which it differs by chance alone, on one image in ten."""
+    dropped = 0
+    for seed in range(200):
+        source = torch.Generator().manual_seed(seed)
+        parent = torch.rand(IMAGES, generator=source) < 0.8
+        child = parent ^ (torch.rand(IMAGES, generator=source) < 0.1)
+        lead = int(parent.sum() - child.sum())
+        back = torch.nonzero(parent & ~child if lead > 0 else child & ~parent).flatten()[: abs(lead)]
+        child[back] = parent[back]  # exactly as many images
+        known = {"parent": parent, "child": child}
+        race = Race(lambda name, n, known=known: known[name].float()[n].expand(2, -1), IMAGES, 1)  # type: ignore
+        race.observe(candidate(0, "parent", race("parent")))  # type: ignore[arg-type]
+        dropped += race("child")["images"] < IMAGES  # type: ignore[arg-type]
+    assert dropped < 0.1 * 200
+
+
+def test_few_images_are_one_part() -> None:
+    race = Race(lambda arch, numbers: torch.ones(2, len(numbers)), 10, parents=1)
+    assert race(Arch(a=1))["images"] == 10
+
+
+def test_outcomes_add_up_to_the_evaluation() -> None:
+    net = tiny.supernet()
+    subnets = SubnetEvaluator(net, Batches(tiny.DATA, tiny.PLAIN, 64))
+    numbers = torch.arange(len(tiny.DATA.holdout))
+    for arch in (tiny.SMALLEST, tiny.LARGEST):
+        correct, loss = subnets.outcomes(arch, numbers).double().mean(1).tolist()
+        scores = subnets(arch)
+        assert correct == pytest.approx(scores["accuracy"])
+        assert loss == pytest.approx(scores["loss"])
+        back = subnets.outcomes(arch, numbers.flip(0)).flip(1)
+        torch.testing.assert_close(back, subnets.outcomes(arch, numbers))
+
+
+def test_a_race_of_subnets() -> None:
+    options = {"population": 8, "generations": 2, "parents": 2}
+    found = search_supernet(tiny.supernet(), tiny.DATA, options=options, racing="best", quiet=True)
+    assert found.best.scores["images"] == len(tiny.DATA.holdout)
+
+
+@pytest.mark.usefixtures("without_pictures")
+def test_the_journal_says_how_many_images_a_score_rests_on(tmp_path: Path, capsys: Any) -> None:
+    asked = {"search": {"population": 4, "generations": 2, "parents": 2, "racing": "parents"}}
+    assert main(small_run.words("run", tmp_path / "run", **asked)) == 0
+    header, *lines = [json.loads(line) for line in RunFolder(tmp_path / "run").journal.read_text().splitlines()]
+    assert header["settings"]["racing"] == "parents"
+    assert all(0 < line["images"] <= 288 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search": {"racing": "parents", "objectives": ["accuracy", "-params"]}}, "by accuracy alone"),
+        ({"search": {"racing": "parents", "objectives": ["-loss"]}}, "by accuracy alone"),
+        ({"search": {"racing": "parents"}, "proxy": "dss"}, "proxies need none; leave --search.racing out"),
+    ],
+)
+def test_refusals(tmp_path: Path, capsys: Any, changes: dict[str, Any], message: str) -> None:
+    drop = ("train", "finish", "export") if "proxy" in changes else ()
+    command = "search" if "proxy" in changes else "run"
+    settings = {name: value for name, value in (small_run.SETTINGS | changes).items() if name not in drop}
+    path = tmp_path / "asked.yaml"
+    path.write_text(json.dumps(settings))
+    assert message in small_run.refused(capsys, [command, "--config", str(path), "--out", str(tmp_path / "run")])
