@@ -62,6 +62,26 @@ def make_runner(space: Space, backend: str, device: torch.device, batch_size: in
     return runners[backend](space, device, batch_size)
 
 
+def with_inputs(layers: Sequence[Step], plan: Sequence[Segment]) -> list[Step]:
+    """Layers to run one after the other, where the last one may read the outputs of several before it."""
+    *before, last = layers
+    inputs = plan[-1].inputs
+    if not inputs:
+        return list(layers)
+    kept: dict[str, Any] = {}
+
+    def keeping(name: str, layer: Step) -> Step:
+        def run(x: Any) -> Any:
+            kept[name] = layer(x)
+            return kept[name]
+
+        return run
+
+    names = [segment.name for segment in plan]
+    steps = [keeping(name, layer) if name in inputs else layer for name, layer in zip(names, before, strict=False)]
+    return [*steps, lambda x: last([kept[name] for name in inputs])]
+
+
 class EagerRunner:
     """Plain torch, in single precision.
 
@@ -80,7 +100,7 @@ class EagerRunner:
 
     def layers(self, arch: Arch) -> list[Step]:
         model = self.model(arch)
-        return [model.get_submodule(name) for name in model.segment_names]
+        return with_inputs([model.get_submodule(name) for name in model.segment_names], self.space.plan(arch))
 
     def model(self, arch: Arch) -> Backbone:
         occurrences: Counter[Hashable] = Counter()
@@ -116,7 +136,8 @@ class CompiledRunner(EagerRunner):
         return run
 
     def layers(self, arch: Arch) -> list[Step]:
-        return [self.compiled_layer(segment) for segment in self.space.plan(arch)]
+        plan = self.space.plan(arch)
+        return with_inputs([self.compiled_layer(segment) for segment in plan], plan)
 
     def compiled_layer(self, segment: Segment) -> Step:
         if segment.kind not in self.compiled:
@@ -145,6 +166,8 @@ class OnnxRunner(EagerRunner):
 
     @torch.no_grad()
     def layers(self, arch: Arch) -> list[Step]:
+        if not self.space.model.classifies:
+            raise UserError("backend onnxruntime measures classifiers only; take eager or compile for segmentation")
         model, x, steps = self.model(arch), self.example, []
         for segment in self.space.plan(arch):
             layer = model.get_submodule(segment.name)

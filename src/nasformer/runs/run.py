@@ -191,10 +191,8 @@ def check_task(command: Any) -> None:
     """Refuses what only classification has so far."""
     if getattr(command, "task", "classify") == "classify":
         return
-    latency = any(getattr(command, name, None) for name in ("max_latency", "min_latency", "max_memory", "min_memory"))
-    asked = {"--baseline": getattr(command, "baseline", ""), "--max-latency and --max-memory": latency}
-    asked |= {"--proxy": getattr(command, "proxy", ""), "--from": getattr(command, "from_", None)}
-    asked["--executor ray"] = getattr(command, "executor", "local") == "ray"
+    asked = {f"--{name}": getattr(command, name, "") for name in ("baseline", "proxy")}
+    asked |= {"--from": getattr(command, "from_", None), "--executor ray": getattr(command, "executor", "") == "ray"}
     for option, value in asked.items():
         if value:
             raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
