@@ -14,6 +14,7 @@ from nasformer.families.dense import segmentation_space
 from nasformer.families.registry import list_families
 from nasformer.families.space import Space
 from nasformer.families.storage import build_from, load_model, save_model
+from nasformer.latency.measure import EagerRunner
 from nasformer.layers.segmentation import UPerNetHead
 from nasformer.supernet.supernet import Supernet
 
@@ -90,3 +91,13 @@ def test_upernet_equals_that_of_segmentation_models_pytorch() -> None:
     ours.load_state_dict(state | {name: weight for name, weight in ours.state_dict().items() if name.startswith("fc.")})
     maps = [torch.randn(2, width, *grid) for width, grid in zip(channels, grids, strict=True)]
     torch.testing.assert_close(ours.decode(maps), theirs([None, None, *maps]))
+
+
+@pytest.mark.parametrize("family", ["autoformer", "s3"])
+def test_layers_that_are_timed_one_by_one_compute_the_same(family: str) -> None:
+    space = dense_space(family)
+    runner, arch = EagerRunner(space, torch.device("cpu"), 1), space.sample(1)
+    x = runner.images
+    for layer in runner.layers(arch):
+        x = layer(x)
+    torch.testing.assert_close(x, runner.net(arch)(runner.images))

@@ -60,7 +60,10 @@ def test_a_net_learns_masks(retrained: Path) -> None:
     assert winner["holdout_miou"] > 0.6
     assert winner["params"] == sum(weight.numel() for weight in model.parameters())
     assert (config["family"], config["classes"], config["options"]["decoder_dim"]) == ("segment:s3", CLASSES, 16)
-    assert "test mIoU" in (retrained / "report.html").read_text()
+    page = (retrained / "report.html").read_text()
+    assert "test mIoU" in page
+    assert "The median image" in page
+    assert {path.name for path in (retrained / "pictures").iterdir()} == {"best.png", "median.png", "worst.png"}
 
 
 def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Path, tmp_path: Path, capsys: Any) -> None:

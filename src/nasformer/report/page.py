@@ -15,6 +15,7 @@ from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
     document,
+    figure,
     figures,
     folded,
     heading,
@@ -111,7 +112,14 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
         gains(run),
         results(run),
     ]
-    parts += [*figures(captions(run), pictures), finalists(run), timm_models(run), winner_arch(run), pareto_front(run)]
+    parts += [
+        *figures(captions(run), pictures),
+        *examples(run),
+        finalists(run),
+        timm_models(run),
+        winner_arch(run),
+        pareto_front(run),
+    ]
     return document(title, [*parts, settings_tables(run.config)])
 
 
@@ -266,6 +274,16 @@ def timm_models(run: RunContents) -> str:
             "are not known of them. To train one by the same recipe: --baseline timm:NAME."
         )
     return f"<h2>timm models within the budget</h2>\n{table}\n<p>{words}</p>"
+
+
+def examples(run: RunContents) -> list[str]:
+    """Images of a segmentation with their true masks and the model's."""
+    caption = (
+        "The image, its true mask and the model's, by the mIoU of the held-out images (of the test images without)."
+    )
+    files = {name: run.folder.pictures / f"{name}.png" for name in ("best", "median", "worst")}
+    found = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
+    return [figure(f"The {name} image", caption, picture) for name, picture in found.items()]
 
 
 def winner_arch(run: RunContents) -> str:

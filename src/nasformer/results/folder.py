@@ -12,6 +12,7 @@ RUN/baselines/NAME/        models of timm that were trained alongside
 RUN/health.json            what `nasformer doctor` found
 RUN/evolution.json, steps/ the search of a search space, each of its spaces a run folder
 RUN/report.html, plots/, candidates.csv
+RUN/pictures/              best, median and worst image with truth and answer, of a segmentation
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class RunFolder:
         self.evolution = self.path / "evolution.json"
         self.report = self.path / "report.html"
         self.plots = self.path / "plots"
+        self.pictures = self.path / "pictures"
         self.bad_images = self.path / "bad_images.txt"
 
     def __truediv__(self, name: str) -> RunFolder:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from nasformer.data.files import USUAL_SIZE
-from nasformer.data.loaders import BatchSource
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
@@ -64,6 +64,7 @@ from nasformer.search.problem import Problem
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.registry import get_task
 from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, objective_of
 from nasformer.train.log import TrainLog
@@ -367,6 +368,8 @@ class Run:
         facts: dict[str, Any] = {name: score} if math.isfinite(score) else {}
         facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
         save_model(model, self.folder.model, **facts)
+        split: Split = "holdout" if self.batches.held_out else "test"
+        get_task(getattr(self.options, "task", "classify")).draw(model, self.batches, split, self.folder.pictures)
 
     @property
     def image_shape(self) -> dict[str, int]:

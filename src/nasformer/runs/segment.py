@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from nasformer.data.images import normalise
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.families.dense import SEGMENT
 from nasformer.families.storage import CONFIG, class_names, facts_in, load_model, preprocessing_of
 from nasformer.runs.data import for_channels
 from nasformer.runs.single import load_for_evaluation, model_folder
-from nasformer.tasks.joint import fit, unfit
-from nasformer.tasks.pictures import beside, indexed, overlay
-from nasformer.tasks.segment import MaskBatches, Segmentation, read_pixels
+from nasformer.tasks.pictures import indexed, overlay
+from nasformer.tasks.segment import MaskBatches, Segmentation, read_pixels, segment_image, write_examples
 from nasformer.utils.device import choose_device
 from nasformer.utils.files import read_json, write_json
 
@@ -38,25 +35,6 @@ def write_segmentation(found: Segmentation, options: Any, out: Path) -> None:
     _, model, batches = load_for_evaluation(Path(options.model), options, options.arch)
     assert isinstance(batches, MaskBatches)
     write_examples(model, batches, found, options.split, out)
-
-
-def write_examples(model: nn.Module, batches: MaskBatches, found: Segmentation, split: str, out: Path) -> None:
-    """The best, the median and the worst image of a split, with truth and answer beside it."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, index in found.examples().items():
-        image, truth = batches.pair(batches.files[split], index)
-        answer = segment_image(model, image, batches.img_size, batches.mean, batches.std).cpu()
-        beside(image, truth, answer).save(out / f"{name}.png")
-
-
-@torch.inference_mode()
-def segment_image(
-    model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
-) -> Tensor:
-    """The class of every pixel of an image (uint8, at its own size)."""
-    fill = [round(255 * value) for value in mean]
-    square = fit(image, size, fill)[None].to(next(model.parameters()).device)
-    return unfit(model.eval()(normalise(square, mean, std))[0], *image.shape[1:]).argmax(0)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,10 @@ class Task(ABC):
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
         """How a model does on a split, in detail: it has `scores` and `by_class`."""
 
+    def draw(self, model: nn.Module, batches: BatchSource, split: Split, folder: Path) -> None:
+        """Writes best.png, median.png and worst.png: images of a split with truth and answer; none by default."""
+        return
+
 
 T = TypeVar("T", bound=type[Task])
 _tasks: dict[str, Task] = {}
@@ -69,7 +73,8 @@ def list_tasks() -> dict[str, Task]:
     """Every task by name: the built-in ones first."""
     for name in BUILTIN_TASKS:
         import_module(f"nasformer.tasks.{name}")
-    return dict(_tasks)
+    plugins = [name for name in _tasks if name not in BUILTIN_TASKS]
+    return {name: _tasks[name] for name in (*BUILTIN_TASKS, *plugins)}
 
 
 def get_task(name: str) -> Task:

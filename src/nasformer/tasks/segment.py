@@ -48,6 +48,7 @@ from nasformer.supernet.pretrained import IMAGENET
 from nasformer.tasks.joint import Pair, fit, jitter, unfit
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
 from nasformer.tasks.options import SegmentOptions
+from nasformer.tasks.pictures import beside
 from nasformer.tasks.registry import Task, register_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
@@ -309,6 +310,25 @@ class MaskBatches:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def write_examples(model: nn.Module, batches: MaskBatches, found: Segmentation, split: str, out: Path) -> None:
+    """The best, the median and the worst image of a split, with truth and answer beside it."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, index in found.examples().items():
+        image, truth = batches.pair(batches.files[split], index)
+        answer = segment_image(model, image, batches.img_size, batches.mean, batches.std).cpu()
+        beside(image, truth, answer).save(out / f"{name}.png")
+
+
+@torch.inference_mode()
+def segment_image(
+    model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Tensor:
+    """The class of every pixel of an image (uint8, at its own size)."""
+    fill = [round(255 * value) for value in mean]
+    square = fit(image, size, fill)[None].to(next(model.parameters()).device)
+    return unfit(model.eval()(normalise(square, mean, std))[0], *image.shape[1:]).argmax(0)
+
+
 def read_pixels(path: str, channels: int) -> Tensor:
     """The image as its pixels lie in the file, since masks are drawn on these; uint8 [channels, rows, columns]."""
     try:
@@ -386,3 +406,7 @@ class Segment(Task):
             raise UserError(f"there are no images in the {split} part; choose another --split")
         loss = metric.loss / metric.images
         return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)
+
+    def draw(self, model: nn.Module, batches: BatchSource, split: Split, folder: Path) -> None:
+        if isinstance(batches, MaskBatches):
+            write_examples(model, batches, self.judge(model, batches, split, batches.classes), split, folder)

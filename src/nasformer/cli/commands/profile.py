@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from nasformer.cli.tables import print_json, print_table
+from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
+from nasformer.tasks.options import TaskOptions
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ MOST = 2**20  # images, threads, nets and rounds: more would never end
 
 
 @dataclass
-class ProfileCommand(SpaceOptions):
+class ProfileCommand(TaskOptions, SpaceOptions):
     """Measure this machine: the latency and memory of a space's layers, and how well they predict whole nets."""
 
     main: ClassVar = ("space", "data", "img_size", "device", "backend", "batch_size", "threads", "out")
@@ -95,9 +97,13 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
 
 def space_for_images(options: ProfileCommand) -> Space:
     """The space that was named; where data is, as a run on that data has it."""
-    space = options.chosen_space()
+    from nasformer.tasks.registry import get_task
+
+    space = get_task(options.task).space(options.chosen_space(), options)
     if not options.data:
         return space
+    if options.task != "classify":
+        raise UserError(f"with --task {options.task}, give --img-size and --num-classes in place of --data")
     from nasformer.data.files import ImageFiles
     from nasformer.data.sources import open_data
 
