@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def module_without_pictures() -> Iterator[None]:
+    """The same for all runs of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nasformer.report.page.FIGURES", {})
+        yield
 
 
 @pytest.fixture

@@ -122,6 +122,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_tutorial_of_a_first_search_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pages.run_page(ROOT / "docs" / "tutorials" / "first-search.md")

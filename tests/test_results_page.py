@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +34,20 @@ pathlib.Path(path).write_text(json.dumps({"winner": {"accuracy": 0.7 + 0.01 * in
 """
 
 
-def test_leading_table_and_packaged_evidence_are_what_the_records_say() -> None:
-    done = subprocess.run([sys.executable, str(STUDY / "evidence.py"), "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def script(name: str) -> Any:
+    """A module of benchmarks/study, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, STUDY / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where its dataclasses look for their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_leading_table_and_packaged_evidence_are_what_the_records_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["evidence.py", "--check"])
+    assert script("evidence").main() == 0
     assert all((pages.ROOT / "benchmarks" / "records" / item.record).exists() for item in load_evidence())
 
 
@@ -47,13 +58,14 @@ def test_a_gain_is_shown_by_three_seeds_beyond_two_standard_errors() -> None:
     assert str(Gain(1.5, 0.7, 3)) == "+1.5 ± 0.7 (3 seeds)"
 
 
-def test_a_study_runs_each_seed_once_and_writes_gains(tmp_path: Path) -> None:
+def test_a_study_runs_each_seed_once_and_writes_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "step.py").write_text(STEP)
     (tmp_path / "toy.yaml").write_text(YAML.replace("FOLDER", str(tmp_path)))
     words = ["toy.yaml", "--data", "images", "--work", "work", "--jobs", "2", "--out", "record.json"]
-    command = [sys.executable, str(STUDY / "study.py"), *words]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["study.py", *words])
     for _ in range(2):  # the second time nothing is done again
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        script("study").main()
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["results"]["gains"]["over_random"] == {
         "mean": pytest.approx(6.0),
@@ -79,11 +91,7 @@ def test_commands_of_a_study_are_understood(study: Path) -> None:
 
 
 def test_a_record_of_a_study_is_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("evidence", STUDY / "evidence.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("evidence")
     facts = {"road": "supernet", "method": "A", "data": "D", "images": 10, "img_size": 8, "budget": "small"}
     gains = {"over_random": {"mean": 1.0, "std": 0.5, "seeds": 3}}
     record = {"benchmark": "study", "settings": {"evidence": facts}, "results": {"gains": gains, "minutes": 2.0}}

@@ -69,7 +69,7 @@ def paired(runs: Sequence[Record], winner: str, rivals: str) -> Gain | None:
 def demo_seeds(record: Record, name: str) -> Iterator[Evidence]:
     gains = [seed["gain"] for seed in record["results"]["seeds"]]
     yield Evidence(
-        "supernet", "AutoFormer, inherited weights", "digits", 575, 8, "28 to 30 K parameters", name, gain(gains)
+        "supernet", "AutoFormer, inherited weights", "digits", 1005, 8, "28 to 30 K parameters", name, gain(gains)
     )
 
 

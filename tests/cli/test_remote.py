@@ -18,7 +18,7 @@ from nasformer.utils.remote import RemoteFolder
 
 UNTRAINED = [
     *("search", "--space", "autoformer-micro", "--img-size", "8", "--patch-size", "4", "--proxy", "params"),
-    *("--max-params", "200K", "--search.evaluations", "20"),
+    *("--max-params", "200K", "--search.strategy", "random", "--search.evaluations", "20"),
 ]
 
 

@@ -282,7 +282,8 @@ def test_counts_must_go_with_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [["doctor"], ["compare", "."]])
 def test_commands_for_other_runs_point_to_the_steps(words: list[str], evolved: Path, capsys: Any) -> None:
     before = contents(evolved)
-    assert main([*words, str(evolved)]) == 2
+    command, *others = words
+    assert main([command, str(evolved), *others]) == 2
     told = capsys.readouterr().err
     assert f"{evolved} is the evolution of a space" in told
     assert f"{evolved}/steps/0" in told

@@ -15,8 +15,10 @@ from nasformer.results.result import RunResult
 from nasformer.train.evaluate import evaluate
 from small_run import contents, json_output, words
 
+pytestmark = pytest.mark.usefixtures("module_without_pictures")
 
-@pytest.fixture(scope="module", params=["finetune", "retrain"])
+
+@pytest.fixture(scope="module", params=["finetune", pytest.param("retrain", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param) / "run"
     assert main(words("run", folder, finish=request.param)) == 0

@@ -21,6 +21,8 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.recipe import Recipe
 from small_run import contents, refused
 
+pytestmark = pytest.mark.usefixtures("module_without_pictures")
+
 
 def words(source: Path, out: Path, **changes: Any) -> list[str]:
     settings = {

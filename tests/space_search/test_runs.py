@@ -130,14 +130,17 @@ class InterruptedCall:
         return result
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
     ("place", "name", "calls", "after"),
     [
         (Batches, "train", 4, False),  # in the training of the first space
-        (checkpoint.Checkpoints, "save", 6, True),  # in that of the second, just after a checkpoint
-        (runs, "save_supernet", 2, False),  # behind it
+        pytest.param(checkpoint.Checkpoints, "save", 6, True, marks=SLOW),  # of the second, just after a checkpoint
+        pytest.param(runs, "save_supernet", 2, False, marks=SLOW),  # behind it
         (Journal, "append", 2 * 11 + 5, True),  # while the third space is judged
-        (evolve_runs, "write_evolution", 1, False),  # between two spaces, the first not yet written down
+        pytest.param(evolve_runs, "write_evolution", 1, False, marks=SLOW),  # between two spaces, the first not written
         (evolve_runs, "write_evolution", 2, True),  # and the second just written down
     ],
 )

