@@ -1,7 +1,7 @@
 """Segmentation by one recipe: backbones of ours beside encoders of timm, all with the same UPerNet head.
 
     tar xf camvid_240.tar
-    python benchmarks/segmentation.py --data camvid_240 --ignore 11 255 --seeds 3 --out record.json \
+    python benchmarks/segmentation.py --data camvid_240 --ignore 11,255 --seeds 3 --out record.json \
         --nets s3-tiny:smallest autoformer-tiny:smallest timm:resnet18 timm:resnet50
 
 A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch) or
@@ -69,7 +69,7 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     return fresh_model(space, space.arch(arch), seed)
 
 
-def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) -> dict[str, float]:
+def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) -> dict[str, float | None]:
     """Images a second and memory of training alone: batches are made before."""
     ready = [batch for batch, _ in zip(batches.train_batches(), range(4), strict=False)]
     ready = [ready[step % len(ready)] for step in range(steps)]
@@ -92,12 +92,12 @@ def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) ->
         if cuda:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else float("nan")
+    memory = torch.cuda.max_memory_allocated() / 2**20 if cuda else None
     return {"images_per_second": steps * batches.batch_size / seconds, "memory_mib": memory}
 
 
 def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    scores, timed, params = list[dict[str, float]](), dict[str, float](), 0
+    scores, timed, params = list[dict[str, float]](), dict[str, float | None](), 0
     for seed in range(args.seeds):
         options = SegmentOptions(ignore=args.ignore)
         data = open_masks(Path(args.data), options, BadImages(quiet=True), holdout=0.1, seed=seed)
@@ -123,7 +123,7 @@ def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[st
             f"{net}, seed {seed}: test mIoU {scores[-1]['test']:.4f}, held-out {scores[-1]['holdout']:.4f}", flush=True
         )
     test = [score["test"] for score in scores]
-    spread = stdev(test) if len(test) > 1 else float("nan")
+    spread = stdev(test) if len(test) > 1 else None
     return {"params": params, **timed, "test_miou": fmean(test), "test_miou_std": spread, "seeds": scores}
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--nets", nargs="+", required=True)
-    parser.add_argument("--ignore", type=int, nargs="+", default=[255])
+    parser.add_argument("--ignore", default="255")
     parser.add_argument("--img-size", type=int, default=256)
     parser.add_argument("--decoder-dim", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=100)

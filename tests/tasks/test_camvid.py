@@ -22,7 +22,7 @@ def test_camvid_is_read_with_its_splits_and_classes(tmp_path: Path) -> None:
         pytest.skip("needs ../shared/data/camvid_240.tar")
     with tarfile.open(CAMVID) as archive:
         archive.extractall(tmp_path, filter="data")
-    options, bad = SegmentOptions(ignore=[11, 255]), BadImages(quiet=True)
+    options, bad = SegmentOptions(ignore="11,255"), BadImages(quiet=True)
     data = open_masks(tmp_path / "camvid_240", options, bad, holdout=0.1, seed=0)
     assert [len(part) for part in data.splits.parts()] == [367, 101, 233]
     assert bad.reasons == {}

@@ -117,7 +117,7 @@ def test_names_and_ignored_ids_can_be_given(tmp_path: Path) -> None:
     root = write_set(tmp_path / "set", 4, 2, 2)
     names = tmp_path / "names.json"
     names.write_text('{"0": "ground", "2": "round", "1": "other"}')
-    data = open_set(root, labels=str(names), ignore=[1, 255])
+    data = open_set(root, labels=str(names), ignore="1,255")
     assert data.labels.classes == ["ground", "round"]
     mask = data.labels.read(str(root / "train/masks/001.png"))  # a square, which is ignored
     assert mask.dtype == torch.uint8

@@ -133,6 +133,8 @@ def test_what_is_for_classification_is_refused(root: Path) -> None:
         MaskBatches(data, AugmentOptions(mixup=0.8), 4, img_size=32)
     with pytest.raises(UserError, match="balance is for classification"):
         _ = batches(root).class_counts
+    with pytest.raises(UserError, match="give ids from 0 to 65535 such as 11,255"):
+        SegmentOptions(ignore="sky")
     with pytest.raises(UserError, match="exchange them"):
         SegmentOptions(scale_min=2, scale_max=1)
 

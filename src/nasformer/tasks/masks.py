@@ -20,14 +20,14 @@ from nasformer.data.decode import BadImage, read_header
 from nasformer.data.files import SURVEY_THREADS, BadImages
 from nasformer.data.images import Splits, make_splits
 from nasformer.errors import UserError
-from nasformer.tasks.options import SegmentOptions
+from nasformer.tasks.options import MOST_ID, SegmentOptions
 from nasformer.utils.progress import say
 
 IGNORED = 255
 """What pixels without a class have in the masks that training and evaluation see."""
 UNKNOWN = -1
 MOST_CLASSES = 255
-IDS = 65536
+IDS = MOST_ID + 1
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 VOC_CLASSES = (
@@ -241,7 +241,7 @@ def find_labels(root: Path, listing: MaskListing, options: SegmentOptions) -> La
     file = Path(options.labels) if options.labels else None
     if file is None:
         file = next((path for name in ("classes.txt", "labels.json") if (path := root / name).is_file()), None)
-    ignore = {*options.ignore, *listing.ignore}
+    ignore = {*options.ignored_ids(), *listing.ignore}
     if file is not None:
         return Labels.of(read_names(file), ignore)
     return Labels.of(listing.names or {number: str(number) for number in occurring_ids(listing.train)}, ignore)

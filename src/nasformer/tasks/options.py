@@ -10,6 +10,8 @@ from nasformer.utils.units import check_range
 
 Layout = Literal["auto", "folders", "voc", "ade20k", "cityscapes"]
 
+MOST_ID = 65535
+
 
 @dataclass
 class SegmentOptions:
@@ -21,8 +23,8 @@ class SegmentOptions:
     labels: str = ""
     """names of the mask's ids: a text file whose line N names id N - 1, or a JSON file such as {"0": "sky"}; empty:
     classes.txt or labels.json in the folder, or the layout's own names, or the ids themselves"""
-    ignore: list[int] = field(default_factory=lambda: [255])
-    """ids of pixels that are left out of losses and scores"""
+    ignore: str = "255"
+    """ids of pixels that are left out of losses and scores, such as 11,255"""
     decoder_dim: int | None = None
     """channels within the UPerNet head; None: as in the model to start from, or 256"""
     scale_min: float = 0.5
@@ -36,9 +38,17 @@ class SegmentOptions:
         check_range(self, "scale_max", above=0)
         if self.scale_min > self.scale_max:
             raise UserError(f"scale_min is {self.scale_min}, above scale_max {self.scale_max}; exchange them")
-        for number in self.ignore:
-            if not 0 <= number <= 65535:
-                raise UserError(f"ignore has {number}; ids of masks are 0 to 65535")
+        self.ignored_ids()
+
+    def ignored_ids(self) -> list[int]:
+        """
+        >>> SegmentOptions(ignore="11,255").ignored_ids()
+        [11, 255]
+        """
+        words = [word.strip() for word in str(self.ignore).split(",") if word.strip()]
+        if not all(word.isdecimal() and int(word) <= MOST_ID for word in words):
+            raise UserError(f"ignore is {self.ignore!r}; give ids from 0 to {MOST_ID} such as 11,255")
+        return [int(word) for word in words]
 
 
 @dataclass
