@@ -4,8 +4,9 @@
     python benchmarks/segmentation.py --data camvid_240 --ignore 11,255 --seeds 3 --out record.json \
         --nets s3-tiny:smallest autoformer-tiny:smallest timm:resnet18 timm:resnet50
 
-A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch) or
-timm:NAME:FILE (with weights in safetensors). The first net of timm is the baseline of all ratios. mIoU is that of the
+A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch),
+timm:NAME:FILE (with weights in safetensors), or ours:timm:NAME[:FILE] (the same net as a family of ours, so with our
+maps or pyramid). The first net of timm is the baseline of all ratios. mIoU is that of the
 test images at their own size; the weights are those of the last step, so nothing is chosen on any image.
 """
 
@@ -27,14 +28,18 @@ from nasformer.families.dense import segmentation_space
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
 from nasformer.layers.segmentation import UPerNetHead
+from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
 from nasformer.tasks.segment import MaskBatches
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
+from nasformer.train.loss import load_timm
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
 from record import save_record
+
+WARM_UP = 3  # steps
 
 
 class TimmSegmenter(nn.Module):
@@ -64,6 +69,14 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
         kept = {name: value for name, value in source.options.items() if name != "decoder_dim"} | shape
         space = segmentation_space(get_space(facts_in(net)["space"], **kept)).with_options(decoder_dim=dim)
         return build_from(source, space, seed, keep_classifier=False)
+    if net.startswith("ours:timm:"):
+        name, _, weights = net.removeprefix("ours:timm:").partition(":")
+        supernet = Supernet.from_pretrained(
+            load_timm(f"timm:{name}:{weights}", 1000, 3) if weights else timm.create_model(name)
+        )
+        source = supernet.extract(supernet.space.root.largest())
+        space = segmentation_space(supernet.space).with_options(**shape, decoder_dim=dim)
+        return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
     space = segmentation_space(get_space(name, **shape)).with_options(decoder_dim=dim)
     return fresh_model(space, space.arch(arch), seed)
@@ -72,7 +85,7 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
 def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) -> dict[str, float | None]:
     """Images a second and memory of training alone: batches are made before."""
     ready = [batch for batch, _ in zip(batches.train_batches(), range(4), strict=False)]
-    ready = [ready[step % len(ready)] for step in range(steps)]
+    ready = [ready[step % len(ready)] for step in range(max(steps, WARM_UP))]
 
     class Ready:
         def __getattr__(self, name: str) -> Any:
@@ -82,7 +95,7 @@ def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) ->
             return iter(ready[start_step:])
 
     cuda = batches.device.type == "cuda"
-    for part in (3, steps):  # the first few warm up
+    for part in (WARM_UP, steps):
         short = Recipe(iterations=part, batch_size=recipe.batch_size, lr=0.0, compile=recipe.compile)
         if cuda:
             torch.cuda.synchronize()
