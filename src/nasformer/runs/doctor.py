@@ -66,6 +66,8 @@ class SupernetRun:
         if folder.kind() == "evolution":
             raise UserError(f"{folder} is the evolution of a space; see one of its steps, such as {folder}/steps/0")
         self.folder, self.config = folder, folder.read_config()
+        if (task := self.config.settings.get("task", "classify")) != "classify":
+            raise UserError(f"{folder} was trained with --task {task}; the doctor looks at supernets of classifiers")
         self.log = TrainLog.read(folder.log)
         self.trained = (folder.supernet / CONFIG).exists()
         self.checkpoint = None if self.trained else newest_checkpoint(folder)

@@ -228,6 +228,8 @@ class Run:
         list_bad: bool = True,
     ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
+        if not space.model.classifies and getattr(options, "task", "classify") == "classify":
+            raise UserError(f"the supernet of {folder} is for segmentation; add --task segment")
         self.device = choose_device(options.device)
         options = streamed_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it
