@@ -1,4 +1,4 @@
-"""Registry of tasks by name; a plugin registers its own with `register_task`."""
+"""Registry of tasks by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
 
-BUILTIN_TASKS = ("classify", "segment")
+TASKS = ("classify", "segment")
 """Modules of this package that register a task."""
 
 
@@ -70,11 +70,10 @@ def register_task(task: T) -> T:
 
 
 def list_tasks() -> dict[str, Task]:
-    """Every task by name: the built-in ones first."""
-    for name in BUILTIN_TASKS:
+    """Every task by name."""
+    for name in TASKS:
         import_module(f"nasformer.tasks.{name}")
-    plugins = [name for name in _tasks if name not in BUILTIN_TASKS]
-    return {name: _tasks[name] for name in (*BUILTIN_TASKS, *plugins)}
+    return {name: _tasks[name] for name in TASKS}
 
 
 def get_task(name: str) -> Task:
