@@ -141,6 +141,7 @@ def test_python_of_the_tutorial_on_pretrained_nets_runs() -> None:
     exec(compile("".join(code), "pretrained.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_tutorial_of_photos_runs(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(photos)
     monkeypatch.setattr(sys, "path", [*sys.path])
