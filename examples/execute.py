@@ -45,11 +45,20 @@ def run_cell(source: str, namespace: dict[str, Any], number: int = 1) -> list[Ou
     figures = [{"output_type": "display_data", "metadata": {}, "data": png(figure)} for figure in plt.get_fignums()]
     plt.close("all")
     if value is not None:
-        data = {"text/plain": lines(repr(value))}
-        if hasattr(value, "_repr_html_"):
-            data["text/html"] = lines(value._repr_html_())
-        figures.append({"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data})
+        figures.append({"output_type": "execute_result", "execution_count": number, **shown_as(value)})
     return [output for output in outputs if output["text"]] + figures
+
+
+def shown_as(value: Any) -> Output:
+    """How a notebook shows a value: as text, and as the HTML or the picture that it offers."""
+    data: dict[str, Any] = {"text/plain": lines(repr(value))}
+    metadata = {}
+    if hasattr(value, "_repr_html_"):
+        data["text/html"] = lines(value._repr_html_())
+    if hasattr(value, "_repr_png_"):
+        pixels, metadata["image/png"] = value._repr_png_()
+        data["image/png"] = base64.b64encode(pixels).decode()
+    return {"data": data, "metadata": metadata}
 
 
 def png(number: int) -> dict[str, str]:

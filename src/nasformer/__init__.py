@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nasformer.proxies.probe import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
+    from nasformer.report.plots import plot
     from nasformer.results.contents import RunContents, read_run
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
@@ -87,6 +88,7 @@ _MODULES = {
     "proxies.probe": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),
+    "report.plots": ("plot",),
     "results.contents": ("RunContents", "read_run"),
     "results.folder": ("RunFolder",),
     "results.result": ("RunResult",),

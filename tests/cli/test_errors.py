@@ -60,6 +60,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     ),
     "unknown model option": (["cost", *TINY, "--model.wings", "2"], "has no model option 'wings'"),
     "no --out": (["train", "--space", "autoformer-micro"], "say where the run's folder shall be: --out runs/NAME"),
+    "a misspelt option of all commands": (["run", *OUT, "--confg", "digits"], "did you mean --config?"),
     "no config": (
         ["run", *OUT, "--config", "no.yaml"],
         "there is no config file no.yaml; `nasformer recipes` lists those that come with",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nasformer.cli.main import COMMANDS, find_command, make_parser
-from nasformer.cli.parser import find_recipe, list_options, recipe_folder
+from nasformer.cli.parser import WIDTH, find_recipe, list_options, recipe_folder
 from small_run import output, parse, refused
 
 
@@ -113,7 +113,10 @@ def test_recipes_are_listed_and_printed(capsys: Any) -> None:
     recipes = json.loads(output(capsys, "recipes", "--json"))
     assert {"digits", "photos-small"} <= set(recipes)
     assert all(recipes.values())
-    assert [line.split()[0] for line in output(capsys, "recipes").splitlines()] == list(recipes)
+    listed = output(capsys, "recipes").splitlines()
+    assert [line.split()[0] for line in listed if not line.startswith("    ")] == list(recipes)
+    assert all(about.endswith(".") and about.count(". ") <= 1 for about in recipes.values())  # a whole sentence
+    assert max(map(len, listed)) <= WIDTH
     assert "space:" in output(capsys, "recipes", "digits")
     assert "did you mean digits?" in refused(capsys, ["recipes", "digts"])
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 import tiny
+from nasformer.errors import UserError
 from nasformer.families.registry import get_space
+from nasformer.report.plots import plot
+from nasformer.results.contents import RunContents
 from nasformer.results.result import RunResult
+from nasformer.search.budget import Budget
 from nasformer.search.model_result import ModelResult
 from nasformer.search.run import search
 
@@ -26,6 +32,34 @@ def test_archs_and_search_results_show_as_tables() -> None:
     assert "<td>best</td>" in found._repr_html_()
     assert "<td>embed_dim</td>" in found.best.arch._repr_html_()
     assert len(repr(found)) < 200
+
+
+def test_figures_of_a_search_are_shown_inline() -> None:
+    space = get_space("autoformer-micro")
+    found = search(
+        space,
+        lambda arch: {"score": arch.embed_dim / 64},
+        space.costs,
+        options={"population": 4, "generations": 2, "parents": 2},
+        budget=Budget(max_params=150_000),
+        objectives=("score", "-params"),
+    )
+    for picture in (plot(found), plot(found, "search_progress"), plot(found, "architecture")):
+        pixels, metadata = picture._repr_png_()
+        assert pixels.startswith(b"\x89PNG")
+        assert 200 < metadata["width"] < 1000
+    drawn = plot(found).svg.decode()
+    assert "budget: parameters ≤ 150K" in drawn
+    assert plot(found) == plot(RunContents.of_search(found), "score_vs_cost")
+    with pytest.raises(UserError, match="no figure 'font'; there are: trade_off, "):
+        plot(found, "font")
+    with pytest.raises(UserError, match=r"nothing to draw as training_curve in RunContents\('.', 8 candidates"):
+        plot(found, "training_curve")
+
+
+def test_figures_of_a_result_are_shown_inline() -> None:
+    model = ModelResult("winner", {}, {"params": 1000, "test_accuracy": 0.9})
+    assert plot(RunResult("space", "digits", model)) == plot(RunResult("space", "digits", model), "bars")
 
 
 def test_a_run_result_shows_its_models_with_text_escaped() -> None:

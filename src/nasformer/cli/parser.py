@@ -31,6 +31,8 @@ from nasformer.utils.yaml import PlainLoader, read_yaml
 Options = TypeVar("Options")
 Tree = dict[str, Any]
 WIDTH, HELP_COLUMN = 100, 30
+COMMON_FLAGS = {"config": "--config", "json": "--json", "help": "--help", "help_all": "--help-all"}
+"""What every command takes beside its own options."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,9 @@ class CommandParser(Generic[Options]):
         inside = any(option.is_mapping and name.startswith(f"{option.name}.") for option in self.options.values())
         if known or inside or self.is_group(name):
             return name
-        close = difflib.get_close_matches(name, self.options, n=1)
-        hint = f"did you mean {self.options[close[0]].flag}?" if close else f"see nasformer {self.name} --help"
+        flags = {name: option.flag for name, option in self.options.items()} | COMMON_FLAGS
+        close = difflib.get_close_matches(name, flags, n=1)
+        hint = f"did you mean {flags[close[0]]}?" if close else f"see nasformer {self.name} --help"
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 
     def is_switch(self, name: str) -> bool:
@@ -361,11 +364,22 @@ def recipe_folder() -> Path:
 
 
 def list_recipes() -> dict[str, str]:
-    """What each recipe is for: the first line of its comment."""
-    return {
-        path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        for path in sorted(recipe_folder().glob("*.yaml"))
-    }
+    """What each recipe is for: the first sentence of its comment."""
+    paths = sorted(recipe_folder().glob("*.yaml"), key=lambda path: path.stem)
+    return {path.stem: first_sentence(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def first_sentence(recipe: str) -> str:
+    """The first sentence of a recipe's comment, which may run over lines and end before a command.
+
+    >>> first_sentence("# Demo (Li et al. 2021), in two\\n# minutes. Then more.\\nspace: s\\n")
+    'Demo (Li et al. 2021), in two minutes.'
+    >>> first_sentence("# Retraining, after the demo:\\n#   nasformer retrain\\n")
+    'Retraining, after the demo.'
+    """
+    comment = re.match(r"(?:# \S.*\n)*", recipe)
+    text = " ".join(line.removeprefix("# ") for line in comment[0].splitlines()) if comment else ""
+    return re.split(r"(?<=\.) (?=[A-Z])", text)[0].rstrip(".:") + "."
 
 
 def find_recipe(name: str) -> Path:

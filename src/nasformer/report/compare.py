@@ -38,9 +38,10 @@ class Comparison:
     runs: Mapping[str, RunContents]
 
     def winners(self) -> list[ModelResult]:
-        """The winner of each run under the run's name; one that has none yet has no scores."""
-        winners = {name: run.winner for name, run in self.runs.items()}
-        return [replace(winner, name=name) if winner else ModelResult(name) for name, winner in winners.items()]
+        """What each run ships, under the run's name; weights of a supernet are marked. A run without one: no scores."""
+        shipped = {name: run.shipped for name, run in self.runs.items()}
+        names = {name: f"{name} (inherited)" if run.inherits else name for name, run in self.runs.items()}
+        return [replace(model, name=names[name]) if model else ModelResult(name) for name, model in shipped.items()]
 
     def efforts(self) -> dict[str, dict[str, Any]]:
         """What each run was about and what it took."""

@@ -39,7 +39,7 @@ def shipped_nets(run: RunContents) -> list[ModelResult]:
     """The winner and the further sizes as they are shipped, the largest first."""
     winner = [run.shipped] if run.shipped else []
     sizes = [size for size in run.sizes if not winner or size.arch != winner[0].arch]
-    return sorted([*winner, *sizes], key=lambda model: -model["macs"])
+    return sorted([*winner, *sizes], key=lambda model: -model.get("macs"))
 
 
 # Accuracy against latency and MACs

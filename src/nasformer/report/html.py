@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from matplotlib.figure import Figure
 
 from nasformer.report.labels import format_setting
-from nasformer.utils.figures import png, svg
+from nasformer.utils.figures import DPI, png, svg
 from nasformer.utils.files import write_bytes
 from nasformer.utils.tables import html_row
 
@@ -119,6 +119,7 @@ for (const figure of document.querySelectorAll(".hover")) {
 DIGEST = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
 POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{DIGEST}'"
 DOT = '<a class="dot"'
+SCREEN = 80  # dots per inch at which notebooks show figures
 
 
 def document(title: str, parts: Sequence[str]) -> str:
@@ -182,10 +183,17 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in both formats."""
+    """A figure in both formats; notebooks show it."""
 
     png: bytes
     svg: bytes
+
+    def __repr__(self) -> str:
+        return f"Picture({len(self.png):,} bytes of PNG, {len(self.svg):,} of SVG)"
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The pixels, and the width at which their letters have the size of text."""
+        return self.png, {"width": round(int.from_bytes(self.png[16:20]) * SCREEN / DPI)}
 
 
 def save_pictures(
@@ -214,12 +222,16 @@ def save_picture(figure: Figure | None, path: Path, tooltips: Mapping[str, str] 
         for target in targets:
             target.unlink(missing_ok=True)
         return None
-    pixels = png(figure)
-    figure.set_layout_engine("none")  # it is laid out now, which takes as long as drawing it
-    picture = Picture(pixels, with_tooltips(svg(figure), tooltips or {}))
+    picture = draw_picture(figure, tooltips or {})
     write_bytes(targets[0], picture.png)
     write_bytes(targets[1], picture.svg)
     return picture
+
+
+def draw_picture(figure: Figure, tooltips: Mapping[str, str]) -> Picture:
+    pixels = png(figure)
+    figure.set_layout_engine("none")  # it is laid out now, which takes as long as drawing it
+    return Picture(pixels, with_tooltips(svg(figure), tooltips))
 
 
 def with_tooltips(image: bytes, tooltips: Mapping[str, str]) -> bytes:

@@ -44,6 +44,15 @@ def label(name: str) -> str:
     return f"{origin} {label(rest)}" if origin in ("predicted", "measured") else NAMES.get(name, name.replace("_", " "))
 
 
+def metric_name(name: str) -> str:
+    """A metric without the images that it is from.
+
+    >>> metric_name("accuracy"), metric_name("miou")
+    ('accuracy', 'mIoU')
+    """
+    return label(f"test_{name}").removeprefix("test ")
+
+
 def axis_label(name: str) -> str:
     """The name of a score with its unit.
 
@@ -53,6 +62,15 @@ def axis_label(name: str) -> str:
     if is_share(name):
         return f"{label(name)} (%)"
     return {"macs": "MACs (multiply-accumulates an image)"}.get(name, label(name))
+
+
+def sentence_case(words: str) -> str:
+    """Words as they begin a sentence.
+
+    >>> sentence_case("accuracy"), sentence_case("mIoU")
+    ('Accuracy', 'mIoU')
+    """
+    return words if words != words.lower() else words.capitalize()
 
 
 def axis_value(name: str, value: float) -> float:

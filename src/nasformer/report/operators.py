@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from nasformer.report.anatomy import OperatorsByStage, dissect, merge_stages, operators, operators_by_stage, shares
+from nasformer.report.labels import axis_label
 from nasformer.results.contents import RunContents, thinned
 from nasformer.space.arch import Arch
 from nasformer.train.log import read_snapshots
@@ -120,10 +121,10 @@ class WatchLine:
 
 def operator_curves(run: RunContents) -> Figure | None:
     """The curves of a run's supernet; None unless nets were watched."""
-    return operator_panels({"": {"": run.folder.log}})
+    return operator_panels({"": {"": run.folder.log}}, run.metric)
 
 
-def operator_panels(panels: Mapping[str, Logs]) -> Figure | None:
+def operator_panels(panels: Mapping[str, Logs], metric: str = "accuracy") -> Figure | None:
     """Comparisons side by side, such as ablations, by title; None where no nets were watched."""
     curves = {title: read_trainings(logs) for title, logs in panels.items()}
     seeds = [seed for trainings in curves.values() for training in trainings.values() for seed in training]
@@ -136,7 +137,7 @@ def operator_panels(panels: Mapping[str, Logs]) -> Figure | None:
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, trainings) in zip(every, curves.items(), strict=True):
         curve_panel(axes, trainings, colours)
-        dress(axes, "epoch", "held-out accuracy (%)" if axes is every[0] else "")
+        dress(axes, "epoch", axis_label(f"holdout_{metric}") if axes is every[0] else "")
         axes.set_title(plain(title, 60), color=INK, fontsize=11)
         axes.xaxis.set_major_locator(nice_ticks(8, integer=True))
     for name, colour in colours.items():

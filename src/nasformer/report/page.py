@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.report.anatomy import dissect, operators
-from nasformer.report.cuts import gains
+from nasformer.report.cuts import gains, shown_score
 from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
@@ -35,6 +35,8 @@ from nasformer.report.labels import (
     is_share,
     join_words,
     label,
+    metric_name,
+    sentence_case,
 )
 from nasformer.report.operators import SAMPLED
 from nasformer.report.plots import FIGURES, drawn_candidates, finalist_rows
@@ -151,15 +153,7 @@ def run_heading(run: RunContents, title: str) -> str:
 
 def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
     """The few numbers that people look for first."""
-    for name in (
-        "test_accuracy",
-        "holdout_accuracy",
-        "test_miou",
-        "holdout_miou",
-        *run.raised,
-        *COSTS,
-        "measured_latency_ms",
-    ):
+    for name in (f"test_{run.metric}", f"holdout_{run.metric}", *run.raised, *COSTS, "measured_latency_ms"):
         if run.shipped and not math.isnan(value := run.shipped.get(name)):
             yield format_quantity(value) if name in COSTS else format_score(name, value), label(name)
     yield from gain(run)
@@ -170,14 +164,14 @@ def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
 
 
 def gain(run: RunContents) -> Iterator[tuple[str, str]]:
-    """Points of test accuracy of the winner above the mean of the random references."""
+    """Points of the test metric of the winner above the mean of the random references."""
     found = search_gain(run.result) if run.result else None
     if run.result and found:
         count = len(run.result.random)
         other = "the random reference" if count == 1 else f"the mean of {count} random references"
         weights = ", both with inherited weights" if run.result.finished else ""
         margin = "" if math.isnan(found.margin) else f" ± {100 * found.margin:.1f}"
-        yield f"{100 * found.value:+.1f}{margin}", f"points of test accuracy over {other}{weights}"
+        yield f"{100 * found.value:+.1f}{margin}", f"points of {label(f'test_{run.metric}')} over {other}{weights}"
 
 
 def verdict_card(run: RunContents) -> str:
@@ -301,13 +295,14 @@ def pareto_front(run: RunContents) -> str:
 def captions(run: RunContents) -> dict[str, tuple[str, str]]:
     """Title and caption of every figure by its name, in the order of the page."""
     accuracy, name = run.score == "accuracy", label(run.score)
+    metric, cut_by = (metric_name(one.removeprefix("test_")) for one in (run.metric, shown_score(run)))
     ranks = ""
     if run.ranked:
         names = join_words([label(one) for one in run.ranked])
         ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
     return {
         "trade_off": (
-            "Accuracy against latency",
+            f"{sentence_case(cut_by)} against latency",
             "The full net and what the run ships, on test images: against measured latency, and against MACs.",
         ),
         "cuts": (
@@ -315,8 +310,8 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             "What each block keeps (blue) of what the full net has (pale). A cross: the whole branch is left out.",
         ),
         "bars": (
-            "Winner and references" if len(run.models) > 1 else "Accuracy and size",
-            "Accuracy on the test set, and size.",
+            "Winner and references" if len(run.models) > 1 else f"{sentence_case(metric)} and size",
+            f"{sentence_case(metric)} on the test set, and size.",
         ),
         "score_vs_cost": (
             "Accuracy against cost" if accuracy else f"Score ({name}) against cost",
@@ -341,13 +336,13 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
         "training_curve": ("Training", "Training loss and learning rate."),
         "operator_curves": (
             "The supernet, operator by operator",
-            "Held-out accuracy of the largest nets of a single operator, with the shared weights of the moment; of a "
+            f"Held-out {metric} of the largest nets of a single operator, with the shared weights of the moment; of a "
             "space without such nets, of its smallest and its largest.",
         ),
         "health": (
             "Health of the supernet",
-            "Accuracy of the same subnets as the training went on, with the shared weights of the moment, above its "
-            f"loss.{''.join(f' Alarm: {alarm}.' for alarm in run.alarms)}",
+            f"{sentence_case(metric)} of the same subnets as the training went on, with the shared weights of the "
+            f"moment, above its loss.{''.join(f' Alarm: {alarm}.' for alarm in run.alarms)}",
         ),
         "finalists": (
             "Predicted and measured",

@@ -15,9 +15,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from nasformer.errors import UserError
 from nasformer.report.cuts import cuts, trade_off
 from nasformer.report.drawing import architectures
-from nasformer.report.html import Picture, document, heading, save_picture, tiles
+from nasformer.report.html import Picture, document, draw_picture, heading, save_picture, tiles
 from nasformer.report.html import figure as html_figure
 from nasformer.report.labels import (
     axis_label,
@@ -26,13 +27,17 @@ from nasformer.report.labels import (
     format_score,
     is_share,
     marker_of,
+    metric_name,
     model_kind,
 )
 from nasformer.report.operators import operator_curves, operator_shares
-from nasformer.results.contents import LogLine, RunContents, thinned
+from nasformer.results.contents import LogLine, RunContents, read_run, thinned
 from nasformer.results.diagnosis import Snapshot
+from nasformer.results.folder import RunFolder
+from nasformer.results.result import RunResult
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
+from nasformer.search.run import SearchResult
 from nasformer.train.evaluate import ClassScore, Confusion
 from nasformer.utils.figures import (
     BLUE,
@@ -308,7 +313,7 @@ def health(run: RunContents) -> Figure | None:
     x, loss = log_column(run.log, "epoch"), log_column(run.log, "loss")
     known = np.isfinite(x) & np.isfinite(loss)
     lower.plot(x[known], loss[known], color=BLUE, lw=1.6)
-    dress(upper, y="accuracy of subnets (%)")
+    dress(upper, y=f"{metric_name(run.metric)} of subnets (%)")
     dress(lower, "epoch", "training loss")
     legend_below(figure, [upper])
     return figure
@@ -318,17 +323,18 @@ def health(run: RunContents) -> Figure | None:
 
 
 def bars(run: RunContents) -> Figure | None:
-    """Test accuracy of the winner and of the references, and their parameters."""
-    shown = [model for model in run.models if math.isfinite(model.get("test_accuracy"))]
+    """Test accuracy (or what the task has in its place) of the winner and of the references, and their parameters."""
+    score = f"test_{run.metric}"
+    shown = [model for model in run.models if math.isfinite(model.get(score))]
     if not shown:
         return None
-    columns = ["test_accuracy"] + ["params"] * any(model.get("params") > 0 for model in shown)
+    columns = [score] + ["params"] * any(model.get("params") > 0 for model in shown)
     figure = new_figure(5.4 + 3.6 * (len(columns) - 1), 1.1 + 0.5 * len(shown))
     grid = {"wspace": 0.08, "width_ratios": (3, 2)[: len(columns)]}
     panels = figure.subplots(1, len(columns), squeeze=False, sharey=True, gridspec_kw=grid)[0]
     for panel, name in zip(panels, columns, strict=True):
         bar_panel(panel, name, shown)
-    name_rows(panels[0], shown)
+    name_rows(panels[0], [run.name_of(model) for model in shown])
     panels[0].invert_yaxis()
     return figure
 
@@ -349,8 +355,8 @@ def bar_panel(axes: Any, name: str, models: Sequence[ModelResult]) -> None:
         axes.set_xticks(range(0, 101, 20))
 
 
-def name_rows(axes: Any, models: Sequence[ModelResult]) -> None:
-    axes.set_yticks(range(len(models)), [plain(model.name, 30) for model in models])
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [plain(name, 40) for name in names])
     axes.tick_params(axis="y", labelsize=10, labelcolor=INK)
 
 
@@ -387,7 +393,7 @@ def finalists(run: RunContents) -> Figure | None:
     panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
     for panel, cost in zip(panels, costs, strict=True):
         finalist_panel(panel, cost, rows, run.limits.get(cost, (None, None))[1])
-    name_rows(panels[0], rows)
+    name_rows(panels[0], [row.name for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     legend_below(figure, panels)
     return figure
@@ -429,6 +435,40 @@ FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
     "health": health,
     "finalists": finalists,
 }
+
+
+def plot(source: SearchResult | RunResult | RunContents | str | Path, figure: str = "") -> Picture:
+    """A figure of a report, shown inline in notebooks.
+
+    Args:
+        source: What a search or a run has found, the folder of a run, or what `read_run` has read of it.
+        figure: score_vs_cost, search_progress, architecture, training_curve, bars ...; without a name, the first of the
+            report's.
+
+    >>> from nasformer.search.run import search
+    >>> from nasformer.space import Choice, Struct
+    >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3))
+    >>> size, quality = lambda arch: {"params": arch.width}, lambda arch: {"accuracy": arch.depth / 4}
+    >>> found = search(space, quality, size, strategy="random", options={"evaluations": 5})
+    >>> plot(found, "search_progress").png[1:4]
+    b'PNG'
+    """
+    if figure and figure not in FIGURES:
+        raise UserError(f"there is no figure {figure!r}; there are: {', '.join(FIGURES)}")
+    run = contents_of(source)
+    drawn = (FIGURES[name](run) for name in ([figure] if figure else FIGURES))
+    picture = next((draw_picture(one, {}) for one in drawn if one is not None), None)
+    if picture is None:
+        raise UserError(f"there is nothing to draw{f' as {figure}' if figure else ''} in {run!r}")
+    return picture
+
+
+def contents_of(source: SearchResult | RunResult | RunContents | str | Path) -> RunContents:
+    if isinstance(source, SearchResult):
+        return RunContents.of_search(source)
+    if isinstance(source, RunResult):
+        return RunContents(RunFolder(""), {"space": source.space, "data": source.data}, result=source)
+    return source if isinstance(source, RunContents) else read_run(source)
 
 
 # An evaluation as files: scores and confusion matrix as JSON, accuracy by class as CSV, the matrix as a figure.

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ from nasformer.results.result import RunResult
 from nasformer.search.journal import stream_journal
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
+from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window
 from nasformer.space.node import corners
@@ -141,6 +143,29 @@ class RunContents:
     baselines: dict[str, list[LogLine]] = field(default_factory=dict)
     incidents: Mapping[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of_search(cls, found: SearchResult) -> RunContents:
+        """What is known of a search that wrote no folder, such as one in a notebook."""
+        problem = found.problem
+        settings = JournalSettings(list(problem.objectives), problem.order) if problem else JournalSettings()
+        winner = ModelResult("winner", found.best.arch.to_dict(), dict(found.best.scores))
+        return cls(
+            RunFolder(""),
+            {},
+            settings=settings,
+            candidates=found.candidates,
+            result=RunResult("", None, winner, front=found.front),
+            limits=problem.budget.limits() if problem else {},
+        )
+
+    def __repr__(self) -> str:
+        result = f", {self.result!r}" if self.result else ""
+        return f"RunContents({str(self.folder)!r}, {len(self.candidates):,} candidates{result})"
+
+    def _repr_html_(self) -> str:
+        """The models of the result, for notebooks."""
+        return self.result._repr_html_() if self.result else f"<div>{escape(repr(self))}</div>"
+
     @property
     def models(self) -> list[ModelResult]:
         """The winner first, then the references."""
@@ -155,6 +180,11 @@ class RunContents:
     def shipped(self) -> ModelResult | None:
         """The winner with the weights that it ends with."""
         return self.result.shipped if self.result else None
+
+    @property
+    def inherits(self) -> bool:
+        """Whether the winner has the weights of the supernet, without a training of its own."""
+        return self.result is not None and self.result.health is not None and self.result.finished is None
 
     def name_of(self, model: ModelResult) -> str:
         """The name of a model in tables, inherited weights marked where others were trained on their own."""
@@ -205,6 +235,11 @@ class RunContents:
         return next(iter(self.settings.raised), "accuracy")
 
     @property
+    def metric(self) -> str:
+        """What its models are compared by on held-out and test images, such as accuracy or miou."""
+        return self.result.metric if self.result else self.score
+
+    @property
     def ranked(self) -> list[str]:
         """Where the search went by the ranks of several scores together, their names."""
         names = self.settings.raised if self.settings.order == "ranks" else []
@@ -225,8 +260,7 @@ class RunContents:
 
     def score_of(self, model: ModelResult) -> float:
         """A model's score, comparable with that of the candidates; NaN where it is not known."""
-        held_out = model.get("holdout_accuracy")
-        if self.score == "accuracy" and not math.isnan(held_out):
+        if not math.isnan(held_out := model.get(f"holdout_{self.score}")):
             return held_out
         if self.score in model.scores:
             return model[self.score]

@@ -103,6 +103,12 @@ class RunResult:
         return self.finished or self.winner
 
     @property
+    def metric(self) -> str:
+        """What models are compared by on held-out and test images: accuracy, or what the task has in its place."""
+        names = [name.removeprefix("test_") for name in self.shipped.scores if name.startswith("test_")]
+        return "accuracy" if "accuracy" in names or not names else names[0]
+
+    @property
     def trained(self) -> list[ModelResult]:
         """The references that were trained on their own."""
         return [model for model in self.references if model.name.startswith(TRAINED)]

@@ -93,11 +93,15 @@ def judge(run: RunContents) -> Verdict | None:
 
 
 def search_gain(result: RunResult) -> Difference | None:
-    """Test accuracy of the winner above the mean of the random references, all with the weights they inherit."""
-    mean, winner = MeanScore.of(result.random, "test_accuracy"), result.winner.get("test_accuracy")
+    """Test accuracy of the winner above the mean of the random references, all with the weights they inherit.
+
+    Of other metrics, such as mIoU, the noise is not known.
+    """
+    score = f"test_{result.metric}"
+    mean, winner = MeanScore.of(result.random, score), result.winner.get(score)
     if not mean.count or math.isnan(winner):
         return None
-    if result.images is None:
+    if result.images is None or result.metric != "accuracy":
         return Difference(winner - mean.mean, math.nan)
     errors = [standard_error(share, result.images.test) for share in (winner, mean.mean)]
     spread = 0.0 if math.isnan(mean.error) else mean.error

@@ -1,7 +1,8 @@
 """The last stage of a run: the winner is trained on its own, since the weights it inherits serve all archs.
 
 Each start (the weights inherited from the supernet, those of a pretrained net, or fresh ones) is trained in
-OUT/finish/NAME. What is shipped is the best on the held-out images, which may be the inherited weights themselves.
+OUT/finish/NAME. What is shipped is the best of them on the held-out images. The inherited weights are kept only where
+they are better there by more than a standard error: the search chose them by these very images, which flatters them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
+from nasformer.utils.intervals import standard_error
 from nasformer.utils.progress import say
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ def finish_winner(
     for name, start in starts.items():
         models[name] = train_start(run, name, start, label=f"winner, {name}")
         tried[name] = measure(models[name], ("holdout",))[criterion]
-    chosen = max(tried, key=lambda name: tried[name])
+    chosen = choose_weights(tried, run.batches.held_out)
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
         result = replace(result, finish=FinishResult(chosen, tried))
@@ -109,6 +111,16 @@ def finish_winner(
     result = replace(result, finished=finished, finish=FinishResult(chosen, tried))
     run.publish(model, result)
     return result
+
+
+def choose_weights(tried: Mapping[str, float], images: int) -> str:
+    """The best of the trained weights on so many images, or the inherited ones where these are clearly better.
+
+    >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.5)]
+    ['finetuned', 'inherited']
+    """
+    inherited, best = tried["inherited"], max((name for name in tried if name != "inherited"), key=tried.__getitem__)
+    return best if tried[best] >= inherited - standard_error(inherited, images) else "inherited"
 
 
 def accuracies(run: Run) -> Measure:

@@ -38,6 +38,12 @@ class BudgetOptions:
     latency_profile: str | None = None
     """the file that `nasformer profile` wrote; None: the one in profiles/ that fits"""
 
+    def __post_init__(self) -> None:
+        for value in self.limits().values():  # refused before torch is imported and images are read
+            if isinstance(value, str | int):
+                parse_quantity(str(value).strip().removesuffix("%"))
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+
     def limits(self) -> dict[str, Any]:
         """What was given: counts as they were written, time in milliseconds and memory in bytes."""
         counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}

@@ -44,7 +44,7 @@ class HasRoot(Protocol):
 class SearchResult:
     """All candidates in order, the winner, the Pareto front (cheapest first), and why it ended early.
 
-    `ranking` has the winner first, then the others as they follow by what decides.
+    `ranking` has the winner first, then the others as they follow by what decides; `problem` is what was searched for.
     """
 
     candidates: list[Candidate]
@@ -52,6 +52,7 @@ class SearchResult:
     front: list[Candidate]
     note: str
     ranking: list[Candidate] = field(default_factory=list)
+    problem: Problem | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         best = ", ".join(f"{name} {value}" for name, value in shown_scores(self.best).items())
@@ -204,9 +205,9 @@ def _reporting(
 
 
 def _result(strategy: Strategy) -> SearchResult:
-    candidates, winner = strategy.candidates, strategy.winner()
-    others = [candidate for candidate in strategy.problem.ranked(candidates) if candidate.arch != winner.arch]
-    return SearchResult(candidates, winner, strategy.problem.front(candidates), strategy.note, [winner, *others])
+    candidates, winner, problem = strategy.candidates, strategy.winner(), strategy.problem
+    others = [candidate for candidate in problem.ranked(candidates) if candidate.arch != winner.arch]
+    return SearchResult(candidates, winner, problem.front(candidates), strategy.note, [winner, *others], problem)
 
 
 def _settings(problem: Problem) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from nasformer.cli.main import COMMANDS, find_command, make_parser
-from nasformer.cli.parser import find_recipe, list_recipes
+from nasformer.cli.parser import COMMON_FLAGS, columns, find_recipe, list_recipes
 from nasformer.cli.tables import print_json
 
 # Shell completion: commands, and the options of each, as a script for bash, zsh or fish.
@@ -27,7 +27,7 @@ complete -o filenames -F _nasformer nasformer"""
 
 
 def completion_script(shell: str) -> str:
-    options = {name: [*command_flags(name), "--config", "--json", "--help", "--help-all"] for name in COMMANDS}
+    options = {name: [*command_flags(name), *COMMON_FLAGS.values()] for name in COMMANDS}
     if shell == "fish":
         return "\n".join(fish_lines(options))
     cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())
@@ -76,9 +76,7 @@ def recipes(options: RecipesCommand, as_json: bool) -> None:
     entries = list_recipes()
     if as_json:
         return print_json(entries)
-    for name, about in entries.items():
-        print(f"{name:28} {about}")
-    return None
+    return print("\n".join(line for name, about in entries.items() for line in columns(name, about)))
 
 
 def completion(options: CompletionCommand, as_json: bool) -> None:
