@@ -128,6 +128,10 @@ def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     for alarm in diagnosis.alarms:
         print(f"alarm: {alarm.finding}\n       {alarm.advice}")
     verdict = f"{len(diagnosis.alarms)} to look at" if diagnosis.alarms else "healthy"
+    best = max(model["accuracy"] for model in diagnosis.subnets)
+    equal = [name for name, accuracy in diagnosis.baselines.items() if accuracy >= best]
+    if equal and not diagnosis.alarms:
+        verdict += f", but no better than {equal[0]} (a longer training may help: --train.epochs)"
     print(f"{verdict}: {folder / 'plots' / 'health.png'}")
 
 
