@@ -48,6 +48,11 @@ SHORTER = {
         "finetune runs/photos": f"finetune runs/photos --space autoformer-micro {QUICK}",
         "--img-size 96": "--img-size 24",
     },
+    "docs/architecture.md": {'nasformer.load_supernet("supernet-tiny.pth", space)': "nasformer.Supernet(space)"},
+    "docs/attention.md": {'block="3.7"': 'block="2"'},
+    "docs/export.md": {"arch={...}": 'arch="autoformer-t"'},
+    "docs/latency.md": {"threads=1)": "threads=1, nets=3, holdout=2, rounds=2)"},
+    "docs/proxies.md": {"max_params=6_300_000)": 'max_params=6_300_000), options={"evaluations": 2}'},
     "examples/plugin/README.md": {"run --space convmixer-micro": f"run --space convmixer-micro {RUN}"},
 }
 """What is replaced in a page before it runs in a test, so that it takes seconds."""
@@ -115,6 +120,44 @@ def run_page(page: Path) -> None:
                 run_line(line)
         elif language == "python" and not file_of(language, block):
             exec(compile(block, str(page), "exec"), namespace)
+
+
+BEFORE = {
+    "docs/architecture.md": """
+import nasformer
+from nasformer import Segment
+from nasformer.layers.blocks import TransformerBlock
+""",
+    "docs/attention.md": """
+import nasformer, torch
+space = nasformer.get_space("autoformer-micro")
+model, images = space.build(space.arch("smallest")), torch.rand(1, 3, 32, 32)
+""",
+    "docs/data.md": """
+import nasformer
+from PIL import Image
+train = test = [(Image.new("RGB", (8, 8), (30 * number, 0, 0)), number % 2) for number in range(8)]
+""",
+    "docs/export.md": """
+import nasformer, timm
+space = nasformer.get_space("autoformer-micro", img_size=32, num_classes=5)
+arch = space.sample(seed=0)
+nasformer.save_model(space.build(arch), "my-model", mean=(0.5,) * 3, std=(0.5,) * 3)
+""",
+    "docs/latency.md": "",
+    "docs/proxies.md": "",
+}
+"""Pages of reference, and what their Python takes for granted."""
+
+
+def run_python(page: Path) -> dict[str, Any]:
+    """Runs the Python of a page of reference, with smaller numbers; gives what it leaves behind."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(BEFORE[str(page.relative_to(ROOT))], namespace)
+    for language, block in shortened(page):
+        if language == "python":
+            exec(compile(block, str(page), "exec"), namespace)
+    return namespace
 
 
 LEAST_ACCURACY = {

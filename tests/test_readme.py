@@ -141,6 +141,23 @@ def test_python_of_the_tutorial_on_pretrained_nets_runs() -> None:
     exec(compile("".join(code), "pretrained.md", "exec"), {})
 
 
+SLOW_PAGES = ("docs/latency.md", "docs/proxies.md")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_PAGES else name for name in pages.BEFORE]
+)
+def test_python_of_reference_runs(name: str, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos)
+    pages.run_python(ROOT / name)
+
+
+def test_all_python_of_the_docs_runs_somewhere() -> None:
+    run = {*pages.BEFORE, *pages.LEAST_ACCURACY, "examples/plugin/README.md"}
+    written = {str(page.relative_to(ROOT)) for page in PAGES if any(kind == "python" for kind, _ in pages.blocks(page))}
+    assert written <= run | {str(page.relative_to(ROOT)) for page in pages.TUTORIALS}
+
+
 @pytest.mark.slow
 def test_tutorial_of_photos_runs(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(photos)

@@ -62,6 +62,8 @@ def test_a_net_learns_masks(retrained: Path) -> None:
     assert (config["family"], config["classes"], config["options"]["decoder_dim"]) == ("segment:s3", CLASSES, 16)
     page = (retrained / "report.html").read_text()
     assert "test mIoU" in page
+    assert "mIoU and size" in page
+    assert "accuracy" not in page.lower().partition("<h2>settings</h2>")[0]
     assert "The median image" in page
     assert {path.name for path in (retrained / "pictures").iterdir()} == {"best.png", "median.png", "worst.png"}
 

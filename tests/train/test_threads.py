@@ -32,6 +32,19 @@ def test_the_faster_of_one_and_all_threads_is_chosen(seconds: dict[int, float], 
 
 
 @pytest.mark.usefixtures("two_threads")
+def test_a_long_trial_ends_after_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[int]()
+
+    def work() -> None:
+        tried.append(torch.get_num_threads())
+        time.sleep(0.02 if torch.get_num_threads() > 1 else 0.001)
+
+    monkeypatch.setattr("nasformer.utils.device.TRIAL_SECONDS", 0.01)
+    assert fastest_threads(work) == 1
+    assert tried == [1, 2]
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_a_training_says_records_and_resumes_with_the_threads_of_its_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,7 +59,9 @@ def test_a_training_says_records_and_resumes_with_the_threads_of_its_trial(
     recipe = tiny.recipe(iterations=20)
     with pytest.raises(tiny.Interrupted):
         train_supernet(tiny.supernet(), tiny.Watched(recipe, fail_at=4), recipe, folder=tmp_path)
-    assert "one thread is the fastest here, by a trial with 1 and 2 (--threads)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "supernet: trying a step on 1 and on 2 threads of the CPU\n" in said
+    assert "supernet: one thread is the fastest here, by this trial (--threads)\n" in said
     assert recorded_threads(tmp_path) == 1
     resumed = tiny.supernet()
     train_supernet(resumed, tiny.Watched(recipe), recipe, folder=tmp_path, quiet=True)

@@ -1,4 +1,4 @@
-"""Tables on the terminal, and results as JSON."""
+"""Tables and verdicts on the terminal, and results as JSON."""
 
 from __future__ import annotations
 
@@ -23,3 +23,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for row in rows:
         table.add_row(*map(escape, row))
     Console().print(table)
+
+
+def print_verdict(run: str) -> None:
+    """What the run comes to, and what would help."""
+    from nasformer.results.contents import read_run
+    from nasformer.results.verdict import judge
+
+    verdict = judge(read_run(run))
+    if verdict is None:
+        return
+    print("\n".join(verdict.sentences))
+    for advice in verdict.advice:
+        print(f"advice: {advice}")

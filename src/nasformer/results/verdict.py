@@ -203,7 +203,7 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
     from_scratch = result.health is not None and not run.config.get("from_")
     if from_scratch and options.get("in_chans") == COLOUR and result.shipped["test_accuracy"] < LEARNED:
         yield f"start from a pretrained net ({FROM_PRETRAINED}): from scratch, few photos teach little"
-    held_out = result.winner.get("holdout_accuracy")
+    held_out = result.winner.get("holdout_accuracy") if result.random else math.nan  # without a search, of no use
     if images.holdout and not math.isnan(held_out) and (warning := resolution_warning(held_out, images.holdout)):
         yield warning
     if result.random and len(result.random) < LEAST_RANDOM:

@@ -17,7 +17,9 @@ from nasformer.errors import UserError
 from nasformer.utils.units import check_number
 
 TRIALS = 3
-"""How often work is timed with each number of threads; the first time does not count."""
+"""How often work is timed with each number of threads; the first time does not count ..."""
+TRIAL_SECONDS = 5.0
+"""... unless it took so long that nothing follows."""
 GAIN = 0.9
 """All threads are taken where their time is below this share of one thread's: they cost other programs theirs."""
 _threads_are_fixed = False
@@ -94,5 +96,7 @@ def fastest_threads(work: Callable[[], object]) -> int:
                 start = time.perf_counter()
                 work()
                 times.append(time.perf_counter() - start)
-    best = {count: min(times[1:]) for count, times in seconds.items()}
+        if sum(map(sum, seconds.values())) > TRIAL_SECONDS:
+            break
+    best = {count: min(times[1:] or times) for count, times in seconds.items()}
     return available if best[available] < GAIN * best[1] else 1

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from nasformer.cli.tables import print_json
+from nasformer.cli.tables import print_json, print_verdict
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
@@ -129,7 +129,8 @@ def show(result: RunResult | None, out: str, as_json: bool) -> None:
         score, what = ("miou", "mIoU ") if "test_miou" in model.scores else ("accuracy", "")
         held_out = f", held-out {model[f'holdout_{score}']:.2%}" if f"holdout_{score}" in model.scores else ""
         print(f"{model.name}: {costs}, test {what}{model[f'test_{score}']:.2%}{held_out}")
-    return print(RunFolder(out).outputs())
+    print(RunFolder(out).outputs())
+    return print_verdict(out)
 
 
 def extract(options: ExtractCommand, as_json: bool) -> None:

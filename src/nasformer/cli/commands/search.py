@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from nasformer.cli.tables import print_json, print_table
+from nasformer.cli.tables import print_json, print_table, print_verdict
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.utils.progress import in_hours
 from nasformer.utils.units import format_quantity
@@ -101,19 +101,6 @@ def mean_row(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str]:
     means = {name: MeanScore.of(models, name) for name in scores}
     words = [f"{in_words(name, mean.mean)} ± {in_words(name, mean.error)}" for name, mean in means.items()]
     return [f"mean of {len(models)} random", *costs, *words]
-
-
-def print_verdict(out: str) -> None:
-    """What the run comes to, and what would help."""
-    from nasformer.results.contents import read_run
-    from nasformer.results.verdict import judge
-
-    verdict = judge(read_run(out))
-    if verdict is None:
-        return
-    print("\n".join(verdict.sentences))
-    for advice in verdict.advice:
-        print(f"advice: {advice}")
 
 
 def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
