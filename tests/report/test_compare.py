@@ -59,6 +59,18 @@ def test_winners_efforts_and_differences(pair: tuple[Path, Path]) -> None:
     }
 
 
+def test_what_a_run_ships_is_compared_and_inherited_weights_are_marked(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    health = {"subnets": [], "smallest": 0.5, "largest": 0.6, "random_mean": 0.5, "random_range": [0.5, 0.6]}
+    health |= {"rank_correlation": 0.4, "healthy": True}
+    for folder in pair:
+        edit(copytree(folder, tmp_path / folder.name) / "result.json", health=health)
+    trained = json.loads((pair[1] / "result.json").read_text())["winner"] | {"name": "winner, finetuned"}
+    edit(tmp_path / "two" / "result.json", finished=trained | {"test_accuracy": 0.987})
+    inherited, finished = compare_runs([tmp_path / "one", tmp_path / "two"]).winners()
+    assert inherited.name == "one (inherited)"
+    assert (finished.name, finished["test_accuracy"]) == ("two", 0.987)
+
+
 def test_the_folder_holds_page_table_and_pictures(pair: tuple[Path, Path], tmp_path: Path) -> None:
     page = Page(write_comparison(compare_runs(pair), tmp_path))
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {

@@ -164,6 +164,10 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert result["winner"]["holdout_miou"] == pytest.approx(max(scores))
     assert result["winner"]["params"] <= 60_000
     assert result.get("timm") is None
+    page = (folder / "report.html").read_text()
+    assert "points of test mIoU over the random reference" in page
+    assert "Winner and references" in page
+    assert "accuracy" not in page.lower().partition("<h2>settings</h2>")[0]
     model = load_model(folder / "model")
     assert sum(weight.numel() for weight in model.parameters()) == result["winner"]["params"]
     evaluated = json_output(capsys, "evaluate", folder / "model", "--data", shapes)

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from nasformer.export.card import TIMM_BASE, TIMM_WEIGHTS, model_card
 from nasformer.export.standalone import standalone_source
 from nasformer.families.base import Backbone
 from nasformer.families.storage import CONFIG, WEIGHTS, input_shape, load_model, preprocessing_of, save_model
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import draft_path, read_json, read_tensors, save_tensors, write_bytes, write_text
+from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
 
 FORMATS = {"python": "model.py", "pt2": "model.pt2", "onnx": "model.onnx"}
@@ -51,6 +53,7 @@ def export_model(
     folder: str | Path,
     facts: Mapping[str, Any] | None = None,
     formats: Sequence[str] = tuple(FORMATS),
+    quiet: bool = True,
 ) -> Exported:
     """Write weights, config, model card and the chosen formats, and check that each gives the model's logits.
 
@@ -59,18 +62,30 @@ def export_model(
         facts: What is known about the model: preprocessing (or just mean and std), classes, space, accuracies ...
             They go into config and card.
         formats: Any of python (a file that needs only torch), pt2 (torch.export) and onnx.
+        quiet: Does not say what is written and checked meanwhile.
     """
     folder = Path(folder)
     check_formats(formats)
     check_folder(folder)
     draft = draft_path(folder.resolve())
     shutil.rmtree(draft, ignore_errors=True)
+    tell = silent if quiet else say
     try:
-        exported = write_and_check(copy.deepcopy(model).cpu().float().eval(), draft, dict(facts or {}), formats)
+        with cpu_threads(1):  # for a few images; more would wait for each other on a busy machine
+            exported = write_and_check(
+                copy.deepcopy(model).cpu().float().eval(), draft, dict(facts or {}), formats, tell
+            )
         move(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return Exported(folder, exported.differences, exported.notes)
+
+
+Tell = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
 
 
 def check_formats(formats: Sequence[str]) -> None:
@@ -89,17 +104,20 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder} has other things in it than a model; export to another folder")
 
 
-def write_and_check(model: Backbone, folder: Path, facts: dict[str, Any], formats: Sequence[str]) -> Exported:
+def write_and_check(
+    model: Backbone, folder: Path, facts: dict[str, Any], formats: Sequence[str], tell: Tell = silent
+) -> Exported:
     batches = random_batches(input_shape(model))
     expected = logits_of(model, batches)
     exported = Exported(folder)
     save_model(model, folder, **facts)
     exported.differences[WEIGHTS] = check(WEIGHTS, logits_of(load_model(folder), batches), expected)
-    write_formats(model, facts, formats, exported)
+    write_formats(model, facts, formats, exported, tell)
     arguments = write_for_timm(model, folder)
     if arguments:
         exported.differences[TIMM_WEIGHTS] = check(TIMM_WEIGHTS, logits_of_timm(folder, arguments, batches), expected)
     files = [FORMATS[name] for name in ("python", "pt2") if name in formats]
+    tell("export: running what was written, in a process without nasformer")
     for file, logits in (logits_without_nasformer(folder, files, batches) if files else {}).items():
         exported.differences[file] = check(file, logits, expected)
     onnx = folder / FORMATS["onnx"]
@@ -112,16 +130,20 @@ def write_and_check(model: Backbone, folder: Path, facts: dict[str, Any], format
     return exported
 
 
-def write_formats(model: Backbone, facts: Mapping[str, Any], formats: Sequence[str], exported: Exported) -> None:
+def write_formats(
+    model: Backbone, facts: Mapping[str, Any], formats: Sequence[str], exported: Exported, tell: Tell
+) -> None:
     folder = exported.folder
     if "python" in formats:
         write_text(folder / FORMATS["python"], standalone_source(model, facts))
     if not {"pt2", "onnx"} & set(formats):
         return
+    tell("export: tracing the graph")
     program = graphs.trace(model, torch.zeros(2, *input_shape(model)))
     if "pt2" in formats:
         write_bytes(folder / FORMATS["pt2"], graphs.pt2_bytes(program))
     if "onnx" in formats and graphs.has_onnx():
+        tell("export: model.onnx")
         write_bytes(folder / FORMATS["onnx"], graphs.onnx_bytes(program, onnx_metadata(model, facts)))
     elif "onnx" in formats:
         exported.notes.append(f"model.onnx was not written, since onnx or onnxscript is missing: {graphs.INSTALL_ONNX}")

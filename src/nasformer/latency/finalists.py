@@ -146,7 +146,8 @@ def measure(profile: Profile, space: Space, archs: Sequence[Arch], rounds: int =
     with cpu_threads(setup.threads):
         runner = make_runner(space, setup.backend, device, setup.batch_size, setup.threads)
         nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.smallest())
-        time_nets(nets, runner.images, make_clock(device, setup.threads), reference=reference, rounds=rounds)
+        clock = make_clock(device, setup.threads)
+        time_nets(nets, runner.images, clock, reference=reference, rounds=rounds, label="finalists")
         return [as_finalist(profile, space, arch, net, runner.images) for arch, net in zip(archs, nets, strict=True)]
 
 

@@ -357,7 +357,8 @@ def time_archs(space: Space, archs: Sequence[Arch], device: torch.device, rounds
         runner = make_runner(space, "eager", device, 1, 1)
         nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.largest())
         with torch.inference_mode():
-            paces = time_nets(nets, runner.images, make_clock(device, 1), reference=reference, rounds=rounds)
+            clock = make_clock(device, 1)
+            paces = time_nets(nets, runner.images, clock, reference=reference, rounds=rounds, label="latencies")
         return [net.seconds(median(paces)) for net in nets]
 
 

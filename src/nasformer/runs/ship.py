@@ -24,7 +24,8 @@ ORIGINS = {"retrained": "trained from scratch", "finetuned": "inherited, then tr
 def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
     """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
     model, origin = load_model(source), origin_of(source)
-    return export_model(model, to, facts_in(source) | ({"provenance": origin} if origin else {}), formats)
+    facts = facts_in(source) | ({"provenance": origin} if origin else {})
+    return export_model(model, to, facts, formats, quiet=False)
 
 
 def provenance(folder: Path) -> dict[str, Any]:
