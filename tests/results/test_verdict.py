@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nasformer.cli.commands.search import result_rows
 from nasformer.results.contents import JournalSettings, LogLine, RunContents
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts, RunResult
@@ -30,6 +31,21 @@ def contents(winner: float, *references: ModelResult, images: int = 1000, **more
 
 def random_models(*accuracies: float) -> list[ModelResult]:
     return [model(f"random {number}", accuracy) for number, accuracy in enumerate(accuracies, 1)]
+
+
+def test_the_table_begins_with_what_is_shipped_and_marks_inherited_weights() -> None:
+    def scored(name: str, accuracy: float) -> ModelResult:
+        return model(name, accuracy).with_scores({"macs": 5})
+
+    random = [scored("random", 0.7), scored("random 2", 0.8)]
+    result = RunResult("s", "d", scored("winner", 0.8), [*random, scored("timm:resnet18", 0.9)])
+    rows = result_rows(result, ["test_accuracy"])
+    assert [row[0] for row in rows] == ["winner", "mean of 2 random", "timm:resnet18"]
+    assert rows[1] == ["mean of 2 random", "100K", "5", "75.00% ± 5.00%"]
+    finished = replace(result, finished=scored("winner, finetuned", 0.85))
+    names = [row[0] for row in result_rows(finished, ["test_accuracy"])]
+    assert names[:2] == ["winner, finetuned", "winner (inherited)"]
+    assert names[2:] == ["mean of 2 random (inherited)", "timm:resnet18"]
 
 
 def test_a_search_that_paid_says_by_how_much_with_the_interval() -> None:

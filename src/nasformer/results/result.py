@@ -91,6 +91,11 @@ class RunResult:
     def models(self) -> list[ModelResult]:
         return [self.winner, *([self.finished] if self.finished else []), *self.references]
 
+    @property
+    def table(self) -> list[ModelResult]:
+        """The models as tables show them: first what the run ships."""
+        return sorted(self.models, key=lambda model: model is not self.shipped)
+
     def label(self, model: ModelResult) -> str:
         """The name of a model in tables; where others were trained on their own, inherited weights are marked."""
         if self.finished is None or model is self.finished or model.name.startswith(TRAINED):

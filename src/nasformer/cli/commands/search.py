@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table, print_verdict
@@ -66,19 +66,10 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
     elif "test_agreement" in result.winner.scores:
         known = scores if "test_accuracy" in result.winner.scores else {}
         scores = known | {"holdout_agreement": "held-out agreement", "test_agreement": "test agreement"}
-    random = result.random if len(result.random) > 1 else []
-    rows = [
-        [result.label(model), format_quantity(model["params"]), format_quantity(model["macs"])]
-        + [in_words(name, model.get(name)) for name in scores]
-        for model in result.models
-        if model not in random
-    ]
-    if random:
-        rows.insert(1, mean_row(random, scores))
     judged = f", {result.candidates:,} candidates, untrained" if result.candidates is not None else ""
     where = f" on {result.data}" if result.data and result.proxies is None else ""
     title = f"{result.space}{where}, {result.budget}{judged}"
-    print_table(title, ("", "parameters", "MACs", *scores.values()), rows)
+    print_table(title, ("", "parameters", "MACs", *scores.values()), result_rows(result, list(scores)))
     print_finalists(result)
     print_health(result)
     if result.note and result.proxies is not None:
@@ -93,14 +84,29 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
         print(f"report: {report}   next: nasformer retrain {out} --data DATA --out NEW")
 
 
-def mean_row(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str]:
+def result_rows(result: RunResult, scores: Sequence[str]) -> list[list[str]]:
+    """The models, first what the run ships; several random archs as one row, after the winner."""
+    random = result.random if len(result.random) > 1 else []
+    rows = [
+        [result.label(model), format_quantity(model["params"]), format_quantity(model["macs"])]
+        + [in_words(name, model.get(name)) for name in scores]
+        for model in result.table
+        if model not in random
+    ]
+    if random:
+        name = result.label(replace(random[0], name=f"mean of {len(random)} random"))
+        rows.insert(2 if result.finished else 1, [name, *mean_cells(random, scores)])
+    return rows
+
+
+def mean_cells(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str]:
     """Random archs in one row: their mean, with its standard error; result.json and the report have each of them."""
     from nasformer.search.model_result import MeanScore
 
     costs = [format_quantity(MeanScore.of(models, name).mean) for name in ("params", "macs")]
     means = {name: MeanScore.of(models, name) for name in scores}
     words = [f"{in_words(name, mean.mean)} ± {in_words(name, mean.error)}" for name, mean in means.items()]
-    return [f"mean of {len(models)} random", *costs, *words]
+    return [*costs, *words]
 
 
 def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
