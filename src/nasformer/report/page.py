@@ -186,12 +186,10 @@ def verdict_card(run: RunContents) -> str:
 
 
 def results(run: RunContents) -> str:
-    if not run.models:
+    if run.result is None:
         return ""
     words = f"<p>{escape(baselines_in_words(run))}</p>" if run.candidates else ""
-    table = models_table(
-        run.result.table if run.result else [], first=run.raised, hide=("measured_",), names_of=run.name_of
-    )
+    table = models_table(run.result.table, first=run.raised, hide=("measured_",), names_of=run.name_of)
     return f"<h2>Results</h2>\n{table}\n{words}"
 
 
