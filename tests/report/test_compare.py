@@ -59,6 +59,14 @@ def test_winners_efforts_and_differences(pair: tuple[Path, Path]) -> None:
     }
 
 
+def test_options_that_a_command_does_not_have_are_no_difference(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    searched = copytree(pair[1], tmp_path / "two")
+    config = json.loads((searched / "config.json").read_text())
+    del config["train"]
+    (searched / "config.json").write_text(json.dumps(config | {"supernet": "one/supernet"}))
+    assert set(compare_runs([pair[0], searched]).differences()) == {"seed", "search.population", "search.generations"}
+
+
 def test_what_a_run_ships_is_compared_and_inherited_weights_are_marked(pair: tuple[Path, Path], tmp_path: Path) -> None:
     health = {"subnets": [], "smallest": 0.5, "largest": 0.6, "random_mean": 0.5, "random_range": [0.5, 0.6]}
     health |= {"rank_correlation": 0.4, "healthy": True}
@@ -149,7 +157,7 @@ def test_one_run_is_none_to_compare(pair: tuple[Path, Path]) -> None:
 def test_hostile_text_stays_text(pair: tuple[Path, Path], tmp_path: Path) -> None:
     evil = tmp_path / "<b onclick=alert(1)>"
     copytree(pair[1], evil)
-    edit(evil / "config.json", data=HOSTILE, **{HOSTILE: HOSTILE})
+    edit(evil / "config.json", data=HOSTILE, train={HOSTILE: HOSTILE})
     page = Page(write_comparison(compare_runs([pair[0], evil]), tmp_path / "out"))
     assert page.tags.count("script") == 1
     assert "b" not in page.tags

@@ -48,11 +48,15 @@ class Comparison:
         return {name: effort(run) for name, run in self.runs.items()}
 
     def differences(self) -> dict[str, list[Any]]:
-        """Settings that are not the same in all runs, each with its value by run; None where a run has none."""
+        """Settings that are not the same in all runs, each with its value by run; None where a run has none.
+
+        Options that a command does not have, such as the training's of a search, are no difference.
+        """
+        shared = set.intersection(*(set(run.config) for run in self.runs.values())) - set(DERIVED)
         settings = [dict(flatten(run.config)) for run in self.runs.values()]
-        names = list(dict.fromkeys(name for one in settings for name in one))
-        values = {name: [one.get(name) for one in settings] for name in names if name.split(".")[0] not in DERIVED}
-        return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
+        names = dict.fromkeys(name for one in settings for name in one if name.split(".")[0] in shared)
+        values = {name: [one.get(name) for one in settings] for name in names}
+        return {name: row for name, row in values.items() if len(set(map(format_setting, row))) > 1}
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, which has no NaN."""
