@@ -14,6 +14,7 @@ from nasformer.results.result import ImageCounts, RunResult
 from nasformer.results.verdict import judge, search_gain, still_falling
 from nasformer.search.model_result import ModelResult
 from nasformer.supernet.health import SupernetHealth
+from nasformer.utils.files import write_json
 
 PHOTOS = JournalSettings(model_options={"img_size": 64})
 HEALTH = SupernetHealth([], 0.5, 0.6, 0.55, (0.5, 0.6), 0.5, healthy=True)
@@ -120,6 +121,14 @@ def test_advice_follows_from_the_run() -> None:
     sound = judge(contents(0.99, *random_models(*[0.9] * 5), model("timm:resnet18", 0.9, 10**7)))
     assert sound
     assert sound.advice == []
+
+
+def test_advice_on_patches_goes_by_the_model_that_is_there(tmp_path: Path) -> None:
+    run = replace(contents(0.5, model("random", 0.5)), folder=RunFolder(tmp_path), config={"space": "autoformer-tiny"})
+    write_json(run.folder.model / "config.json", {"options": {"img_size": 14, "patch_size": 2}})
+    assert "patches" not in "".join(found.advice if (found := judge(run)) else "")
+    write_json(run.folder.model / "config.json", {"options": {"img_size": 32, "patch_size": 8}})
+    assert "images of 32 px have only 4 x 4" in "".join(found.advice if (found := judge(run)) else "")
 
 
 def test_photos_that_are_learned_badly_call_for_a_pretrained_net() -> None:

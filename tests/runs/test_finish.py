@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
@@ -13,6 +14,8 @@ from nasformer.data.sources import load_data
 from nasformer.families.storage import load_model
 from nasformer.results.result import RunResult
 from nasformer.runs.finish import choose_weights
+from nasformer.runs.options import FinetuneCommand
+from nasformer.runs.single import find_source
 from nasformer.train.evaluate import evaluate
 from small_run import contents, json_output, words
 
@@ -43,6 +46,15 @@ def test_the_model_is_the_one_that_was_shipped(run: Path, capsys: pytest.Capture
     assert accuracy == pytest.approx(result.shipped["test_accuracy"])
     scores = json_output(capsys, "evaluate", run, "--data", "digits")
     assert scores["accuracy"] == pytest.approx(result.shipped["test_accuracy"])
+
+
+def test_finetuning_a_run_goes_on_from_what_it_ships(run: Path) -> None:
+    result, shipped = RunResult.load(run / "result.json"), load_model(run / "model").state_dict()
+    source = find_source(FinetuneCommand(run=str(run)))
+    assert source.shared == (result.finished is None)
+    assert source.space == "autoformer-micro"
+    assert all(torch.equal(weight, shipped[name]) for name, weight in source.model.state_dict().items())
+    assert find_source(FinetuneCommand(run=str(run), arch=result.arch.to_json())).shared
 
 
 def test_a_finished_run_is_left_as_it_is(run: Path) -> None:

@@ -16,6 +16,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
+from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.latency.finalists import LatencyResult
 from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
@@ -267,6 +268,14 @@ class RunContents:
         arch = Arch.from_dict(model.arch).to_json()
         same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch.to_json() == arch)
         return next(same, math.nan)
+
+    @property
+    def model_options(self) -> Mapping[str, Any]:
+        """The options of the model that the run ships, such as its image size; else those of the search."""
+        path, space = self.folder.model / MODEL_CONFIG, self.space()
+        if path.exists():
+            return dict(read_json(path).get("options") or {})
+        return space.full_options if space else self.settings.model_options
 
     def space(self) -> Space | None:
         """The space of the run; None for one of another version, or of a plugin that is not loaded."""

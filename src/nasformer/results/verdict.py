@@ -194,8 +194,7 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
         epochs = (run.config.get("train") or {}).get("epochs")
         more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
         yield f"train longer{more}: the loss still fell by {fall:.0%} in the last fifth of the training"
-    space = run.space()
-    options = space.full_options if space else run.settings.model_options
+    options = run.model_options
     size, patch = options.get("img_size"), options.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch >= COARSE_PATCH and size // patch <= FEW_PATCHES:
         grid = f"{size // patch} x {size // patch}"

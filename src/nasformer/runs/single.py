@@ -224,9 +224,13 @@ class PretrainedSource:
 
 
 def find_source(command: FinetuneCommand) -> PretrainedSource:
-    """What the command is to start from: the weights of a supernet, or of a model."""
+    """What the command is to start from: the weights of a supernet, or of a model.
+
+    Of a run that has both, those of its model where that was trained on its own, or else the winner's inherited ones.
+    """
     path = Path(command.run)
-    if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
+    shared = path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists()
+    if shared and (command.arch or not is_finished(RunFolder(path))):
         supernet = load_supernet(path, get_space(command.space) if command.space else None)
         arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner(supernet.space)
         return PretrainedSource(RunFolder(path), extract(supernet, arch), supernet.space.name, shared=True)
@@ -236,6 +240,11 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     source = PretrainedSource(folder, load_model(folder.path), None, shared=False)
     source.space = source.fact("space")
     return source
+
+
+def is_finished(run: RunFolder) -> bool:
+    """Whether the winner of a run was trained on its own, and is better for it."""
+    return run.result.exists() and run.read_result().finished is not None
 
 
 def extract(supernet: Supernet, arch: Arch) -> Backbone:
