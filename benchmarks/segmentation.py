@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import segmentation_space
+from nasformer.families.dense import OWN_OPTIONS, segmentation_space
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
 from nasformer.layers.segmentation import UPerNetHead
@@ -66,7 +66,7 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     shape = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
     if Path(net).is_dir():
         source = load_model(net)
-        kept = {name: value for name, value in source.options.items() if name != "decoder_dim"} | shape
+        kept = {name: value for name, value in source.options.items() if name not in OWN_OPTIONS} | shape
         space = segmentation_space(get_space(facts_in(net)["space"], **kept)).with_options(decoder_dim=dim)
         return build_from(source, space, seed, keep_classifier=False)
     if net.startswith("ours:timm:"):

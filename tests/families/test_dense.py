@@ -1,4 +1,4 @@
-"""Segmentation models: every family with a UPerNet head, alone and as a supernet; the head against a library's."""
+"""Segmentation models: every family with a head, alone and as a supernet; the heads against those of libraries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import family_space, image_size, images, randomise, small_space
+from nasformer.errors import UserError
 from nasformer.families.dense import segmentation_space
 from nasformer.families.registry import list_families
 from nasformer.families.space import Space
 from nasformer.families.storage import build_from, load_model, save_model
 from nasformer.latency.measure import EagerRunner
-from nasformer.layers.segmentation import UPerNetHead
+from nasformer.layers.segmentation import DeepLabV3Head, UPerNetHead
 from nasformer.supernet.supernet import Supernet
 
 CLASSES = 5
@@ -101,3 +102,42 @@ def test_layers_that_are_timed_one_by_one_compute_the_same(family: str) -> None:
     for layer in runner.layers(arch):
         x = layer(x)
     torch.testing.assert_close(x, runner.net(arch)(runner.images))
+
+
+@pytest.mark.parametrize("family", ["autoformer", "s3", "pit"])
+@pytest.mark.parametrize("decoder", ["deeplabv3", "deeplabv3plus"])
+def test_deeplab_reads_the_maps_of_families_and_of_their_supernets(family: str, decoder: str) -> None:
+    space = dense_space(family).with_options(decoder=decoder)
+    supernet, x, arch = randomise(Supernet(space)).eval(), images(space), space.root.smallest()
+    model = supernet.extract(arch).requires_grad_(False)
+    outputs: dict[str, Tensor] = {}
+    assert model(x, outputs).shape == (2, CLASSES, *image_size(space))
+    torch.testing.assert_close(supernet(x, arch), model(x))
+    assert space.cost(arch).params == sum(weight.numel() for weight in model.parameters())
+    head = space.plan(arch)[-1]
+    with FlopCounterMode(display=False) as counter:
+        model.head([outputs[name] for name in head.inputs])
+    assert 2 * 2 * head.cost().macs == counter.get_total_flops()
+
+
+def test_deeplabv3_equals_that_of_torchvision() -> None:
+    from torchvision.models.segmentation.deeplabv3 import DeepLabHead
+
+    theirs = randomise(DeepLabHead(6, CLASSES, (12, 24, 36))).eval()
+    ours = DeepLabV3Head((6,), ((40, 40),), (320, 320), CLASSES).eval()
+    renamed = {f"0.convs.{number}": f"aspp.branches.{number}" for number in range(4)}
+    renamed |= {"0.convs.4.1": "aspp.pool.1.0", "0.convs.4.2": "aspp.pool.1.1", "0.project": "aspp.project"}
+    renamed |= {"1": "fuse.0", "2": "fuse.1", "4": "fc"}
+    state = {}
+    for name, weight in theirs.state_dict().items():
+        old = max((old for old in renamed if name.startswith(f"{old}.")), key=len)
+        state[renamed[old] + name.removeprefix(old)] = weight
+    ours.load_state_dict(state | {f"norm.{name}": weight for name, weight in ours.norm.state_dict().items()})
+    x = torch.randn(2, 6, 40, 40)
+    expected = torch.nn.functional.interpolate(theirs(ours.norm(x)), (320, 320), mode="bilinear")
+    torch.testing.assert_close(ours([x]), expected)
+
+
+def test_an_unknown_decoder_is_refused() -> None:
+    with pytest.raises(UserError, match="decoder is 'fcn'; there are: upernet, deeplabv3, deeplabv3plus"):
+        dense_space("s3").with_options(decoder="fcn")

@@ -76,6 +76,8 @@ def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Pat
     by_image = read_json(out / "evaluation.json")["by_image"]
     assert len(by_image) == 4
     assert scores["images"] == 4
+    several = ("--segment.test-scales", "0.75,1", "--segment.test-flip", "true")
+    assert json_output(capsys, "evaluate", retrained, "--data", shapes, *several)["miou"] > 0.6
     text = output(capsys, "evaluate", retrained, "--data", shapes, "--split", "holdout")
     assert text.startswith("holdout: mIoU ")
     assert "worst: " in text

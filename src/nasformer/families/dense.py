@@ -17,14 +17,20 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
-from nasformer.layers.segmentation import UPerNetHead
+from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.utils.units import check_number
 
 SEGMENT = "segment:"
 """What the names of families for segmentation begin with."""
-DECODER_DIM = 256
+DECODERS: dict[str, Any] = {
+    "upernet": UPerNetHead,
+    "deeplabv3": DeepLabV3Head,
+    "deeplabv3plus": DeepLabV3PlusHead,
+}
+OWN_OPTIONS: dict[str, Any] = {"decoder": "upernet", "decoder_dim": 256}
+"""Options of segmentation models beside those of their backbone."""
 
 
 class SegmentationModel(FeatureBackbone):
@@ -34,48 +40,48 @@ class SegmentationModel(FeatureBackbone):
     backbone: ClassVar[type[FeatureBackbone]]
 
     @classmethod
-    def plan(cls, arch: Arch, *, decoder_dim: int = DECODER_DIM, **options: Any) -> list[Segment]:  # type: ignore[override]
+    def plan(cls, arch: Arch, **options: Any) -> list[Segment]:  # type: ignore[override]
         """The plan of the backbone, with the segmentation head in place of norm and classifier.
 
-        Args:
-            decoder_dim: Channels within the head.
+        Its options are the backbone's, `decoder` (one of DECODERS) and `decoder_dim`, the channels within the head.
         """
-        options = cls.backbone.default_options() | options
-        segments = cls.backbone.plan(arch, **options)[:-2]
-        taps = last_of_stages(segments)
+        options = cls.default_options() | options
+        segments = cls.backbone.plan(arch, **without_own(options))[:-2]
+        taps = maps_for(options["decoder"], last_of_stages(segments))
         channels, grids = zip(*(map_shape(segment) for segment in taps), strict=True)
         head = Segment.of(
             "head",
-            UPerNetHead,
+            DECODERS[options["decoder"]],
             inputs=tuple(segment.name for segment in taps),
             channels=channels,
             grids=grids,
             img_size=to_2tuple(options["img_size"]),
             num_classes=options["num_classes"],
-            dim=decoder_dim,
+            dim=options["decoder_dim"],
         )
         return [*segments, head]
 
     @classmethod
     def default_options(cls) -> dict[str, Any]:
-        return cls.backbone.default_options() | {"decoder_dim": DECODER_DIM}
+        return cls.backbone.default_options() | OWN_OPTIONS
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        others = {name: value for name, value in options.items() if name != "decoder_dim"}
-        checked = cls.backbone.check_options(others)
+        checked = cls.backbone.check_options(without_own(options))
+        if (decoder := options.get("decoder", "upernet")) not in DECODERS:
+            raise UserError(f"decoder is {decoder!r}; there are: {', '.join(DECODERS)}")
         if "decoder_dim" in options:
             check_number("decoder_dim", options["decoder_dim"], 1)
             checked["decoder_dim"] = int(options["decoder_dim"])
-        return checked
+        return checked | ({"decoder": decoder} if "decoder" in options else {})
 
     @classmethod
-    def sharing(cls, *, decoder_dim: int = DECODER_DIM, **options: Any) -> Any:
-        return cls.backbone.sharing(**options)
+    def sharing(cls, **options: Any) -> Any:
+        return cls.backbone.sharing(**without_own(options))
 
     @classmethod
-    def limits(cls, *, decoder_dim: int = DECODER_DIM, **options: Any) -> Any:
-        return cls.backbone.limits(**options)
+    def limits(cls, **options: Any) -> Any:
+        return cls.backbone.limits(**without_own(options))
 
     def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
         """Logits of every pixel, [batch, classes, rows, columns]."""
@@ -93,6 +99,17 @@ class SegmentationModel(FeatureBackbone):
         head = self.plan(self.arch, **self.options)[-1].build().to(next(self.parameters()).device)
         head.load_state_dict(self.head.state_dict())
         self.head = head.train(self.training)
+
+
+def without_own(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the backbone."""
+    return {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+
+
+def maps_for(decoder: str, taps: list[Segment]) -> list[Segment]:
+    """The segments whose maps a head reads: UPerNet all, DeepLabV3 the coarsest, DeepLabV3+ the finest as well."""
+    finest = {"upernet": taps[:-1], "deeplabv3": [], "deeplabv3plus": taps[:-1][:1]}
+    return [*finest[decoder], taps[-1]]
 
 
 def last_of_stages(segments: list[Segment]) -> list[Segment]:

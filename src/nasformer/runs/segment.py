@@ -57,7 +57,7 @@ def predict_masks(
     target.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(files):
         image = read_pixels(existing(file), model.options["in_chans"])
-        answer = segment_image(model, image, *preparation(model, path)).cpu()
+        answer = segment_image(model, image, *preparation(model, path)).argmax(0).cpu()
         stem = Path(file).stem if [Path(other).stem for other in files].count(Path(file).stem) == 1 else f"{number}"
         mask, picture = target / f"{stem}_mask.png", target / f"{stem}_overlay.png"
         indexed(answer).save(mask)

@@ -170,9 +170,9 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str)
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
-    dim = merged.pop("decoder_dim", None)
-    if dim and command.segment.decoder_dim is None:
-        command = replace(command, segment=replace(command.segment, decoder_dim=dim))
+    head = {"head": merged.pop("decoder", None), "decoder_dim": merged.pop("decoder_dim", None)}
+    asked = {name: getattr(command.segment, name) or value for name, value in head.items()}
+    command = replace(command, segment=replace(command.segment, **asked))
     named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **named)
 

@@ -18,14 +18,24 @@ Pair = tuple[Tensor, Tensor]
 
 def fit(image: Tensor, size: int, fill: list[int]) -> Tensor:
     """The whole image at the top left of a square, the rest of which has one colour."""
-    scaled = V.resize(tv_tensors.Image(image), list(fitted_size(image.shape[1], image.shape[2], size)), antialias=True)
-    rows, columns = scaled.shape[1:]
-    return V.pad(scaled, [0, 0, size - columns, size - rows], fill=fill).as_subclass(Tensor)
+    return scaled_canvas(image, size, 1.0, fill)
 
 
-def unfit(logits: Tensor, rows: int, columns: int) -> Tensor:
-    """Logits of a square [classes, size, size] for the image that was fitted into it, at its own size."""
-    height, width = fitted_size(rows, columns, logits.shape[-1])
+def scaled_canvas(image: Tensor, size: int, scale: float, fill: list[int]) -> Tensor:
+    """The image scaled as if to be fitted, and further, at the top left of a square or of what it needs beyond."""
+    shape = list(fitted_size(image.shape[1], image.shape[2], size, scale))
+    scaled = V.resize(tv_tensors.Image(image), shape, antialias=True)
+    border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
+    return V.pad(scaled, border, fill=fill).as_subclass(Tensor)
+
+
+def unfit(logits: Tensor, rows: int, columns: int, *, size: int | None = None, scale: float = 1.0) -> Tensor:
+    """Logits of a canvas [classes, rows, columns] for the image that was fitted into it, at its own size.
+
+    Args:
+        size: Of the square that the image was fitted to, where the canvas is larger.
+    """
+    height, width = fitted_size(rows, columns, size or logits.shape[-1], scale)
     inner = logits[None, :, :height, :width].float()
     return torch.nn.functional.interpolate(inner, (rows, columns), mode="bilinear", align_corners=False)[0]
 
@@ -43,11 +53,10 @@ def jitter(
     scale, top, left, flip, *colour = torch.rand(7, generator=source).tolist()
     scale = options.scale_min + (options.scale_max - options.scale_min) * scale
     shape = list(fitted_size(mask.shape[0], mask.shape[1], size, scale))
-    picture = V.resize(tv_tensors.Image(image), shape, antialias=True)
     classes = V.resize(tv_tensors.Mask(mask[None]), shape)
     border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
     corner = [int(top * (max(shape[0] - size, 0) + 1)), int(left * (max(shape[1] - size, 0) + 1))]
-    picture = V.crop(V.pad(picture, border, fill=fill), *corner, size, size)
+    picture = V.crop(scaled_canvas(image, size, scale, fill), *corner, size, size)
     classes = V.crop(V.pad(classes, border, fill=IGNORED), *corner, size, size)
     if flip < (augment.hflip or 0.0):
         picture, classes = V.horizontal_flip(picture), V.horizontal_flip(classes)

@@ -11,6 +11,7 @@ from nasformer.utils.units import check_range
 Layout = Literal["auto", "folders", "voc", "ade20k", "cityscapes"]
 
 MOST_ID = 65535
+MOST_SCALE = 8
 
 
 @dataclass
@@ -25,12 +26,20 @@ class SegmentOptions:
     classes.txt or labels.json in the folder, or the layout's own names, or the ids themselves"""
     ignore: str = "255"
     """ids of pixels that are left out of losses and scores, such as 11,255"""
+    head: Literal["upernet", "deeplabv3", "deeplabv3plus"] | None = None
+    """upernet; deeplabv3, which reads the coarsest map alone; deeplabv3plus, which adds the finest one; None: as in
+    the model to start from, or upernet"""
     decoder_dim: int | None = None
-    """channels within the UPerNet head; None: as in the model to start from, or 256"""
+    """channels within the head; None: as in the model to start from, or 256"""
     scale_min: float = 0.5
     """large-scale jitter: an image that is fitted into the crop is shrunk down to this in training, and padded"""
     scale_max: float = 2.0
     """large-scale jitter: and enlarged up to this, of which a random part is seen"""
+    test_scales: str = "1"
+    """multi-scale test of `evaluate`: sizes of the image as shares of the usual one, such as 0.5,0.75,1,1.25; the
+    probabilities are averaged"""
+    test_flip: bool = False
+    """`evaluate` averages over the mirrored image as well"""
 
     def __post_init__(self) -> None:
         check_range(self, "decoder_dim", 1, 4096, optional=True)
@@ -39,6 +48,25 @@ class SegmentOptions:
         if self.scale_min > self.scale_max:
             raise UserError(f"scale_min is {self.scale_min}, above scale_max {self.scale_max}; exchange them")
         self.ignored_ids()
+        self.scales()
+
+    def scales(self) -> list[float]:
+        """
+        >>> SegmentOptions(test_scales="0.5,1").scales()
+        [0.5, 1.0]
+        """
+        try:
+            scales = [float(word) for word in str(self.test_scales).split(",")]
+        except ValueError:
+            scales = []
+        if not scales or not all(0 < scale <= MOST_SCALE for scale in scales):
+            raise UserError(f"test_scales is {self.test_scales!r}; give numbers above 0 such as 0.5,1,1.5")
+        return scales
+
+    @property
+    def tests_several(self) -> bool:
+        """Whether an evaluation averages over several views of an image."""
+        return self.scales() != [1.0] or self.test_flip
 
     def ignored_ids(self) -> list[int]:
         """

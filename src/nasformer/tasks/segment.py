@@ -45,7 +45,7 @@ from nasformer.errors import UserError
 from nasformer.families.dense import segmentation_space
 from nasformer.families.space import Space
 from nasformer.supernet.pretrained import IMAGENET
-from nasformer.tasks.joint import Pair, fit, jitter, unfit
+from nasformer.tasks.joint import Pair, fit, jitter, scaled_canvas, unfit
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
 from nasformer.tasks.options import SegmentOptions
 from nasformer.tasks.pictures import beside
@@ -94,9 +94,12 @@ class MeanIoU:
     def update(self, logits: Tensor, targets: Sequence[Tensor]) -> None:
         """Adds images: the logits of their squares, and their masks at their own size."""
         for square, mask in zip(logits, targets, strict=True):
-            own = unfit(square, *mask.shape)
-            self.loss += float(pixel_cross_entropy(own[None], own, mask[None]))
-            self.add(own.argmax(0), mask)
+            self.add_logits(unfit(square, *mask.shape), mask)
+
+    def add_logits(self, logits: Tensor, mask: Tensor) -> None:
+        """Adds an image: logits [classes, rows, columns] and mask at its own size."""
+        self.loss += float(pixel_cross_entropy(logits[None], logits, mask[None]))
+        self.add(logits.argmax(0), mask)
 
     def add(self, answer: Tensor, mask: Tensor) -> None:
         size, known = len(self.classes), mask != IGNORED
@@ -270,6 +273,12 @@ class MaskBatches:
             x = self.normalised(torch.stack([image for image, _ in pairs]))
             yield x, [mask.to(self.device, non_blocking=True).long() for _, mask in pairs]
 
+    def pairs(self, split: Split) -> Iterator[Pair]:
+        """The images and masks of a split, one by one, at their own size."""
+        files = self.files[check_split(split, self.held_out)]
+        for (pair,) in self.loaded(lambda index: self.pair(files, index), ([(index,)] for index in range(len(files)))):
+            yield pair
+
     def to(self, device: torch.device | str) -> MaskBatches:
         """The same images for another device."""
         other = copy(self)
@@ -315,18 +324,65 @@ def write_examples(model: nn.Module, batches: MaskBatches, found: Segmentation, 
     out.mkdir(parents=True, exist_ok=True)
     for name, index in found.examples().items():
         image, truth = batches.pair(batches.files[split], index)
-        answer = segment_image(model, image, batches.img_size, batches.mean, batches.std).cpu()
+        logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+        answer = logits.argmax(0).cpu()
         beside(image, truth, answer).save(out / f"{name}.png")
 
 
 @torch.inference_mode()
 def segment_image(
-    model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+    model: nn.Module,
+    image: Tensor,
+    size: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    options: SegmentOptions | None = None,
 ) -> Tensor:
-    """The class of every pixel of an image (uint8, at its own size)."""
+    """Logits of every pixel of an image (uint8, at its own size): [classes, rows, columns].
+
+    With several scales, or mirrored as well, they are the logarithms of the mean probabilities.
+    """
+    model.eval()
+    asked, device = options or SegmentOptions(), next(model.parameters()).device
     fill = [round(255 * value) for value in mean]
-    square = fit(image, size, fill)[None].to(next(model.parameters()).device)
-    return unfit(model.eval()(normalise(square, mean, std))[0], *image.shape[1:]).argmax(0)
+
+    def logits(view: Tensor, scale: float) -> Tensor:
+        canvas = scaled_canvas(view, size, scale, fill)
+        found = window_logits(model, normalise(canvas[None].to(device), mean, std), size)
+        return unfit(found, *view.shape[1:], size=size, scale=scale)
+
+    if not asked.tests_several:
+        return logits(image, 1.0)
+    answers = [logits(image, scale) for scale in asked.scales()]
+    if asked.test_flip:
+        answers += [logits(image.flip(2), scale).flip(2) for scale in asked.scales()]
+    return torch.stack([answer.softmax(0) for answer in answers]).mean(0).log()
+
+
+def window_logits(model: nn.Module, canvas: Tensor, size: int) -> Tensor:
+    """Logits [classes, rows, columns] of a canvas: the model's own, or where it is larger the mean of windows."""
+    rows, columns = canvas.shape[2:]
+    if (rows, columns) == (size, size):
+        return model(canvas)[0].float()
+    total, count = torch.zeros(0), canvas.new_zeros(rows, columns)
+    for top in window_starts(rows, size):
+        for left in window_starts(columns, size):
+            window = slice(top, top + size), slice(left, left + size)
+            logits = model(canvas[..., window[0], window[1]])[0].float()
+            total = total if total.numel() else logits.new_zeros(len(logits), rows, columns)
+            total[:, *window] += logits
+            count[window] += 1
+    return total / count
+
+
+def window_starts(length: int, size: int) -> list[int]:
+    """Where windows begin that cover a length evenly and overlap by a third or more.
+
+    >>> window_starts(32, 32), window_starts(48, 32), window_starts(64, 32)
+    ([0], [0, 16], [0, 16, 32])
+    """
+    steps = math.ceil((length - size) / (size * 2 / 3))
+    return [round(step * (length - size) / max(steps, 1)) for step in range(steps + 1)]
 
 
 def read_pixels(path: str, channels: int) -> Tensor:
@@ -357,13 +413,13 @@ SEGMENTATION = Objective(
 
 @register_task
 class Segment(Task):
-    """Semantic segmentation with a UPerNet head."""
+    """Semantic segmentation with a UPerNet or DeepLab head."""
 
     name, about, objective = "segment", "one class a pixel, from images with masks", SEGMENTATION
 
     def space(self, space: Space, options: Any) -> Space:
-        dim, space = options.segment.decoder_dim, segmentation_space(space)
-        return space.with_options(decoder_dim=dim) if dim else space
+        asked = {"decoder": options.segment.head, "decoder_dim": options.segment.decoder_dim}
+        return segmentation_space(space).with_options(**{name: value for name, value in asked.items() if value})
 
     def load_batches(
         self,
@@ -400,8 +456,13 @@ class Segment(Task):
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Segmentation:
         metric = MeanIoU(classes)
-        for logits, masks in predictions(model, batches, split):
-            metric.update(logits, masks)  # type: ignore[arg-type]
+        if isinstance(batches, MaskBatches) and batches.options.tests_several:
+            for image, mask in batches.pairs(split):
+                logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+                metric.add_logits(logits, mask.to(logits.device).long())
+        else:
+            for logits, masks in predictions(model, batches, split):
+                metric.update(logits, masks)  # type: ignore[arg-type]
         if not metric.images:
             raise UserError(f"there are no images in the {split} part; choose another --split")
         loss = metric.loss / metric.images
