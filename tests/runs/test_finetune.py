@@ -304,8 +304,8 @@ def test_the_recipes_of_trionet() -> None:
 def test_the_recipes_of_segmentation() -> None:
     """TrioNet's appendix, and Swin's settings, which S3 takes over."""
     voc, ade = recipe_of("trionet-voc"), recipe_of("s3-ade20k")
-    assert (voc.task, voc.segment.head, voc.img_size) == ("segment", "deeplabv3", 512)
-    assert (ade.task, ade.segment.head, ade.img_size) == ("segment", "upernet", 512)
+    assert (voc.task, voc.of_task.head, voc.img_size) == ("segment", "deeplabv3", 512)
+    assert (ade.task, ade.of_task.head, ade.img_size) == ("segment", "upernet", 512)
     for found, optimizer, rate, decay, steps in (
         (voc, "sgd", 0.01, 5e-4, 20_000),
         (ade, "adamw", 6e-5, 0.01, 160_000),

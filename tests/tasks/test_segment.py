@@ -15,6 +15,7 @@ from nasformer.tasks.joint import fit, jitter, unfit
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
 from nasformer.tasks.pictures import beside, indexed, overlay
+from nasformer.tasks.registry import example_images
 from nasformer.tasks.segment import MaskBatches, MeanIoU, Segmentation, pixel_cross_entropy, segment_image
 from nasformer.utils.rng import generator
 from tasks.shapes import CLASSES, write_set
@@ -123,8 +124,7 @@ def test_miou_equals_that_of_torchmetrics() -> None:
 
 
 def test_examples_are_the_best_the_median_and_the_worst() -> None:
-    found = Segmentation(torch.eye(2), ["a", "b"], 0.0, [0.5, float("nan"), 0.9, 0.1])
-    assert found.examples() == {"best": 2, "median": 0, "worst": 3}
+    assert example_images([0.5, float("nan"), 0.9, 0.1]) == {"best": 2, "median": 0, "worst": 3}
 
 
 def test_what_is_for_classification_is_refused(root: Path) -> None:

@@ -170,7 +170,7 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert evaluated["miou"] == pytest.approx(result["winner"]["test_miou"])
     assert json_output(capsys, "evaluate", folder, "--data", shapes, "--arch", "smallest")["miou"] > 0
     message = refused(capsys, ["search", "--data", str(shapes), "--out", str(folder)])
-    assert "is for segmentation; add --task segment" in message
+    assert "is for another task; add --task segment" in message
     assert "the doctor looks at supernets of classifiers" in refused(capsys, ["doctor", str(folder)])
 
 

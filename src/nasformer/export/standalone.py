@@ -94,10 +94,10 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     functions = [LOAD.strip()]
     if normalises(known):
         functions.insert(0, NORMALISE.strip())
-    if predicts(known) and not model.classifies:
+    if predicts(known) and model.task == "segment":
         roots += [converted, fitted_size]
         functions.append(SEGMENT.strip())
-    elif predicts(known):
+    elif predicts(known) and model.task == "classify":
         roots += [converted, upright, resize_and_crop]
         names = "CLASSES" if "classes" in facts else "[str(number) for number in range(len(probabilities))]"
         functions.append(PREDICT.strip().replace("{names}", names))
@@ -141,7 +141,7 @@ def layer_classes(segments: list[Segment]) -> list[type]:
 def header(model: Backbone, known: Preprocessing) -> str:
     images = "model.normalise(images)" if normalises(known) else "images"
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-    answer = "classes" if model.classifies else "mask"
+    answer = "classes" if model.task == "classify" else "mask"
     author = f"nasformer {nasformer.__version__}"
     lines = [
         f'"""A network of the family {model.family}, written by {author}; it needs only torch.',

@@ -6,12 +6,13 @@ cost counts in budgets, and a model with it is stored like any other.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_type_hints
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
@@ -20,71 +21,103 @@ from nasformer.families.space import Space
 from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
 from nasformer.space.arch import Arch
+from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
 
-SEGMENT = "segment:"
-"""What the names of families for segmentation begin with."""
-DECODERS: dict[str, Any] = {
-    "upernet": UPerNetHead,
-    "deeplabv3": DeepLabV3Head,
-    "deeplabv3plus": DeepLabV3PlusHead,
-}
-OWN_OPTIONS: dict[str, Any] = {"decoder": "upernet", "decoder_dim": 256}
-"""Options of segmentation models beside those of their backbone."""
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps of a backbone that a head reads, the finest first, and what it is to answer.
+
+    Args:
+        inputs: The segments that give them.
+        channels, grids: Of each map.
+        img_size: Rows and columns of the images.
+    """
+
+    inputs: tuple[str, ...]
+    channels: tuple[int, ...]
+    grids: tuple[Grid, ...]
+    img_size: Grid
+    num_classes: int
+
+    def segment(self, layer: type[nn.Module], **options: Any) -> Segment:
+        """A head on these maps."""
+        facts = {name: value for name, value in vars(self).items() if name != "inputs"}
+        return Segment.of("head", layer, inputs=self.inputs, **facts, **options)  # type: ignore[arg-type]
+
+    def only(self, *numbers: int) -> Maps:
+        """Some of them; those that are named twice come once."""
+        chosen = sorted({range(len(self.inputs))[number] for number in numbers})
+        inputs, channels, grids = (tuple(part[number] for number in chosen) for part in self.of_each)
+        return replace(self, inputs=inputs, channels=channels, grids=grids)
+
+    @property
+    def of_each(self) -> tuple[tuple[Any, ...], ...]:
+        return self.inputs, self.channels, self.grids
 
 
-class SegmentationModel(FeatureBackbone):
-    """A backbone of another family with a segmentation head; `segmentation_family` makes the classes."""
+class DenseModel(FeatureBackbone):
+    """A backbone of another family with the head of a task; `dense_family` makes the classes.
 
-    classifies = False
+    A subclass has `task` and `plan_head`, whose keyword arguments are options of the model.
+    """
+
     backbone: ClassVar[type[FeatureBackbone]]
 
     @classmethod
-    def plan(cls, arch: Arch, **options: Any) -> list[Segment]:  # type: ignore[override]
-        """The plan of the backbone, with the segmentation head in place of norm and classifier.
+    def plan_head(cls, maps: Maps) -> Segment:
+        raise NotImplementedError(f"{cls.__name__} has no head")
 
-        Its options are the backbone's, `decoder` (one of DECODERS) and `decoder_dim`, the channels within the head.
-        """
-        options = cls.default_options() | options
-        segments = cls.backbone.plan(arch, **without_own(options))[:-2]
-        taps = maps_for(options["decoder"], last_of_stages(segments))
+    @classmethod
+    def plan(cls, arch: Arch, **options: Any) -> list[Segment]:  # type: ignore[override]
+        """The plan of the backbone, with the head of the task in place of norm and classifier."""
+        of_head, others = cls.split_options(options)
+        others = cls.backbone.default_options() | others
+        segments = cls.backbone.plan(arch, **others)[:-2]
+        taps = last_of_stages(segments)
         channels, grids = zip(*(map_shape(segment) for segment in taps), strict=True)
-        head = Segment.of(
-            "head",
-            DECODERS[options["decoder"]],
-            inputs=tuple(segment.name for segment in taps),
-            channels=channels,
-            grids=grids,
-            img_size=to_2tuple(options["img_size"]),
-            num_classes=options["num_classes"],
-            dim=options["decoder_dim"],
-        )
-        return [*segments, head]
+        inputs = tuple(segment.name for segment in taps)
+        maps = Maps(inputs, channels, grids, to_2tuple(others["img_size"]), others["num_classes"])
+        return [*segments, cls.plan_head(maps, **of_head)]
+
+    @classmethod
+    def head_options(cls) -> dict[str, Any]:
+        """The options of the head with their defaults."""
+        parameters = inspect.signature(cls.plan_head).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @classmethod
+    def split_options(cls, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the head, and those of the backbone."""
+        names = cls.head_options()
+        of_head = {name: value for name, value in options.items() if name in names}
+        return of_head, {name: value for name, value in options.items() if name not in names}
 
     @classmethod
     def default_options(cls) -> dict[str, Any]:
-        return cls.backbone.default_options() | OWN_OPTIONS
+        return cls.backbone.default_options() | cls.head_options()
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        checked = cls.backbone.check_options(without_own(options))
-        if (decoder := options.get("decoder", "upernet")) not in DECODERS:
-            raise UserError(f"decoder is {decoder!r}; there are: {', '.join(DECODERS)}")
-        if "decoder_dim" in options:
-            check_number("decoder_dim", options["decoder_dim"], 1)
-            checked["decoder_dim"] = int(options["decoder_dim"])
-        return checked | ({"decoder": decoder} if "decoder" in options else {})
+        of_head, others = cls.split_options(options)
+        hints = get_type_hints(cls.plan_head)
+        for name, value in of_head.items():
+            from_json(hints[name], value, name, "give another value")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                check_number(name, value, 1)
+        return {**cls.backbone.check_options(others), **of_head}
 
     @classmethod
     def sharing(cls, **options: Any) -> Any:
-        return cls.backbone.sharing(**without_own(options))
+        return cls.backbone.sharing(**cls.split_options(options)[1])
 
     @classmethod
     def limits(cls, **options: Any) -> Any:
-        return cls.backbone.limits(**without_own(options))
+        return cls.backbone.limits(**cls.split_options(options)[1])
 
-    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
-        """Logits of every pixel, [batch, classes, rows, columns]."""
+    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Any:
+        """What the head answers, such as logits of every pixel."""
         maps, start = list[Tensor](), 0
         for name in self.inputs[self.segment_names[-1]]:
             end = self.segment_names.index(name) + 1
@@ -99,17 +132,6 @@ class SegmentationModel(FeatureBackbone):
         head = self.plan(self.arch, **self.options)[-1].build().to(next(self.parameters()).device)
         head.load_state_dict(self.head.state_dict())
         self.head = head.train(self.training)
-
-
-def without_own(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the backbone."""
-    return {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-
-
-def maps_for(decoder: str, taps: list[Segment]) -> list[Segment]:
-    """The segments whose maps a head reads: UPerNet all, DeepLabV3 the coarsest, DeepLabV3+ the finest as well."""
-    finest = {"upernet": taps[:-1], "deeplabv3": [], "deeplabv3plus": taps[:-1][:1]}
-    return [*finest[decoder], taps[-1]]
 
 
 def last_of_stages(segments: list[Segment]) -> list[Segment]:
@@ -127,31 +149,77 @@ def map_shape(segment: Segment) -> tuple[int, Grid]:
     return dim, half_grid(options["grid"]) if options.get("stride") == 2 else options["grid"]
 
 
-_made: dict[type[Backbone], type[SegmentationModel]] = {}
+class SegmentationModel(DenseModel):
+    """A backbone with UPerNet or DeepLab: logits of every pixel, [batch, classes, rows, columns]."""
+
+    task = "segment"
+
+    @classmethod
+    def plan_head(
+        cls,
+        maps: Maps,
+        *,
+        head: Literal["upernet", "deeplabv3", "deeplabv3plus"] = "upernet",
+        decoder_dim: int = 256,
+    ) -> Segment:
+        if head == "deeplabv3":
+            return maps.only(-1).segment(DeepLabV3Head, dim=decoder_dim)
+        if head == "deeplabv3plus":
+            return maps.only(0, -1).segment(DeepLabV3PlusHead, dim=decoder_dim)
+        return maps.segment(UPerNetHead, dim=decoder_dim)
 
 
-def segmentation_family(family: type[Backbone]) -> type[SegmentationModel]:
-    """The family with a segmentation head in place of its classifier; one class for each, made once."""
-    if family in _made:
-        return _made[family]
-    if not issubclass(family, FeatureBackbone):
-        raise UserError(f"the family {family.family} has no feature maps, which segmentation needs; take another one")
-    facts = {"family": f"{SEGMENT}{family.family}", "backbone": family, "__doc__": SegmentationModel.__doc__}
-    _made[family] = type(f"Segmentation{family.__name__}", (SegmentationModel, family), facts)
-    return _made[family]
+# Families by task
+
+HEADS: dict[str, type[DenseModel]] = {}
+"""Models of dense tasks, by the name of the task."""
+_made: dict[tuple[str, type[Backbone]], type[DenseModel]] = {}
 
 
-def segmentation_space(space: Space) -> Space:
-    """The same archs as backbones of segmentation models; their costs count the head."""
-    if issubclass(space.model, SegmentationModel):
-        return space
-    return replace(space, model=segmentation_family(space.model))
+def register_head(model: type[DenseModel]) -> type[DenseModel]:
+    """Makes the model of a dense task known, which any family can then have."""
+    HEADS[model.task] = model
+    return model
+
+
+register_head(SegmentationModel)  # type: ignore[type-abstract]
+
+
+def dense_family(family: type[Backbone], task: str) -> type[Backbone]:
+    """The family with the head of a task in place of its classifier; one class for each, made once."""
+    family = getattr(family, "backbone", family)
+    if (task, family) not in _made:
+        if not issubclass(family, FeatureBackbone):
+            raise UserError(
+                f"the family {family.family} has no feature maps, which --task {task} needs; take another one"
+            )
+        if task not in HEADS:
+            raise UserError(f"no head is known for the task {task!r}; {OF_PLUGINS}")
+        head = HEADS[task]
+        facts = {"family": f"{task}:{family.family}", "backbone": family, "__doc__": head.__doc__}
+        _made[task, family] = type(f"{head.__name__}Of{family.__name__}", (head, family), facts)
+    return _made[task, family]
+
+
+def head_option_names() -> set[str]:
+    """The names of the options that heads have."""
+    return {name for model in HEADS.values() for name in model.head_options()}
+
+
+def dense_space(space: Space, task: str, **options: Any) -> Space:
+    """The same archs as backbones of another task's models; their costs count the head.
+
+    Args:
+        options: Of the head; those that are None stay as they are.
+    """
+    space = replace(space, model=dense_family(space.model, task))
+    return space.with_options(**{name: value for name, value in options.items() if value is not None})
 
 
 def saved_family(name: str, path: Path) -> type[Backbone]:
     """The family that a file names, perhaps with a head for another task."""
     families = list_families()
-    base = name.removeprefix(SEGMENT)
-    if base not in families:
+    task, _, base = name.rpartition(":")
+    if base not in families or (task and task not in HEADS):
         raise UserError(f"{path} names the family {name!r}; known: {', '.join(families)}; {OF_PLUGINS}")
-    return segmentation_family(families[base]) if name != base else families[base]
+    return dense_family(families[base], task) if task else families[base]

@@ -83,7 +83,7 @@ def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
     """Writes a model's weights and config, with any facts about it (accuracy, recipe ...)."""
     folder = Path(folder)
     save_tensors(folder / WEIGHTS, model.state_dict())
-    of_timm = timm_config(model, facts) if model.classifies else {}
+    of_timm = timm_config(model, facts) if model.task == "classify" else {}
     config = {"family": model.family, "arch": model.arch.to_dict(), "options": model.options, **facts}
     write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__, **of_timm})
     return folder

@@ -43,6 +43,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.verdict import judge, search_gain
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
+from nasformer.tasks.options import split_scores
 from nasformer.utils.files import write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
 from nasformer.utils.units import format_quantity
@@ -152,10 +153,7 @@ def run_heading(run: RunContents, title: str) -> str:
 def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
     """The few numbers that people look for first."""
     for name in (
-        "test_accuracy",
-        "holdout_accuracy",
-        "test_miou",
-        "holdout_miou",
+        *split_scores(),
         *run.raised,
         *COSTS,
         "measured_latency_ms",
@@ -277,10 +275,8 @@ def timm_models(run: RunContents) -> str:
 
 
 def examples(run: RunContents) -> list[str]:
-    """Images of a segmentation with their true masks and the model's."""
-    caption = (
-        "The image, its true mask and the model's, by the mIoU of the held-out images (of the test images without)."
-    )
+    """Images of a task other than classification with truth and answer."""
+    caption = "The image, the truth and the model's answer, by the score of each held-out image (test image without)."
     files = {name: run.folder.pictures / f"{name}.png" for name in ("best", "median", "worst")}
     found = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
     return [figure(f"The {name} image", caption, picture) for name, picture in found.items()]

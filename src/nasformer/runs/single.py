@@ -7,7 +7,7 @@ channels a first convolution that is adapted to them; all other weights are inhe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,11 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
+from nasformer.families.dense import head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import ModelConfig, build_from, class_names, fingerprint, fresh_model, load_model
+from nasformer.report.plots import write_confusion
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
@@ -35,8 +37,10 @@ from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
-from nasformer.tasks.registry import get_task
+from nasformer.tasks.options import PredictOptions
+from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.distributed import World
+from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
@@ -157,8 +161,8 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
     check_out(command)
     space, model = source.space or command.space, source.model
-    if not model.classifies and command.task == "classify":
-        raise UserError(f"{source.folder} is a segmentation model; add --task segment")
+    if command.task == "classify" and model.task != "classify":
+        raise UserError(f"{source.folder} is a model for another task than classification; add --task {model.task}")
     if not space:
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
@@ -170,9 +174,10 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str)
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
-    head = {"head": merged.pop("decoder", None), "decoder_dim": merged.pop("decoder_dim", None)}
-    asked = {name: getattr(command.segment, name) or value for name, value in head.items()}
-    command = replace(command, segment=replace(command.segment, **asked))
+    head = {name: merged.pop(name) for name in head_option_names() if name in merged}
+    open_options = {name: value for name, value in head.items() if getattr(command.of_task, name, value) is None}
+    if open_options:
+        command = command.with_task_options(**open_options)
     named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **named)
 
@@ -273,15 +278,30 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
 # Evaluation of what a folder holds.
 
 
-def evaluate_folder(path: Path, options: Any, split: Split = "test", arch: str | None = None) -> Any:
-    """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split."""
+def evaluate_folder(
+    path: Path, options: Any, split: Split = "test", arch: str | None = None, out: Path | None = None
+) -> Evaluation:
+    """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split.
+
+    Args:
+        out: A folder for tables and pictures of it.
+    """
     folder, model, batches = load_for_evaluation(path, options, arch)
     names = class_names(folder.facts("classes").get("classes") or batches.classes, model, folder.path)
-    return get_task(task_of(model)).judge(model, batches, split, names)
+    task, facts = get_task(model.task), {"model": str(path), "data": options.data, "split": split}
+    found = task.judge(model, batches, split, names)
+    if out and isinstance(found, Confusion):
+        write_confusion(found, out, **facts)
+    elif out:
+        write_evaluation(found, out, **facts)
+        task.draw(model, batches, split, out, found)
+    return found
 
 
-def task_of(model: Backbone) -> str:
-    return "classify" if model.classifies else "segment"
+def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
+    """What the model of a folder answers to image files."""
+    trained = TrainedModel.load(model_folder(path), options.device)
+    return get_task(trained.model.task).predict(trained, options)
 
 
 def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tuple[RunFolder, Backbone, BatchSource]:
@@ -295,10 +315,10 @@ def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tu
         path = model_folder(path)
         model = load_model(path)
     asked = getattr(options, "task", "classify")
-    if task_of(model) != asked and asked != "classify":
-        raise UserError(f"{path} is a model for --task {task_of(model)}, not {asked}; leave --task out")
-    if task_of(model) != asked:
-        options = replace(options, task=task_of(model))
+    if model.task != asked and asked != "classify":
+        raise UserError(f"{path} is a model for --task {model.task}, not {asked}; leave --task out")
+    if model.task != asked:
+        options = replace(options, task=model.task)
     sizes = model.options["img_size"], model.options["in_chans"]
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)
     normalize_as(batches, RunFolder(path))

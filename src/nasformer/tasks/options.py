@@ -1,9 +1,12 @@
-"""Options of tasks: which one, and how the masks of a segmentation are stored and augmented. No torch here."""
+"""Tasks as the command line knows them: names, scores, and the options that each of them has. No torch here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from nasformer.errors import UserError
 from nasformer.utils.units import check_range
@@ -79,10 +82,117 @@ class SegmentOptions:
         return [int(word) for word in words]
 
 
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a task before it is imported.
+
+    Args:
+        name: What `--task` calls it; its options are below this name, `--NAME.option`.
+        about: What is learned, in a few words.
+        scores: What models may be judged by, the usual score first, and what each is called in words.
+        options: The dataclass of its options; None where it has none.
+    """
+
+    name: str
+    about: str
+    scores: Mapping[str, str]
+    options: type[Any] | None = None
+
+
+CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"})
+SEGMENT = TaskFacts("segment", "one class a pixel, from images with masks", {"miou": "mIoU"}, SegmentOptions)
+BUILTIN_TASKS = (CLASSIFY.name, SEGMENT.name)
+"""Modules of this package that register a task."""
+TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT)}
+"""Every task by name; `register_task` adds those of plugins."""
+
+
+def find_task(name: str) -> TaskFacts:
+    """
+    >>> find_task("segmnt")
+    Traceback (most recent call last):
+    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment
+    """
+    if name in TASKS:
+        return TASKS[name]
+    close = difflib.get_close_matches(name, TASKS, n=1)
+    hint = f", did you mean {close[0]!r}? Known: " if close else "; known: "
+    raise UserError(f"there is no task {name!r}{hint}{', '.join(TASKS)}")
+
+
+def task_scores() -> dict[str, str]:
+    """The scores of all tasks, and what each is called in words."""
+    return {score: words for facts in TASKS.values() for score, words in facts.scores.items()}
+
+
+def split_scores() -> dict[str, str]:
+    """The scores of trained models, each of a task on a split, and what each is called in words.
+
+    >>> split_scores()["holdout_miou"]
+    'held-out mIoU'
+    """
+    splits, scores = {"test": "test", "holdout": "held-out"}.items(), task_scores().items()
+    return {f"{split}_{score}": f"{name} {words}" for score, words in scores for split, name in splits}
+
+
+def judged_by(scores: Mapping[str, float]) -> tuple[str, str]:
+    """What a trained model was judged by, and its name in words.
+
+    >>> judged_by({"params": 1000, "test_miou": 0.5})
+    ('miou', 'mIoU')
+    """
+    found = ((score, words) for score, words in task_scores().items() if f"test_{score}" in scores)
+    return next(found, ("accuracy", "accuracy"))
+
+
 @dataclass
 class TaskOptions:
     """What is learned."""
 
-    task: Literal["classify", "segment"] = "classify"
-    """classify: one class an image; segment: one a pixel, from images with masks"""
-    segment: SegmentOptions = field(default_factory=SegmentOptions)
+    task: str = "classify"
+    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; or a plugin's"""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """the options of tasks by the name of the task, each of its own class"""
+
+    def __post_init__(self) -> None:
+        find_task(self.task)
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+
+    @classmethod
+    def declared_groups(cls) -> tuple[str, dict[str, type[Any]]]:
+        """The field that holds them, and the options of all tasks by name."""
+        return "task_options", {name: facts.options for name, facts in TASKS.items() if facts.options}
+
+    @property
+    def of_task(self) -> Any:
+        """The options of the chosen task, as they were given or by default; None where it has none."""
+        kind = find_task(self.task).options
+        return self.task_options.get(self.task) or (kind() if kind else None)
+
+    def with_task_options(self, **changes: Any) -> Self:
+        """The same with other options of the chosen task."""
+        return replace(self, task_options={**self.task_options, self.task: replace(self.of_task, **changes)})
+
+
+@dataclass
+class PredictOptions:
+    """Which images to answer, and how."""
+
+    images: list[str] = field(default_factory=list)
+    """the image files"""
+    top: int = 5
+    """how many classes to name"""
+    out: str = ""
+    """the folder for masks and overlays of each image, of a model that gives more than one class an image"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "top", 1)
+
+    def folder(self, what: str) -> Path:
+        """The folder for what a task writes."""
+        if not self.out:
+            raise UserError(f"say where its {what} shall go: --out FOLDER")
+        Path(self.out).mkdir(parents=True, exist_ok=True)
+        return Path(self.out)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -42,20 +42,22 @@ from nasformer.data.loaders import (
 from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
-from nasformer.families.dense import segmentation_space
+from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
 from nasformer.supernet.pretrained import IMAGENET
 from nasformer.tasks.joint import Pair, fit, jitter, scaled_canvas, unfit
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
-from nasformer.tasks.options import SegmentOptions
-from nasformer.tasks.pictures import beside
-from nasformer.tasks.registry import Task, register_task
+from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
+from nasformer.tasks.pictures import beside, indexed, overlay
+from nasformer.tasks.registry import Evaluation, Task, TrainedModel, example_images, register_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.rng import Purpose, generator
 
 EVALUATION_BATCH = 16
+WORST, MOST_SHARES = 3, 5
+"""Classes that are named as the worst of an evaluation, and as the largest of an image."""
 AHEAD = 3
 """Batches that are decoded while others are trained on."""
 
@@ -157,10 +159,17 @@ class Segmentation:
             for name, total, iou, hit in zip(self.classes, pixels, ious, hits, strict=True)
         ]
 
-    def examples(self) -> dict[str, int]:
-        """The best, the median and the worst image by mIoU; those without any pixel to score do not count."""
-        order = sorted((score, index) for index, score in enumerate(self.by_image) if not math.isnan(score))
-        return {"best": order[-1][1], "median": order[len(order) // 2][1], "worst": order[0][1]} if order else {}
+    def sentences(self) -> list[str]:
+        known = sorted((score.iou, score.name) for score in self.by_class if score.iou is not None)
+        worst = ", ".join(f"{name} {iou:.2%}" for iou, name in known[:WORST])
+        return [
+            f"mIoU {self.scores['miou']:.2%}, pixels right {self.scores['pixel_accuracy']:.2%}",
+            f"worst: {worst}",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        by_class = [asdict(score) for score in self.by_class]
+        return {**self.scores, "by_class": by_class, "by_image": self.by_image}
 
 
 # Batches
@@ -319,16 +328,6 @@ class MaskBatches:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def write_examples(model: nn.Module, batches: MaskBatches, found: Segmentation, split: str, out: Path) -> None:
-    """The best, the median and the worst image of a split, with truth and answer beside it."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, index in found.examples().items():
-        image, truth = batches.pair(batches.files[split], index)
-        logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
-        answer = logits.argmax(0).cpu()
-        beside(image, truth, answer).save(out / f"{name}.png")
-
-
 @torch.inference_mode()
 def segment_image(
     model: nn.Module,
@@ -415,11 +414,10 @@ SEGMENTATION = Objective(
 class Segment(Task):
     """Semantic segmentation with a UPerNet or DeepLab head."""
 
-    name, about, objective = "segment", "one class a pixel, from images with masks", SEGMENTATION
+    facts, objective = SEGMENT, SEGMENTATION
 
-    def space(self, space: Space, options: Any) -> Space:
-        asked = {"decoder": options.segment.head, "decoder_dim": options.segment.decoder_dim}
-        return segmentation_space(space).with_options(**{name: value for name, value in asked.items() if value})
+    def space(self, space: Space, options: SegmentOptions) -> Space:
+        return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
 
     def load_batches(
         self,
@@ -438,7 +436,7 @@ class Segment(Task):
             raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
         bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
-        data = open_masks(Path(options.data), options.segment, bad, **amounts)
+        data = open_masks(Path(options.data), options.of_task, bad, **amounts)
         return MaskBatches(
             data,
             recipe.augment,
@@ -450,7 +448,7 @@ class Segment(Task):
             recipe.repeats,
             img_size=img_size or usual_size,
             in_chans=in_chans or 3,
-            options=options.segment,
+            options=options.of_task,
             workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
         )
 
@@ -468,6 +466,64 @@ class Segment(Task):
         loss = metric.loss / metric.images
         return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)
 
-    def draw(self, model: nn.Module, batches: BatchSource, split: Split, folder: Path) -> None:
-        if isinstance(batches, MaskBatches):
-            write_examples(model, batches, self.judge(model, batches, split, batches.classes), split, folder)
+    def draw(
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+    ) -> None:
+        assert isinstance(batches, MaskBatches)
+        found = found or self.judge(model, batches, split, batches.classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+            image, truth = batches.pair(batches.files[split], index)
+            logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+            beside(image, truth, logits.argmax(0).cpu()).save(folder / f"{name}.png")
+
+    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[MaskPrediction]:
+        folder = options.folder("masks")
+        for file, stem in zip(options.images, unique_stems(options.images), strict=True):
+            image = read_pixels(existing(file), trained.in_chans)
+            answer = segment_image(trained.model, image, trained.img_size, trained.mean, trained.std).argmax(0).cpu()
+            mask, picture = folder / f"{stem}_mask.png", folder / f"{stem}_overlay.png"
+            indexed(answer).save(mask)
+            overlay(image, answer).save(picture)
+            yield MaskPrediction(file, class_shares(answer, trained.classes), str(mask), str(picture))
+
+
+@dataclass(frozen=True)
+class MaskPrediction:
+    """The classes in an image by the share of its pixels, and where its mask and overlay were written."""
+
+    file: str
+    shares: dict[str, float]
+    mask: str
+    overlay: str
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in list(self.shares.items())[:MOST_SHARES])
+        return f"{self.file}: {shares}; {self.overlay}"
+
+
+def class_shares(answer: Tensor, classes: Sequence[str]) -> dict[str, float]:
+    """The share of the pixels that each class has, the largest first.
+
+    >>> class_shares(torch.tensor([0, 2, 2, 2]), ["sky", "road", "car"])
+    {'car': 0.75, 'sky': 0.25}
+    """
+    counts = torch.bincount(answer.flatten(), minlength=len(classes)).tolist()
+    shares = {name: count / answer.numel() for name, count in zip(classes, counts, strict=True) if count}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def existing(file: str) -> str:
+    if not Path(file).is_file():
+        raise UserError(f"there is no image {file}; check the path")
+    return file
+
+
+def unique_stems(files: Sequence[str]) -> list[str]:
+    """Names for what is written of each file: its own, or its number where another file has the same.
+
+    >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
+    ['0', 'y', '2']
+    """
+    stems = [Path(file).stem for file in files]
+    return [stem if stems.count(stem) == 1 else str(number) for number, stem in enumerate(stems)]

@@ -1,0 +1,61 @@
+"""What the conformance tests need of each task: a tiny set, options for tiny nets, and answers without a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nasformer.data.options import DataOptions
+from nasformer.tasks.options import TaskOptions
+from tasks.shapes import write_set
+
+
+@dataclass
+class Command(TaskOptions, DataOptions):
+    """As much of a command as opens images."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A task at its smallest.
+
+    Args:
+        perfect: The answers of a model that makes no mistake, from the targets of an evaluation batch.
+        options: Of the task, for a tiny head.
+        write: Writes a tiny set into a folder; None where the set has a name.
+    """
+
+    perfect: Callable[[Any, int], Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    write: Callable[[Path], Any] | None = None
+    data: str = ""
+
+    def command(self, task: str, root: Path) -> Command:
+        if self.write:
+            self.write(root)
+        command = Command(data=self.data or str(root), holdout=0.25, workers=0, task=task)
+        return command.with_task_options(**self.options) if self.options else command
+
+
+def perfect_classes(labels: Tensor, size: int) -> Tensor:
+    return torch.nn.functional.one_hot(labels, 10).float()
+
+
+def perfect_masks(masks: list[Tensor], size: int) -> Tensor:
+    """Squares into which the masks are fitted as their images are: 24 x 32 pixels at the top left of 32 x 32."""
+    squares = torch.zeros(len(masks), 3, size, size)
+    for square, mask in zip(squares, masks, strict=True):
+        rows, columns = mask.shape
+        square[:, :rows, :columns] = torch.nn.functional.one_hot(mask.clamp(max=2), 3).permute(2, 0, 1)
+    return squares
+
+
+EXAMPLES = {
+    "classify": Example(perfect_classes, data="digits"),
+    "segment": Example(perfect_masks, {"decoder_dim": 8}, write_set),
+}
