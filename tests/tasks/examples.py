@@ -12,7 +12,8 @@ from torch import Tensor
 
 from nasformer.data.options import DataOptions
 from nasformer.tasks.options import TaskOptions
-from tasks.shapes import write_set
+from nasformer.tasks.panoptic import make_targets
+from tasks.shapes import write_panoptic, write_set
 
 
 @dataclass
@@ -55,7 +56,19 @@ def perfect_masks(masks: list[Tensor], size: int) -> Tensor:
     return squares
 
 
+def perfect_segments(maps: list[Tensor], size: int) -> Tensor:
+    """Squares with the classes, heat and offsets of maps of segments, as `perfect_masks`."""
+    squares = torch.zeros(len(maps), 4 + 3, size, size)
+    for square, segments in zip(squares, maps, strict=True):
+        rows, columns = segments.shape
+        targets = make_targets(segments, sigma=2.0)
+        square[:4, :rows, :columns] = torch.nn.functional.one_hot(targets[0].long().clamp(max=3), 4).permute(2, 0, 1)
+        square[4:, :rows, :columns] = targets[1:4]
+    return squares
+
+
 EXAMPLES = {
     "classify": Example(perfect_classes, data="digits"),
     "segment": Example(perfect_masks, {"decoder_dim": 8}, write_set),
+    "panoptic": Example(perfect_segments, {"decoder_dim": 16}, write_panoptic),
 }

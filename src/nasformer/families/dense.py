@@ -18,6 +18,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
+from nasformer.layers.panoptic import PanopticHead
 from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
 from nasformer.space.arch import Arch
@@ -169,6 +170,18 @@ class SegmentationModel(DenseModel):
         return maps.segment(UPerNetHead, dim=decoder_dim)
 
 
+class PanopticModel(DenseModel):
+    """A backbone with Panoptic-DeepLab: logits of every pixel, heat of centres, offsets to them."""
+
+    task = "panoptic"
+
+    @classmethod
+    def plan_head(cls, maps: Maps, *, num_things: int = 1, decoder_dim: int = 256) -> Segment:
+        return maps.only(0, min(1, len(maps.inputs) - 1), -1).segment(
+            PanopticHead, dim=decoder_dim, num_things=num_things
+        )
+
+
 # Families by task
 
 HEADS: dict[str, type[DenseModel]] = {}
@@ -183,6 +196,7 @@ def register_head(model: type[DenseModel]) -> type[DenseModel]:
 
 
 register_head(SegmentationModel)  # type: ignore[type-abstract]
+register_head(PanopticModel)  # type: ignore[type-abstract]
 
 
 def dense_family(family: type[Backbone], task: str) -> type[Backbone]:

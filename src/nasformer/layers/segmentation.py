@@ -133,8 +133,9 @@ class SegmentationHead(nn.Module):
 
     def forward(self, outputs: list[Tensor]) -> Tensor:
         maps = [as_map(x, grid) for x, grid in zip(outputs, self.grids, strict=True)]
-        if self.pyramid is not None:
-            maps = self.pyramid(maps[0])
+        return self.answer(maps if self.pyramid is None else self.pyramid(maps[0]))
+
+    def answer(self, maps: Sequence[Tensor]) -> Tensor:
         logits = self.fc(self.decode(maps))
         return F.interpolate(logits, self.img_size, mode="bilinear", align_corners=False)
 

@@ -101,7 +101,8 @@ def streamed_before(folder: RunFolder, options: DataOptions) -> DataOptions:
 
 def image_options(batches: BatchSource) -> dict[str, int]:
     """The options of a model that the images decide."""
-    return {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+    of_images = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+    return of_images | getattr(batches, "head_options", {})
 
 
 def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:

@@ -10,10 +10,10 @@ from torchvision.transforms.v2 import functional as V
 from nasformer.data.options import AugmentOptions
 from nasformer.layers.segmentation import fitted_size
 from nasformer.tasks.masks import IGNORED
-from nasformer.tasks.options import SegmentOptions
+from nasformer.tasks.options import JitterOptions
 
 Pair = tuple[Tensor, Tensor]
-"""An image, uint8 [channels, rows, columns], and its mask, uint8 [rows, columns]."""
+"""An image, uint8 [channels, rows, columns], and its mask, integers [rows, columns]."""
 
 
 def fit(image: Tensor, size: int, fill: list[int]) -> Tensor:
@@ -44,7 +44,7 @@ def jitter(
     image: Tensor,
     mask: Tensor,
     size: int,
-    options: SegmentOptions,
+    options: JitterOptions,
     augment: AugmentOptions,
     fill: list[int],
     source: torch.Generator,

@@ -18,7 +18,26 @@ MOST_SCALE = 8
 
 
 @dataclass
-class SegmentOptions:
+class JitterOptions:
+    """Large-scale jitter of images with masks."""
+
+    scale_min: float = 0.5
+    """large-scale jitter: an image that is fitted into the crop is shrunk down to this in training, and padded"""
+    scale_max: float = 2.0
+    """large-scale jitter: and enlarged up to this, of which a random part is seen"""
+    decoder_dim: int | None = None
+    """channels within the head; None: as in the model to start from, or 256"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "decoder_dim", 1, 4096, optional=True)
+        check_range(self, "scale_min", above=0)
+        check_range(self, "scale_max", above=0)
+        if self.scale_min > self.scale_max:
+            raise UserError(f"scale_min is {self.scale_min}, above scale_max {self.scale_max}; exchange them")
+
+
+@dataclass
+class SegmentOptions(JitterOptions):
     """Masks of `--task segment`."""
 
     layout: Layout = "auto"
@@ -32,12 +51,6 @@ class SegmentOptions:
     head: Literal["upernet", "deeplabv3", "deeplabv3plus"] | None = None
     """upernet; deeplabv3, which reads the coarsest map alone; deeplabv3plus, which adds the finest one; None: as in
     the model to start from, or upernet"""
-    decoder_dim: int | None = None
-    """channels within the head; None: as in the model to start from, or 256"""
-    scale_min: float = 0.5
-    """large-scale jitter: an image that is fitted into the crop is shrunk down to this in training, and padded"""
-    scale_max: float = 2.0
-    """large-scale jitter: and enlarged up to this, of which a random part is seen"""
     test_scales: str = "1"
     """multi-scale test of `evaluate`: sizes of the image as shares of the usual one, such as 0.5,0.75,1,1.25; the
     probabilities are averaged"""
@@ -45,11 +58,7 @@ class SegmentOptions:
     """`evaluate` averages over the mirrored image as well"""
 
     def __post_init__(self) -> None:
-        check_range(self, "decoder_dim", 1, 4096, optional=True)
-        check_range(self, "scale_min", above=0)
-        check_range(self, "scale_max", above=0)
-        if self.scale_min > self.scale_max:
-            raise UserError(f"scale_min is {self.scale_min}, above scale_max {self.scale_max}; exchange them")
+        super().__post_init__()
         self.ignored_ids()
         self.scales()
 
@@ -82,6 +91,22 @@ class SegmentOptions:
         return [int(word) for word in words]
 
 
+@dataclass
+class PanopticOptions(JitterOptions):
+    """Segments of `--task panoptic`."""
+
+    sigma: float = 8.0
+    """pixels of the model's image by which the centre of an instance is blurred in the heat map that is learned"""
+    stuff_area: float = 0.01
+    """share of the image below which an area of a class without instances is left out of the answer"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "decoder_dim", 8, 4096, optional=True)
+        check_range(self, "sigma", above=0)
+        check_range(self, "stuff_area", 0, 1)
+
+
 @dataclass(frozen=True)
 class TaskFacts:
     """What is known of a task before it is imported.
@@ -101,9 +126,12 @@ class TaskFacts:
 
 CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"})
 SEGMENT = TaskFacts("segment", "one class a pixel, from images with masks", {"miou": "mIoU"}, SegmentOptions)
-BUILTIN_TASKS = (CLASSIFY.name, SEGMENT.name)
+PANOPTIC = TaskFacts(
+    "panoptic", "one class a pixel, and things apart, from COCO's panoptic files", {"pq": "PQ"}, PanopticOptions
+)
+BUILTIN_TASKS = (CLASSIFY.name, SEGMENT.name, PANOPTIC.name)
 """Modules of this package that register a task."""
-TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT)}
+TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, PANOPTIC)}
 """Every task by name; `register_task` adds those of plugins."""
 
 
@@ -111,7 +139,7 @@ def find_task(name: str) -> TaskFacts:
     """
     >>> find_task("segmnt")
     Traceback (most recent call last):
-    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment
+    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment, panoptic
     """
     if name in TASKS:
         return TASKS[name]
@@ -150,7 +178,8 @@ class TaskOptions:
     """What is learned."""
 
     task: str = "classify"
-    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; or a plugin's"""
+    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; panoptic: that and
+    things apart; or a plugin's"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """the options of tasks by the name of the task, each of its own class"""
 

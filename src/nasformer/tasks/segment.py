@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ from nasformer.tasks.joint import Pair, fit, jitter, scaled_canvas, unfit
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
 from nasformer.tasks.pictures import beside, indexed, overlay
-from nasformer.tasks.registry import Evaluation, Task, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Evaluation, Prediction, Task, TrainedModel, example_images, register_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.recipe import Recipe
@@ -181,6 +181,10 @@ class MaskBatches:
     What an item looks like depends on (seed, step, position in the global batch) alone.
     """
 
+    task: ClassVar[Any] = SEGMENT
+    mask_bytes: ClassVar[int] = 1
+    """Of a pixel of a mask."""
+
     def __init__(
         self,
         data: MaskData,
@@ -194,21 +198,24 @@ class MaskBatches:
         *,
         img_size: int,
         in_chans: int = 3,
-        options: SegmentOptions | None = None,
+        options: Any = None,
         workers: int = 4,
     ) -> None:
-        self.data, self.classes, self.options = data, data.labels.classes, options or SegmentOptions()
-        self.objective = SEGMENTATION
-        self.augment = check_augment(augment.for_images(img_size, in_chans))
+        self.data, self.classes, self.options = data, data.labels.classes, options or self.task.options()
+        self.augment = check_augment(augment.for_images(img_size, in_chans), self.task.name)
         self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
         self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
         self.device, self.workers = torch.device(device), workers
         self.img_size, self.in_chans = img_size, check_channels(in_chans)
         self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
-        keeps = fits(data.pixels * (in_chans + 1), torch.device("cpu"), world)
+        keeps = fits(data.pixels * (in_chans + self.mask_bytes), torch.device("cpu"), world)
         self.decoded: dict[str, Pair] | None = {} if keeps else None
         self.streamed = not keeps
+
+    @property
+    def objective(self) -> Objective:
+        return SEGMENTATION
 
     @property
     def num_classes(self) -> int:
@@ -249,12 +256,18 @@ class MaskBatches:
             self.decoded[path] = pair
         return pair
 
+    def target(self, mask: Tensor) -> Tensor:
+        """What is learned of a mask in the square of the model."""
+        return mask
+
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         files = self.files["train"]
 
         def item(step: int, position: int, index: int) -> Pair:
             source = generator(self.seed, Purpose.GEOMETRY, step, position)
-            return jitter(*self.pair(files, index), self.img_size, self.options, self.augment, self.fill, source)
+            pair = self.pair(files, index)
+            x, mask = jitter(*pair, self.img_size, self.options, self.augment, self.fill, source)
+            return x, self.target(mask)
 
         def places() -> Iterator[list[tuple[int, int, int]]]:
             for step in count(start_step):
@@ -263,8 +276,8 @@ class MaskBatches:
                 yield [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine)]
 
         for pairs in self.loaded(item, places()):
-            x, masks = (torch.stack(part) for part in zip(*pairs, strict=True))
-            yield self.normalised(x), masks.to(self.device, non_blocking=True).long()
+            x, targets = (torch.stack(part).to(self.device, non_blocking=True) for part in zip(*pairs, strict=True))
+            yield self.normalised(x), targets if targets.is_floating_point() else targets.long()
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
@@ -393,11 +406,11 @@ def read_pixels(path: str, channels: int) -> Tensor:
         raise UserError(f"{path} cannot be read any more ({error}); restore it") from error
 
 
-def check_augment(augment: AugmentOptions) -> AugmentOptions:
+def check_augment(augment: AugmentOptions, task: str) -> AugmentOptions:
     """Refuses what is for whole images with one label."""
     for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
         if getattr(augment, name):
-            raise UserError(f"train.augment.{name} is for classification; leave it out with --task segment")
+            raise UserError(f"train.augment.{name} is for classification; leave it out with --task {task}")
     return augment
 
 
@@ -415,6 +428,7 @@ class Segment(Task):
     """Semantic segmentation with a UPerNet or DeepLab head."""
 
     facts, objective = SEGMENT, SEGMENTATION
+    batches: ClassVar[type[MaskBatches]] = MaskBatches
 
     def space(self, space: Space, options: SegmentOptions) -> Space:
         return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
@@ -431,14 +445,13 @@ class Segment(Task):
         bad_list: Path | None = None,
     ) -> MaskBatches:
         if recipe.teacher or recipe.balance:
-            raise UserError("a teacher and balance are for classification; leave them out with --task segment")
+            raise UserError(f"a teacher and balance are for classification; leave them out with --task {self.name}")
         if recipe.batch_size // world.size // recipe.accumulate < 2:
             raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
         bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
-        data = open_masks(Path(options.data), options.of_task, bad, **amounts)
-        return MaskBatches(
-            data,
+        return self.batches(
+            self.open(Path(options.data), options.of_task, bad, **amounts),
             recipe.augment,
             recipe.batch_size,
             options.seed,
@@ -452,7 +465,10 @@ class Segment(Task):
             workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
         )
 
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Segmentation:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+        return open_masks(root, options, bad, **amounts)
+
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
         metric = MeanIoU(classes)
         if isinstance(batches, MaskBatches) and batches.options.tests_several:
             for image, mask in batches.pairs(split):
@@ -477,7 +493,7 @@ class Segment(Task):
             logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
             beside(image, truth, logits.argmax(0).cpu()).save(folder / f"{name}.png")
 
-    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[MaskPrediction]:
+    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder = options.folder("masks")
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
             image = read_pixels(existing(file), trained.in_chans)
