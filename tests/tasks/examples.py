@@ -36,8 +36,9 @@ class Example:
     write: Callable[[Path], Any] | None = None
     data: str = ""
 
-    def command(self, task: str, root: Path) -> Command:
-        if self.write:
+    def command(self, task: str, root: Path | None = None) -> Command:
+        """What asks for the task; where a folder is given, on the tiny set, which is written into it."""
+        if self.write and root:
             self.write(root)
         command = Command(data=self.data or str(root), holdout=0.25, workers=0, task=task)
         return command.with_task_options(**self.options) if self.options else command

@@ -53,7 +53,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def space_of(task: Task, example: Example) -> Any:
-    return task.space(tiny.SPACE, TaskOptions(task.name).of_task and example.command(task.name, Path()).of_task)
+    return task.space(tiny.SPACE, example.command(task.name).of_task)
 
 
 def flat(value: Any) -> list[Any]:

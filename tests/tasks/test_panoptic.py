@@ -79,8 +79,14 @@ def change(root: Path, edit: Any) -> None:
     ("edit", "reason"),
     [
         (lambda content: content["annotations"].pop(0), "it has no PNG of segments"),
-        (lambda content: content["annotations"][0]["segments_info"].pop(), "a segment 2000 that the JSON file does not"),
-        (lambda content: content["annotations"][0]["segments_info"][0].update(category_id=99), "category of segment 11"),
+        (
+            lambda content: content["annotations"][0]["segments_info"].pop(),
+            "a segment 2000 that the JSON file does not",
+        ),
+        (
+            lambda content: content["annotations"][0]["segments_info"][0].update(category_id=99),
+            "category of segment 11",
+        ),
     ],
 )
 def test_annotations_that_cannot_be_used_are_left_out_and_named(root: Path, edit: Any, reason: str) -> None:

@@ -147,7 +147,7 @@ def files_table(differences: Mapping[str, float | None]) -> str:
 def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
     known = preprocessing_of(model.options, facts)
     use = f"logits = network({'model.normalise(images)' if normalises(known) else 'images'})"
-    if predicts(known):
+    if predicts(model, known):
         answer = "classes" if model.task == "classify" else "mask"
         what = "with their probabilities" if model.task == "classify" else "the class of every pixel"
         use += f'\n{answer} = model.predict("photo.jpg", network)  # {what}; needs Pillow'
@@ -164,7 +164,8 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
         text += (
             f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
         )
-        text += "of a square whose rest has the mean colour. Logits are [batch, classes, rows, columns]. "
+        text += "of a square whose rest has the mean colour. "
+        text += "Logits are [batch, classes, rows, columns]. " if model.task == "segment" else ""
         return text + normalisation_text(known.mean, known.std, facts)
     text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
     text += f"of which the central {rows} x {columns} are kept. "

@@ -23,6 +23,9 @@ from nasformer.layers.segmentation import fitted_size
 
 WIDTH = 120
 
+PREDICTED = ("classify", "segment")
+"""Tasks for which the file has a function `predict`."""
+
 LOAD = '''
 def load(weights: str | Path = WEIGHTS, device: str = "cpu") -> Model:
     """The trained network, ready for use."""
@@ -94,10 +97,10 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     functions = [LOAD.strip()]
     if normalises(known):
         functions.insert(0, NORMALISE.strip())
-    if predicts(known) and model.task == "segment":
+    if predicts(model, known) and model.task == "segment":
         roots += [converted, fitted_size]
         functions.append(SEGMENT.strip())
-    elif predicts(known) and model.task == "classify":
+    elif predicts(model, known):
         roots += [converted, upright, resize_and_crop]
         names = "CLASSES" if "classes" in facts else "[str(number) for number in range(len(probabilities))]"
         functions.append(PREDICT.strip().replace("{names}", names))
@@ -110,7 +113,7 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
         header(model, known),
         "from __future__ import annotations",
         import_lines(imports),
-        constants(known, facts),
+        constants(model, known, facts),
     ]
     return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
 
@@ -120,9 +123,9 @@ def normalises(known: Preprocessing) -> bool:
     return known.mean is not None and known.std is not None
 
 
-def predicts(known: Preprocessing) -> bool:
-    """Whether the file has `predict`: images of so many channels can be read, too."""
-    return normalises(known) and known.in_chans in MODES
+def predicts(model: Backbone, known: Preprocessing) -> bool:
+    """Whether the file has `predict`: there is one for the task, and images of so many channels can be read."""
+    return model.task in PREDICTED and normalises(known) and known.in_chans in MODES
 
 
 def plan_of(model: Backbone) -> list[Segment]:
@@ -150,7 +153,7 @@ def header(model: Backbone, known: Preprocessing) -> str:
         "",
         '    network = model.load("model.safetensors")',
         f"    logits = network({images})",
-        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(known) else []),
+        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(model, known) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -160,10 +163,10 @@ def header(model: Backbone, known: Preprocessing) -> str:
     return "\n".join(lines)
 
 
-def constants(known: Preprocessing, facts: Mapping[str, Any]) -> str:
+def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
     """The preprocessing and the names of the classes as constants of the module."""
     values: dict[str, Any] = {"IMG_SIZE": known.img_size}
-    if predicts(known):
+    if predicts(model, known):
         values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
     if normalises(known):
         values |= {"MEAN": known.mean, "STD": known.std}

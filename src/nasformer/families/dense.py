@@ -18,6 +18,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
+from nasformer.layers.detection import DetectionHead
 from nasformer.layers.panoptic import PanopticHead
 from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
@@ -117,15 +118,15 @@ class DenseModel(FeatureBackbone):
     def limits(cls, **options: Any) -> Any:
         return cls.backbone.limits(**cls.split_options(options)[1])
 
-    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Any:
-        """What the head answers, such as logits of every pixel."""
+    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
+        """What the head answers, such as logits of every pixel; its losses, where it is the one that needs targets."""
         maps, start = list[Tensor](), 0
         for name in self.inputs[self.segment_names[-1]]:
             end = self.segment_names.index(name) + 1
             x = self.run_segments(self.segment_names[start:end], x, outputs)
             maps.append(x)
             start = end
-        return self.head(maps)
+        return self.head(maps) if targets is None else self.head(maps, targets)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Takes another image size; the weights of the head do not depend on it."""
@@ -182,6 +183,21 @@ class PanopticModel(DenseModel):
         )
 
 
+class DetectionModel(DenseModel):
+    """A backbone with Mask R-CNN or a cascade of it: losses with targets, else what is found in each image."""
+
+    task = "detect"
+    classifiers = tuple(
+        f"head.roi.{stage}{part}_predictor."
+        for stage in ("", "stages.0.", "stages.1.", "stages.2.")
+        for part in ("box", "mask")
+    )
+
+    @classmethod
+    def plan_head(cls, maps: Maps, *, decoder_dim: int = 256, cascade: bool = False, masks: bool = True) -> Segment:
+        return maps.segment(DetectionHead, dim=decoder_dim, cascade=cascade, masks=masks)
+
+
 # Families by task
 
 HEADS: dict[str, type[DenseModel]] = {}
@@ -197,6 +213,7 @@ def register_head(model: type[DenseModel]) -> type[DenseModel]:
 
 register_head(SegmentationModel)  # type: ignore[type-abstract]
 register_head(PanopticModel)  # type: ignore[type-abstract]
+register_head(DetectionModel)  # type: ignore[type-abstract]
 
 
 def dense_family(family: type[Backbone], task: str) -> type[Backbone]:

@@ -218,7 +218,6 @@ def fingerprint(model: nn.Module) -> str:
 
 # Weights of one model in another.
 
-CLASSIFIER = "head.fc."
 NOT_OF_BACKBONE = ("norm.", "head.")
 
 
@@ -245,7 +244,7 @@ def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool)
     if source.family != model.family:  # the head is for another task
         state = fresh | {name: weight for name, weight in state.items() if not name.startswith(NOT_OF_BACKBONE)}
     elif not keep_classifier:
-        state |= {name: weight for name, weight in fresh.items() if name.startswith(CLASSIFIER)}
+        state |= {name: weight for name, weight in fresh.items() if name.startswith(model.classifiers)}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

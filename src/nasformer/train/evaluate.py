@@ -90,13 +90,15 @@ class Objective:
         score: The name of the score, among those of the metric, by which models are compared.
         batch_size: Images at a time in an evaluation.
         example_targets: Targets of so many images for a trial of a step.
+        within_model: Whether the model is given the targets in training, and gives losses in place of answers.
     """
 
     score: str
     loss: Loss
     metric: Callable[[BatchSource], Metric]
     batch_size: int
-    example_targets: Callable[[int, BatchSource], Tensor]
+    example_targets: Callable[[int, BatchSource], Any]
+    within_model: bool = False
 
 
 CLASSIFICATION = Objective("accuracy", soft_cross_entropy, lambda batches: Accuracy(), EVALUATION_BATCH, even_targets)
