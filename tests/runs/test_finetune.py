@@ -314,3 +314,7 @@ def test_the_recipes_of_segmentation() -> None:
         assert (recipe.optimizer, recipe.peak_lr(), recipe.weight_decay) == (optimizer, rate, decay)
         assert (recipe.iterations, recipe.batch_size) == (steps, 16)
     assert round(ade.train.warmup_steps(20210 // 16)) == pytest.approx(1500, abs=5)
+    coco = recipe_of("trionet-coco-panoptic")
+    assert (coco.task, coco.img_size, coco.of_task.sigma) == ("panoptic", 640, 8)
+    assert (coco.train.optimizer, coco.train.peak_lr(), coco.train.weight_decay) == ("adamw", 6.25e-5, 0)
+    assert (coco.train.iterations, coco.train.batch_size) == (200_000, 8)
