@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from torch import Tensor, nn
 
@@ -18,7 +18,6 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
-from nasformer.layers.detection import DetectionHead
 from nasformer.layers.segmentation import UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
 from nasformer.space.arch import Arch
@@ -162,9 +161,16 @@ class DetectionModel(DenseModel):
 
     @classmethod
     def plan_head(
-        cls, maps: Maps, *, decoder_dim: int = 256, cascade: bool = False, masks: bool = True
+        cls,
+        maps: Maps,
+        *,
+        head: Literal["mask-rcnn", "cascade"] = "mask-rcnn",
+        decoder_dim: int = 256,
+        masks: bool = True,
     ) -> Segment:
-        return maps.segment(DetectionHead, dim=decoder_dim, cascade=cascade, masks=masks)
+        from nasformer.layers.detection import DetectionHead  # torchvision's models take a while to import
+
+        return maps.segment(DetectionHead, dim=decoder_dim, cascade=head == "cascade", masks=masks)
 
 
 # Families by task

@@ -75,9 +75,7 @@ class Supernet(nn.Module):
         """Whether there is batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
-    def forward(
-        self, x: Tensor, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None
-    ) -> Any:
+    def forward(self, x: Tensor, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
         """The logits of an arch; `outputs` keeps what its segments before the last give, by name.
 
         Args:

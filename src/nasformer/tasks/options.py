@@ -37,10 +37,7 @@ class SegmentOptions:
 
     def __post_init__(self) -> None:
         check_range(self, "decoder_dim", 1, 4096, optional=True)
-        check_range(self, "scale_min", above=0)
-        check_range(self, "scale_max", above=0)
-        if self.scale_min > self.scale_max:
-            raise UserError(f"scale_min is {self.scale_min}, above scale_max {self.scale_max}; exchange them")
+        check_scales(self)
         self.ignored_ids()
 
     def ignored_ids(self) -> list[int]:
@@ -52,6 +49,38 @@ class SegmentOptions:
         if not all(word.isdecimal() and int(word) <= MOST_ID for word in words):
             raise UserError(f"ignore is {self.ignore!r}; give ids from 0 to {MOST_ID} such as 11,255")
         return [int(word) for word in words]
+
+
+@dataclass
+class DetectOptions:
+    """Boxes and masks of `--task detect`."""
+
+    head: Literal["mask-rcnn", "cascade"] | None = None
+    """mask-rcnn, or cascade: three box heads, each on the boxes of the one before; None: as in the model to start from,
+    or mask-rcnn"""
+    masks: bool = True
+    """learn masks, too; false: boxes alone"""
+    judged_by: Literal["box_ap", "mask_ap"] = "box_ap"
+    """the score of a search and of patience: COCO's AP of boxes, or of masks"""
+    decoder_dim: int | None = None
+    """channels within the head; None: as in the model to start from, or 256"""
+    scale_min: float = 0.5
+    """large-scale jitter: an image that is fitted into the square is shrunk down to this in training, and padded"""
+    scale_max: float = 2.0
+    """large-scale jitter: and enlarged up to this, of which a random part is seen"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "decoder_dim", 1, 4096, optional=True)
+        check_scales(self)
+        if self.judged_by == "mask_ap" and not self.masks:
+            raise UserError("judged_by mask_ap needs masks; leave --detect.masks false out")
+
+
+def check_scales(options: SegmentOptions | DetectOptions) -> None:
+    check_range(options, "scale_min", above=0)
+    check_range(options, "scale_max", above=0)
+    if options.scale_min > options.scale_max:
+        raise UserError(f"scale_min is {options.scale_min}, above scale_max {options.scale_max}; exchange them")
 
 
 @dataclass(frozen=True)
@@ -73,17 +102,23 @@ class TaskFacts:
 
 CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"})
 SEGMENT = TaskFacts("segment", "one class a pixel, from images with masks", {"miou": "mIoU"}, SegmentOptions)
-BUILTIN_TASKS = (CLASSIFY.name, SEGMENT.name)
-"""Modules of this package that register a task."""
-TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT)}
+DETECT = TaskFacts(
+    "detect",
+    "boxes and masks of objects, from COCO's JSON or PNG masks",
+    {"box_ap": "box AP", "mask_ap": "mask AP"},
+    DetectOptions,
+)
+TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, DETECT)}
 """Every task by name; `register_task` adds those of plugins."""
+BUILTIN_TASKS = tuple(TASKS)
+"""Modules of this package that register a task."""
 
 
 def find_task(name: str) -> TaskFacts:
     """
     >>> find_task("segmnt")
     Traceback (most recent call last):
-    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment
+    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment, detect
     """
     if name in TASKS:
         return TASKS[name]
@@ -122,7 +157,8 @@ class TaskOptions:
     """What is learned."""
 
     task: str = "classify"
-    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; or a plugin's"""
+    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; detect: boxes and
+    masks of objects, from COCO's JSON; or a plugin's"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """the options of tasks by the name of the task, each of its own class"""
 

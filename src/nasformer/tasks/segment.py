@@ -342,7 +342,7 @@ def check_augment(augment: AugmentOptions) -> AugmentOptions:
     """Refuses what is for whole images with one label."""
     for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
         if getattr(augment, name):
-            raise UserError(f"train.augment.{name} is for classification; leave it out with --task segment")
+            raise UserError(f"train.augment.{name} is for classification; leave it out with other tasks")
     return augment
 
 
