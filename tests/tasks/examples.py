@@ -13,6 +13,7 @@ from torch import Tensor
 from nasformer.data.options import DataOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.tasks.panoptic import make_targets
+from tasks.objects import write_objects
 from tasks.shapes import write_panoptic, write_set
 
 
@@ -29,12 +30,14 @@ class Example:
         perfect: The answers of a model that makes no mistake, from the targets of an evaluation batch.
         options: Of the task, for a tiny head.
         write: Writes a tiny set into a folder; None where the set has a name.
+        needs: A library without which there is nothing to test.
     """
 
     perfect: Callable[[Any, int], Any]
     options: dict[str, Any] = field(default_factory=dict)
     write: Callable[[Path], Any] | None = None
     data: str = ""
+    needs: str = "torch"
 
     def command(self, task: str, root: Path | None = None) -> Command:
         """What asks for the task; where a folder is given, on the tiny set, which is written into it."""
@@ -68,8 +71,15 @@ def perfect_segments(maps: list[Tensor], size: int) -> Tensor:
     return squares
 
 
+def perfect_objects(scenes: list[Any], size: int) -> list[dict[str, Tensor]]:
+    """The true boxes of images that are as wide as their squares."""
+    targets = [scene.target() for scene in scenes]
+    return [{**target, "scores": torch.ones(len(target["boxes"]))} for target in targets]
+
+
 EXAMPLES = {
     "classify": Example(perfect_classes, data="digits"),
     "segment": Example(perfect_masks, {"decoder_dim": 8}, write_set),
+    "detect": Example(perfect_objects, {"decoder_dim": 8}, write_objects, needs="pycocotools"),
     "panoptic": Example(perfect_segments, {"decoder_dim": 16}, write_panoptic),
 }

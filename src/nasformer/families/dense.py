@@ -18,7 +18,6 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
-from nasformer.layers.detection import DetectionHead
 from nasformer.layers.panoptic import PanopticHead
 from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
@@ -194,8 +193,17 @@ class DetectionModel(DenseModel):
     )
 
     @classmethod
-    def plan_head(cls, maps: Maps, *, decoder_dim: int = 256, cascade: bool = False, masks: bool = True) -> Segment:
-        return maps.segment(DetectionHead, dim=decoder_dim, cascade=cascade, masks=masks)
+    def plan_head(
+        cls,
+        maps: Maps,
+        *,
+        head: Literal["mask-rcnn", "cascade"] = "mask-rcnn",
+        decoder_dim: int = 256,
+        masks: bool = True,
+    ) -> Segment:
+        from nasformer.layers.detection import DetectionHead  # torchvision's models take a while to import
+
+        return maps.segment(DetectionHead, dim=decoder_dim, cascade=head == "cascade", masks=masks)
 
 
 # Families by task

@@ -216,7 +216,7 @@ class AgnosticPredictor(nn.Module):
 class CascadeRoIHeads(nn.Module):
     """Box heads, each on the boxes of the one before, and the mask head of the first.
 
-    Regions are sampled for the first stage and matched anew for the others, by a stricter IoU each. Classes are the mean
+    Regions are sampled for the first stage and matched anew for the others, by a stricter IoU each. Scores are the mean
     of all stages, boxes those of the last. (MMDetection has a mask head in each stage.)
     """
 

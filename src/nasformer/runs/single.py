@@ -155,7 +155,8 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
         return command
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
-    return complete(command, space, options, command.arch or folder.read_result().arch.to_json())
+    arch, task = command.arch or folder.read_result().arch.to_json(), folder.read_config().settings.get("task")
+    return complete(command, space, options, arch, task)
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
@@ -167,17 +168,21 @@ def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> Fine
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
         raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
-    return complete(command, space, model.options, model.arch.to_json())
+    return complete(command, space, model.options, model.arch.to_json(), model.task)
 
 
-def complete(command: Single, space: str, options: Mapping[str, Any], arch: str) -> Single:
-    """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
+def complete(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
+    """The command with a space, options and an arch; but channels and classes are those of the data to train on now.
+
+    Args:
+        task: What the options were for: those of a head are taken where it is the same, unless others are asked for.
+    """
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
     head = {name: merged.pop(name) for name in head_option_names() if name in merged}
-    open_options = {name: value for name, value in head.items() if getattr(command.of_task, name, value) is None}
-    if open_options:
-        command = command.with_task_options(**open_options)
+    left_open = {name: value for name, value in head.items() if getattr(command.of_task, name, value) is None}
+    if left_open and command.task == task:
+        command = command.with_task_options(**left_open)
     named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **named)
 

@@ -107,6 +107,24 @@ class PanopticOptions(JitterOptions):
         check_range(self, "stuff_area", 0, 1)
 
 
+@dataclass
+class DetectOptions(JitterOptions):
+    """Boxes and masks of `--task detect`."""
+
+    head: Literal["mask-rcnn", "cascade"] | None = None
+    """mask-rcnn, or cascade: three box heads, each on the boxes of the one before; None: as in the model to start from,
+    or mask-rcnn"""
+    masks: bool = True
+    """learn masks, too; false: boxes alone"""
+    judged_by: Literal["box_ap", "mask_ap"] = "box_ap"
+    """the score of a search and of patience: COCO's AP of boxes, or of masks"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.judged_by == "mask_ap" and not self.masks:
+            raise UserError("judged_by mask_ap needs masks; leave --detect.masks false out")
+
+
 @dataclass(frozen=True)
 class TaskFacts:
     """What is known of a task before it is imported.
@@ -126,20 +144,26 @@ class TaskFacts:
 
 CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"})
 SEGMENT = TaskFacts("segment", "one class a pixel, from images with masks", {"miou": "mIoU"}, SegmentOptions)
+DETECT = TaskFacts(
+    "detect",
+    "boxes and masks of objects, from COCO's JSON or PNG masks",
+    {"box_ap": "box AP", "mask_ap": "mask AP"},
+    DetectOptions,
+)
 PANOPTIC = TaskFacts(
     "panoptic", "one class a pixel, and things apart, from COCO's panoptic files", {"pq": "PQ"}, PanopticOptions
 )
-BUILTIN_TASKS = (CLASSIFY.name, SEGMENT.name, PANOPTIC.name)
-"""Modules of this package that register a task."""
-TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, PANOPTIC)}
+TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, DETECT, PANOPTIC)}
 """Every task by name; `register_task` adds those of plugins."""
+BUILTIN_TASKS = tuple(TASKS)
+"""Modules of this package that register a task."""
 
 
 def find_task(name: str) -> TaskFacts:
     """
-    >>> find_task("segmnt")
+    >>> find_task("segmnt")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment, panoptic
+    nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment...
     """
     if name in TASKS:
         return TASKS[name]
@@ -178,8 +202,8 @@ class TaskOptions:
     """What is learned."""
 
     task: str = "classify"
-    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; panoptic: that and
-    things apart; or a plugin's"""
+    """what is learned. classify: one class an image; segment: one a pixel, from images with masks; detect: boxes and
+    masks of objects, from COCO's JSON; panoptic: a class a pixel and things apart, from COCO's JSON; or a plugin's"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """the options of tasks by the name of the task, each of its own class"""
 

@@ -434,14 +434,17 @@ class PanopticEvaluation:
 # The task
 
 
+def example_targets(images: int, batches: BatchSource) -> Tensor:
+    return torch.zeros(images, 5, batches.img_size, batches.img_size)
+
+
+OBJECTIVE = Objective("pq", panoptic_loss, PanopticQuality, EVALUATION_BATCH, example_targets)
+
+
 class PanopticBatches(MaskBatches):
     """Batches of images with maps of segments."""
 
-    task, mask_bytes = PANOPTIC, 4
-
-    @property
-    def objective(self) -> Objective:
-        return OBJECTIVE
+    task, objective, mask_bytes = PANOPTIC, OBJECTIVE, 4
 
     @property
     def num_things(self) -> int:
@@ -455,13 +458,6 @@ class PanopticBatches(MaskBatches):
 
     def target(self, mask: Tensor) -> Tensor:
         return make_targets(mask, self.options.sigma)
-
-
-def example_targets(images: int, batches: BatchSource) -> Tensor:
-    return torch.zeros(images, 5, batches.img_size, batches.img_size)
-
-
-OBJECTIVE = Objective("pq", panoptic_loss, PanopticQuality, EVALUATION_BATCH, example_targets)
 
 
 @register_task

@@ -172,6 +172,15 @@ class Segmentation:
         return {**self.scores, "by_class": by_class, "by_image": self.by_image}
 
 
+def example_masks(images: int, batches: BatchSource) -> Tensor:
+    return torch.zeros(images, batches.img_size, batches.img_size, dtype=torch.int64)
+
+
+SEGMENTATION = Objective(
+    "miou", pixel_cross_entropy, lambda batches: MeanIoU(batches.classes), EVALUATION_BATCH, example_masks
+)
+
+
 # Batches
 
 
@@ -182,6 +191,7 @@ class MaskBatches:
     """
 
     task: ClassVar[Any] = SEGMENT
+    objective: Objective = SEGMENTATION
     mask_bytes: ClassVar[int] = 1
     """Of a pixel of a mask."""
 
@@ -202,7 +212,7 @@ class MaskBatches:
         workers: int = 4,
     ) -> None:
         self.data, self.classes, self.options = data, data.labels.classes, options or self.task.options()
-        self.augment = check_augment(augment.for_images(img_size, in_chans), self.task.name)
+        self.augment = check_augment(augment.for_images(img_size, in_chans))
         self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
         self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
         self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
@@ -212,10 +222,6 @@ class MaskBatches:
         keeps = fits(data.pixels * (in_chans + self.mask_bytes), torch.device("cpu"), world)
         self.decoded: dict[str, Pair] | None = {} if keeps else None
         self.streamed = not keeps
-
-    @property
-    def objective(self) -> Objective:
-        return SEGMENTATION
 
     @property
     def num_classes(self) -> int:
@@ -406,21 +412,12 @@ def read_pixels(path: str, channels: int) -> Tensor:
         raise UserError(f"{path} cannot be read any more ({error}); restore it") from error
 
 
-def check_augment(augment: AugmentOptions, task: str) -> AugmentOptions:
+def check_augment(augment: AugmentOptions) -> AugmentOptions:
     """Refuses what is for whole images with one label."""
     for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
         if getattr(augment, name):
-            raise UserError(f"train.augment.{name} is for classification; leave it out with --task {task}")
+            raise UserError(f"train.augment.{name} is for classification; leave it out with other tasks")
     return augment
-
-
-def example_masks(images: int, batches: BatchSource) -> Tensor:
-    return torch.zeros(images, batches.img_size, batches.img_size, dtype=torch.int64)
-
-
-SEGMENTATION = Objective(
-    "miou", pixel_cross_entropy, lambda batches: MeanIoU(batches.classes), EVALUATION_BATCH, example_masks
-)
 
 
 @register_task
