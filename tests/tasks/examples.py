@@ -14,7 +14,7 @@ from nasformer.data.options import DataOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.tasks.panoptic import make_targets
 from tasks.objects import write_objects
-from tasks.shapes import write_panoptic, write_set
+from tasks.shapes import write_panoptic, write_questions, write_set
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Example:
     options: dict[str, Any] = field(default_factory=dict)
     write: Callable[[Path], Any] | None = None
     data: str = ""
+    hflip: float = 0.5
     needs: str = "torch"
 
     def command(self, task: str, root: Path | None = None) -> Command:
@@ -77,9 +78,14 @@ def perfect_objects(scenes: list[Any], size: int) -> list[dict[str, Tensor]]:
     return [{**target, "scores": torch.ones(len(target["boxes"]))} for target in targets]
 
 
+def perfect_answers(worths: Tensor, size: int) -> Tensor:
+    return 20 * worths - 10
+
+
 EXAMPLES = {
     "classify": Example(perfect_classes, data="digits"),
     "segment": Example(perfect_masks, {"decoder_dim": 8}, write_set),
     "detect": Example(perfect_objects, {"decoder_dim": 8}, write_objects, needs="pycocotools"),
+    "vqa": Example(perfect_answers, {"decoder_dim": 8}, write_questions, hflip=0.0),
     "panoptic": Example(perfect_segments, {"decoder_dim": 16}, write_panoptic),
 }

@@ -94,3 +94,24 @@ def write_panoptic(root: Path, **counts: int) -> Path:
         content = {"images": images, "annotations": annotations, "categories": CATEGORIES}
         (root / "annotations" / f"panoptic_{split}.json").write_text(json.dumps(content))
     return root
+
+
+def write_questions(root: Path, **counts: int) -> Path:
+    """Two questions about each image: ROOT/{train,val,test}/questions.json with images/NUMBER.png."""
+    number = 0
+    for split, count in (counts or {"train": 12, "val": 4, "test": 4}).items():
+        questions: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
+        (root / split / "images").mkdir(parents=True, exist_ok=True)
+        for _ in range(count):
+            Image.fromarray(draw(number)[0]).save(root / split / "images" / f"shape_{number:06d}.png")
+            shape, other = ("square", "disc") if number % 2 else ("disc", "square")
+            for text, answer in (("What shape is there?", shape), (f"Is there a {other}?", "no")):
+                key = len(questions)
+                questions.append({"question_id": key, "image_id": number, "question": text})
+                given = {"answers": [{"answer": answer}], "multiple_choice_answer": answer}
+                annotations.append({"question_id": key, "image_id": number, **given})
+            number += 1
+        content = {"questions": questions, "annotations": annotations}
+        (root / split / "questions.json").write_text(json.dumps(content))
+    return root

@@ -46,7 +46,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def open_set(task: Task, seed: int = 0) -> Any:
         command = EXAMPLES[task.name].command(task.name, roots[task.name])
-        recipe = Recipe(batch_size=4, augment=AugmentOptions(hflip=0.5))
+        recipe = Recipe(batch_size=4, augment=AugmentOptions(hflip=EXAMPLES[task.name].hflip))
         command.seed = seed
         return load_batches(command, recipe, World(), torch.device("cpu"), SIZE)
 

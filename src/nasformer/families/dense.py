@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, get_type_hints
 
 from torch import Tensor, nn
 
+from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
@@ -21,6 +22,7 @@ from nasformer.families.space import Space
 from nasformer.layers.panoptic import PanopticHead
 from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
+from nasformer.layers.vqa import VQAHead
 from nasformer.space.arch import Arch
 from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
@@ -117,15 +119,16 @@ class DenseModel(FeatureBackbone):
     def limits(cls, **options: Any) -> Any:
         return cls.backbone.limits(**cls.split_options(options)[1])
 
-    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
+    def forward(self, x: Any, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
         """What the head answers, such as logits of every pixel; its losses, where it is the one that needs targets."""
+        x, text = ImageText.split(x)
         maps, start = list[Tensor](), 0
         for name in self.inputs[self.segment_names[-1]]:
             end = self.segment_names.index(name) + 1
             x = self.run_segments(self.segment_names[start:end], x, outputs)
             maps.append(x)
             start = end
-        return self.head(maps) if targets is None else self.head(maps, targets)
+        return self.head([*maps, *text]) if targets is None else self.head([*maps, *text], targets)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Takes another image size; the weights of the head do not depend on it."""
@@ -182,6 +185,20 @@ class PanopticModel(DenseModel):
         )
 
 
+class VQAModel(DenseModel):
+    """A backbone with a text transformer: logits of answers to questions about images."""
+
+    task = "vqa"
+    classifiers = ("head.fc.", "head.words.")
+
+    @classmethod
+    def plan_head(
+        cls, maps: Maps, *, decoder_dim: int = 256, depth: int = 2, vocab_size: int = 2, max_words: int = 20
+    ) -> Segment:
+        sizes = {"depth": depth, "vocab_size": vocab_size, "max_words": max_words}
+        return maps.only(-1).segment(VQAHead, dim=decoder_dim, **sizes)
+
+
 class DetectionModel(DenseModel):
     """A backbone with Mask R-CNN or a cascade of it: losses with targets, else what is found in each image."""
 
@@ -221,6 +238,7 @@ def register_head(model: type[DenseModel]) -> type[DenseModel]:
 
 register_head(SegmentationModel)  # type: ignore[type-abstract]
 register_head(PanopticModel)  # type: ignore[type-abstract]
+register_head(VQAModel)  # type: ignore[type-abstract]
 register_head(DetectionModel)  # type: ignore[type-abstract]
 
 

@@ -386,7 +386,7 @@ class Run:
         """What a model must know of its images: how they are prepared, and the names of their classes."""
         batches = self.batches
         facts = {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
-        return {**facts, "preprocessing": to_json(batches.preprocessing)}
+        return {**facts, "preprocessing": to_json(batches.preprocessing), **getattr(batches, "facts", {})}
 
     def last_loss(self) -> float:
         return TrainLog.last_loss(self.folder.log)

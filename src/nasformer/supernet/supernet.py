@@ -17,6 +17,7 @@ import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call
 
+from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, Segment, container
 from nasformer.families.sharing import SharingRule, SharingRules, rule_for
@@ -75,18 +76,19 @@ class Supernet(nn.Module):
         """Whether there is batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
-    def forward(self, x: Tensor, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
+    def forward(self, x: Any, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
         """The logits of an arch; `outputs` keeps what its segments before the last give, by name.
 
         Args:
             targets: For a head that computes losses itself, which it then gives in place of answers.
         """
+        x, text = ImageText.split(x)
         shared, plan = self.shared(), self.space.plan(arch)
         read_later, kept = plan[-1].inputs, dict[str, Tensor]()
         for segment in plan:
             skeleton = self.skeleton(segment)
             weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
-            inputs = [kept[name] for name in segment.inputs] if segment.inputs else x
+            inputs = [*(kept[name] for name in segment.inputs), *text] if segment.inputs else x
             told = (targets,) if targets is not None and segment is plan[-1] else ()
             x = skeleton(inputs, weights, segment.drop_path, self.training, *told)
             if segment.name in read_later:

@@ -125,6 +125,31 @@ class DetectOptions(JitterOptions):
             raise UserError("judged_by mask_ap needs masks; leave --detect.masks false out")
 
 
+@dataclass
+class VQAOptions:
+    """Questions of `--task vqa`."""
+
+    answers: int = 3129
+    """how many answers there are to choose from: the most frequent ones of the training questions"""
+    words: int = 10000
+    """how many words are known: the most frequent ones of the training questions"""
+    max_words: int = 20
+    """words of a question that are read"""
+    decoder_dim: int | None = None
+    """width of the text transformer; None: as in the model to start from, or 256"""
+    depth: int | None = None
+    """blocks of the text transformer; None: as in the model to start from, or 2"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "answers", 2)
+        for name in ("words", "max_words"):
+            check_range(self, name, 1)
+        check_range(self, "decoder_dim", 8, 4096, optional=True)
+        check_range(self, "depth", 1, 64, optional=True)
+        if self.decoder_dim and self.decoder_dim > 32 and self.decoder_dim % 32:
+            raise UserError(f"decoder_dim is {self.decoder_dim}; give a multiple of 32, the width of a head")
+
+
 @dataclass(frozen=True)
 class TaskFacts:
     """What is known of a task before it is imported.
@@ -153,7 +178,10 @@ DETECT = TaskFacts(
 PANOPTIC = TaskFacts(
     "panoptic", "one class a pixel, and things apart, from COCO's panoptic files", {"pq": "PQ"}, PanopticOptions
 )
-TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, DETECT, PANOPTIC)}
+VQA = TaskFacts(
+    "vqa", "answers to questions about images, from VQA's JSON", {"vqa_accuracy": "VQA accuracy"}, VQAOptions
+)
+TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, DETECT, PANOPTIC, VQA)}
 """Every task by name; `register_task` adds those of plugins."""
 BUILTIN_TASKS = tuple(TASKS)
 """Modules of this package that register a task."""
@@ -203,7 +231,8 @@ class TaskOptions:
 
     task: str = "classify"
     """what is learned. classify: one class an image; segment: one a pixel, from images with masks; detect: boxes and
-    masks of objects, from COCO's JSON; panoptic: a class a pixel and things apart, from COCO's JSON; or a plugin's"""
+    masks of objects, from COCO's JSON; panoptic: a class a pixel and things apart, from COCO's JSON;
+    vqa: answers to questions about images, from VQA's JSON; or a plugin's"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """the options of tasks by the name of the task, each of its own class"""
 
@@ -237,6 +266,8 @@ class PredictOptions:
     """how many classes to name"""
     out: str = ""
     """the folder for masks and overlays of each image, of a model that gives more than one class an image"""
+    question: str = ""
+    """of a model that answers questions: what to ask about each image"""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N"""
 

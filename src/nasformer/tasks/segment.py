@@ -426,6 +426,8 @@ class Segment(Task):
 
     facts, objective = SEGMENT, SEGMENTATION
     batches: ClassVar[type[MaskBatches]] = MaskBatches
+    batch_norm: ClassVar[bool] = True
+    """Whether the head has it."""
 
     def space(self, space: Space, options: SegmentOptions) -> Space:
         return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
@@ -443,7 +445,7 @@ class Segment(Task):
     ) -> MaskBatches:
         if recipe.teacher or recipe.balance:
             raise UserError(f"a teacher and balance are for classification; leave them out with --task {self.name}")
-        if recipe.batch_size // world.size // recipe.accumulate < 2:
+        if self.batch_norm and recipe.batch_size // world.size // recipe.accumulate < 2:
             raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
         bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}

@@ -222,7 +222,7 @@ def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
     if recipe.augment.padding is None and augment.crop == "pad" and objective_of(batches) is CLASSIFICATION:
         shifts = f"shifts up to {augment.padding} of {batches.img_size} px" if augment.padding else "no shifts"
         chosen.append(f"{shifts} (--train.augment.padding)")
-    if recipe.augment.hflip is None:
+    if recipe.augment.hflip is None and getattr(batches, "mirrored", True):
         mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
         chosen.append(f"images {mirrored} (--train.augment.hflip)")
     return ", ".join(chosen)
