@@ -133,7 +133,7 @@ class Closure:
             return self.imports.add(used)
         if package not in ("nasformer", module.partition(".")[0]):
             raise UserError(
-                f"{module} needs {used.module}, but a self-contained file may need torch and torchvision alone"
+                f"{module} needs {used.module}, but a self-contained file may need torch alone"
             )
         if used.name is None or used.name != used.alias:
             raise UserError(f"{module} has `{used.line()}`; for a self-contained file import names, and as they are")
