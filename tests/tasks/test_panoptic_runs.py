@@ -39,10 +39,8 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(command: str, folder: Path, data: Path, *more: str, **changes: Any) -> list[str]:
     path = folder.parent / f"{folder.name}.json.yaml"
-    settings = {
-        name: value | changes.pop(name, {}) if isinstance(value, dict) else value for name, value in SETTINGS.items()
-    }
-    path.write_text(json.dumps(settings | changes))
+    merged = {key: SETTINGS[key] | value if key in ("train", "panoptic") else value for key, value in changes.items()}
+    path.write_text(json.dumps(SETTINGS | merged))
     return [command, *more, "--config", str(path), "--data", str(data), "--out", str(folder)]
 
 

@@ -10,13 +10,23 @@ from typing import Any
 import torch
 
 import nasformer
-from nasformer.export.standalone import normalises, predicts
+from nasformer.export.standalone import ANSWERS, normalises, predicts
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.cost import Cost
 from nasformer.tasks.options import split_scores
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
+
+SEGMENTED = "Logits are [batch, classes, rows, columns]. "
+GROUPED = (
+    "Answers are [batch, classes + 3, rows, columns]: logits, the heat of centres, rows and columns to the centre; "
+    "nasformer.tasks.panoptic.group makes segments of them. "
+)
+FOUND = (
+    "The network gives a list, one dict an image: boxes [n, 4] in pixels of the square, labels from 1 on, scores, and "
+    "masks [n, 1, 28, 28] within their boxes. "
+)
 
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
@@ -146,10 +156,10 @@ def files_table(differences: Mapping[str, float | None]) -> str:
 
 def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
     known = preprocessing_of(model.options, facts)
-    use = f"logits = network({'model.normalise(images)' if normalises(known) else 'images'})"
+    found = "found" if model.task == "detect" else "logits"
+    use = f"{found} = network({'model.normalise(images)' if normalises(known) else 'images'})"
     if predicts(model, known):
-        answer = "classes" if model.task == "classify" else "mask"
-        what = "with their probabilities" if model.task == "classify" else "the class of every pixel"
+        answer, what = ANSWERS[model.task]
         use += f'\n{answer} = model.predict("photo.jpg", network)  # {what}; needs Pillow'
     texts = LOADING if model.task == "classify" else {**LOADING, "model.safetensors": FOR_NASFORMER}
     return [text.format(use=use) for file, text in texts.items() if file in differences]
@@ -165,7 +175,7 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
             f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
         )
         text += "of a square whose rest has the mean colour. "
-        text += "Logits are [batch, classes, rows, columns]. " if model.task == "segment" else ""
+        text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED}.get(model.task, "")
         return text + normalisation_text(known.mean, known.std, facts)
     text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
     text += f"of which the central {rows} x {columns} are kept. "

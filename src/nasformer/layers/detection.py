@@ -32,10 +32,14 @@ ANCHOR = 8
 """Side of the anchors of a map, in its positions: 32 pixels where a position has 4."""
 RATIOS = (0.5, 1.0, 2.0)
 """Height to width of anchors."""
-PROPOSALS, DETECTIONS = 1000, 100
-"""Most regions that the box heads look at, and most objects that are found and get a mask; costs count so many."""
-BOX_SIDE, MASK_SIDE = 7, 14
+PROPOSALS = 1000
+"""Most regions that the box heads look at; costs count so many."""
+DETECTIONS = 100
+"""Most objects that are found and get a mask; costs count so many."""
+BOX_SIDE = 7
 """Rows and columns to which regions are pooled."""
+MASK_SIDE = 14
+"""The same for masks."""
 MASK_LAYERS = 4
 IOU = (0.5, 0.6, 0.7)
 """Of a cascade, how well a box must fit an object to be learned as one, stage by stage."""
