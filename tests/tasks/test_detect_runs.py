@@ -74,7 +74,7 @@ def test_what_is_found_is_written_and_the_exported_file_finds_the_same(
 ) -> None:
     image = objects / "test2017" / "016.png"
     (found,) = json_output(capsys, "predict", retrained, image, "--out", tmp_path / "found")
-    lines = read_json(Path(found["json"]))
+    lines = read_json(Path(found["json"]))["objects"]
     assert Image.open(found["overlay"]).size == (32, 24)
     assert {"name", "score", "box", "segmentation"} == lines[0].keys()
     assert "say where its boxes and masks shall go" in refused(capsys, ["predict", str(retrained), str(image)])

@@ -132,9 +132,7 @@ class Closure:
         if package in ("torch", "torchvision") or package in sys.stdlib_module_names or used.typing_only:
             return self.imports.add(used)
         if package not in ("nasformer", module.partition(".")[0]):
-            raise UserError(
-                f"{module} needs {used.module}, but a self-contained file may need torch alone"
-            )
+            raise UserError(f"{module} needs {used.module}, but a self-contained file may need torch alone")
         if used.name is None or used.name != used.alias:
             raise UserError(f"{module} has `{used.line()}`; for a self-contained file import names, and as they are")
         if used.name in parse_module(used.module).imports:

@@ -435,7 +435,7 @@ class Detect(Task):
             image = read_pixels(existing(file), trained.in_chans)
             found = detect_image(trained.model, image, trained.img_size, trained.mean, trained.std)
             table, picture = folder / f"{stem}.json", folder / f"{stem}_overlay.png"
-            write_json(table, coco_results(found, trained.classes))
+            write_json(table, {"file": file, "objects": coco_results(found, trained.classes)})
             found.sure().draw(image, trained.classes).save(picture)
             yield ObjectPrediction(file, list_objects(found.sure(), trained.classes), str(table), str(picture))
 
