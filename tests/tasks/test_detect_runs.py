@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
@@ -104,6 +106,24 @@ def test_a_detector_is_trained_on_also_in_parts_of_a_batch(retrained: Path, obje
     changes = {"train": {"epochs": 1, "batch_size": 6, "accumulate": 2, "lr": 1e-4}, "detect": {}}
     assert main(words("finetune", tmp_path / "more", objects, retrained, space=None, **changes)) == 0
     assert load_model(tmp_path / "more" / "model").options == load_model(retrained / "model").options
+
+
+def test_a_pretrained_net_of_timm_learns_objects(objects: Path, tmp_path: Path) -> None:
+    vit = timm.create_model("vit_tiny_patch16_224")
+    save_file(vit.state_dict(), tmp_path / "vit.safetensors")
+    changes = {
+        "space": None,
+        "patch_size": None,
+        "img_size": 48,
+        "train": {"iterations": 1, "batch_size": 2, "lr": 1e-9},
+    }
+    source = f"timm:vit_tiny_patch16_224:{tmp_path / 'vit.safetensors'}"
+    assert main(words("finetune", tmp_path / "run", objects, source, **changes)) == 0
+    model, config = load_model(tmp_path / "run" / "model"), read_json(tmp_path / "run" / "model" / "config.json")
+    assert model.family == "detect:vit"
+    assert config["mean"] == [0.5, 0.5, 0.5]  # as the net saw images, not as ImageNet's usual
+    own, theirs = model.state_dict(), vit.state_dict()
+    torch.testing.assert_close(own["blocks.3.mlp.fc1.weight"], theirs["blocks.3.mlp.fc1.weight"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("head", ["mask-rcnn", "cascade"])

@@ -245,7 +245,8 @@ class FinetuneCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
     example: ClassVar = "nasformer finetune runs/digits --data digits --out runs/finetuned"
 
     run: str = ""
-    """where the weights are: a run folder (of its supernet, or of its model), a supernet or a model folder"""
+    """where the weights are: a run folder (of its supernet, or of its model), a supernet or a model folder; or a net of
+    timm: timm:NAME, timm:NAME:WEIGHTS"""
     arch: str | None = None
     """which architecture of a supernet: JSON file, inline JSON or preset; None: the winner of the run's search"""
     out: str = ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,13 +20,21 @@ from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.dense import head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import ModelConfig, build_from, class_names, fingerprint, fresh_model, load_model
+from nasformer.families.storage import (
+    ModelConfig,
+    WeightFacts,
+    build_from,
+    class_names,
+    fingerprint,
+    fresh_model,
+    load_model,
+)
 from nasformer.report.plots import write_confusion
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
-from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
+from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.ray_pool import RayPool, Work, check_ray, result_of
 from nasformer.runs.run import Run, asked_space, open_run
@@ -34,6 +42,7 @@ from nasformer.runs.ship import ship
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
+from nasformer.supernet.pretrained import find_pretrained
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
@@ -106,6 +115,7 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
     with open_run(command, "model") as run:
         check_held_out(run.options, source)
         normalize_as(run.batches, source.folder)
+        normalize_images(run.batches, source.images)
         weights = fingerprint(source.model)
         model = build_from(source.model, run.space, run.options.seed, same_classes(source, run.batches)).to(run.device)
         if source.shared:
@@ -222,20 +232,25 @@ class PretrainedSource:
         model: The architecture with these weights.
         space: The name of its space, where that is known.
         shared: Whether they were a supernet's, whose statistics of batch norm fit no single architecture.
+        images: What timm knows of the images that a net of its own was trained on.
     """
 
     folder: RunFolder
     model: Backbone
     space: str | None
     shared: bool
+    images: WeightFacts = field(default_factory=WeightFacts)
 
     def fact(self, name: str) -> Any:
         return self.folder.facts(name).get(name)
 
 
 def find_source(command: FinetuneCommand) -> PretrainedSource:
-    """What the command is to start from: the weights of a supernet, or of a model."""
+    """What the command is to start from: the weights of a supernet, of a model, or of a net of timm."""
     path = Path(command.run)
+    if command.run.startswith("timm:"):
+        found = find_pretrained(command.run)
+        return PretrainedSource(RunFolder(path), found.model, found.space.name, shared=False, images=found.facts)
     if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
         supernet = load_supernet(path, get_space(command.space) if command.space else None)
         arch = supernet.space.arch(command.arch) if command.arch else RunFolder(path).winner(supernet.space)
