@@ -37,6 +37,10 @@ from nasformer.tasks.panoptic import (
 from tasks.shapes import save_ids, write_panoptic
 
 VOID = 255
+# A net with one map and one with four; the others take longer.
+FAMILIES = [
+    pytest.param(name, marks=() if name in ("autoformer", "s3") else pytest.mark.slow) for name in list_families()
+]
 
 
 @pytest.fixture
@@ -256,7 +260,7 @@ def test_pq_equals_that_of_torchmetrics() -> None:
 # Models and answers
 
 
-@pytest.mark.parametrize("family", list_families())
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_has_the_head_alone_and_in_a_supernet(family: str) -> None:
     space = dense_space(small_space(family_space(family), num_classes=5), "panoptic", decoder_dim=16, num_things=2)
     supernet, x = randomise(Supernet(space)).eval(), images(space)

@@ -53,6 +53,7 @@ class WeightFacts:
 
     Args:
         mean, std: Of each channel of the images.
+        words: Which a model knows that answers questions.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
     """
@@ -61,6 +62,7 @@ class WeightFacts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     classes: list[str] | None = None
+    words: list[str] | None = None
     preprocessing: dict[str, Any] | None = None
     trained_on: dict[str, str | float | None] | None = None
     test_accuracy: float | None = None

@@ -342,6 +342,8 @@ def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tu
     sizes = model.options["img_size"], model.options["in_chans"]
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)
     normalize_as(batches, RunFolder(path))
+    if adopt := getattr(batches, "adopt", None):
+        adopt(model.options, RunFolder(path).facts("classes", "words"))
     for name, value in image_options(batches).items():
         if model.options[name] != value:
             raise UserError(f"{path} is for {name} {model.options[name]}, but {options.data} has {value}")

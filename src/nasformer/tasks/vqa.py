@@ -18,7 +18,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +386,15 @@ class QuestionBatches(MaskBatches):
     def facts(self) -> dict[str, Any]:
         """What a stored model must know of the questions."""
         return {"words": self.vocabulary.words}
+
+    def adopt(self, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Takes answers and words of a model, to judge it by: those of other training questions may be others."""
+        if not {"classes", "words"} <= set(facts):
+            raise UserError("the model does not say which answers and words it knows; train it again")
+        known = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
+        self.data, self.classes = replace(self.data, labels=known), known.classes
+        self.numbers = word_numbers(known.words)
+        self.options = replace(self.options, max_words=options["max_words"])
 
     def item(self, files: MaskFiles, index: int) -> tuple[Tensor, ...]:
         """An image in the square of the model, the words of a question about it, and what each answer is worth."""
