@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import segmentation_space
+from nasformer.families.dense import dense_space, head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
 from nasformer.layers.segmentation import UPerNetHead
@@ -63,11 +63,16 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     if net.startswith("timm:"):
         name, _, weights = net.removeprefix("timm:").partition(":")
         return TimmSegmenter(name, weights or None, batches.img_size, batches.num_classes, dim)
+    return build_ours(net, batches, "segment", seed, decoder_dim=dim)
+
+
+def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any) -> nn.Module:
+    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours."""
     shape = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
     if Path(net).is_dir():
         source = load_model(net)
-        kept = {name: value for name, value in source.options.items() if name != "decoder_dim"} | shape
-        space = segmentation_space(get_space(facts_in(net)["space"], **kept)).with_options(decoder_dim=dim)
+        kept = {name: value for name, value in source.options.items() if name not in head_option_names()} | shape
+        space = dense_space(get_space(facts_in(net)["space"], **kept), task, **head)
         return build_from(source, space, seed, keep_classifier=False)
     if net.startswith("ours:timm:"):
         name, _, weights = net.removeprefix("ours:timm:").partition(":")
@@ -75,10 +80,10 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
             load_timm(f"timm:{name}:{weights}", 1000, 3) if weights else timm.create_model(name)
         )
         source = supernet.extract(supernet.space.root.largest())
-        space = segmentation_space(supernet.space).with_options(**shape, decoder_dim=dim)
+        space = dense_space(supernet.space, task, **head).with_options(**shape)
         return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
-    space = segmentation_space(get_space(name, **shape)).with_options(decoder_dim=dim)
+    space = dense_space(get_space(name, **shape), task, **head)
     return fresh_model(space, space.arch(arch), seed)
 
 

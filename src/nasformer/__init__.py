@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from nasformer.supernet.importance import list_importances, register_importance, sort_by_importance
     from nasformer.supernet.storage import load_supernet, save_supernet
     from nasformer.supernet.supernet import Supernet
+    from nasformer.tasks.options import TaskFacts
+    from nasformer.tasks.registry import Task, list_tasks, register_task
     from nasformer.train.evaluate import evaluate
     from nasformer.train.loop import train_model, train_supernet
     from nasformer.train.recipe import Recipe
@@ -113,6 +115,8 @@ _MODULES = {
     "supernet.importance": ("list_importances", "register_importance", "sort_by_importance"),
     "supernet.storage": ("load_supernet", "save_supernet"),
     "supernet.supernet": ("Supernet",),
+    "tasks.options": ("TaskFacts",),
+    "tasks.registry": ("Task", "list_tasks", "register_task"),
     "train.evaluate": ("evaluate",),
     "train.loop": ("train_model", "train_supernet"),
     "train.recipe": ("Recipe",),

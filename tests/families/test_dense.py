@@ -10,24 +10,25 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import family_space, image_size, images, randomise, small_space
-from nasformer.families.dense import segmentation_space
+from nasformer.errors import UserError
+from nasformer.families.dense import dense_space
 from nasformer.families.registry import list_families
 from nasformer.families.space import Space
 from nasformer.families.storage import build_from, load_model, save_model
 from nasformer.latency.measure import EagerRunner
-from nasformer.layers.segmentation import UPerNetHead
+from nasformer.layers.segmentation import DeepLabV3Head, UPerNetHead
 from nasformer.supernet.supernet import Supernet
 
 CLASSES = 5
 
 
-def dense_space(family: str) -> Space:
-    return segmentation_space(small_space(family_space(family), num_classes=CLASSES)).with_options(decoder_dim=8)
+def small_dense_space(family: str) -> Space:
+    return dense_space(small_space(family_space(family), num_classes=CLASSES), "segment", decoder_dim=8)
 
 
 @pytest.mark.parametrize("family", list_families())
 def test_every_family_gives_logits_of_every_pixel_at_the_stated_cost(family: str) -> None:
-    space = dense_space(family)
+    space = small_dense_space(family)
     arch = space.sample(1)
     model = space.build(arch).eval().requires_grad_(False)
     outputs: dict[str, Tensor] = {}
@@ -41,7 +42,7 @@ def test_every_family_gives_logits_of_every_pixel_at_the_stated_cost(family: str
 
 @pytest.mark.parametrize("family", list_families())
 def test_an_arch_computes_in_the_supernet_what_its_extracted_model_computes(family: str) -> None:
-    space = dense_space(family)
+    space = small_dense_space(family)
     supernet, x = randomise(Supernet(space)).eval(), images(space)
     for arch in (space.root.smallest(), space.sample(2)):
         torch.testing.assert_close(supernet(x, arch), supernet.extract(arch)(x))
@@ -49,7 +50,7 @@ def test_an_arch_computes_in_the_supernet_what_its_extracted_model_computes(fami
 
 @pytest.mark.parametrize("family", ["autoformer", "s3", "pit"])
 def test_a_stored_model_comes_back_and_takes_other_images_and_classes(family: str, tmp_path: Path) -> None:
-    space = dense_space(family)
+    space = small_dense_space(family)
     model = space.build(space.root.smallest()).eval()
     save_model(model, tmp_path)
     assert torch.equal(load_model(tmp_path)(images(space)), model(images(space)))
@@ -59,7 +60,7 @@ def test_a_stored_model_comes_back_and_takes_other_images_and_classes(family: st
 
 
 def test_the_backbone_of_a_classifier_is_inherited_and_the_head_is_fresh() -> None:
-    space = dense_space("autoformer")
+    space = small_dense_space("autoformer")
     classifier = randomise(small_space(family_space("autoformer")).build(space.root.smallest()))
     model, other = (build_from(classifier, space, seed, keep_classifier=True) for seed in (0, 1))
     for name, weight in classifier.state_dict().items():
@@ -95,9 +96,48 @@ def test_upernet_equals_that_of_segmentation_models_pytorch() -> None:
 
 @pytest.mark.parametrize("family", ["autoformer", "s3"])
 def test_layers_that_are_timed_one_by_one_compute_the_same(family: str) -> None:
-    space = dense_space(family)
+    space = small_dense_space(family)
     runner, arch = EagerRunner(space, torch.device("cpu"), 1), space.sample(1)
     x = runner.images
     for layer in runner.layers(arch):
         x = layer(x)
     torch.testing.assert_close(x, runner.net(arch)(runner.images))
+
+
+@pytest.mark.parametrize("family", ["autoformer", "s3"])
+@pytest.mark.parametrize("decoder", ["deeplabv3", "deeplabv3plus"])
+def test_deeplab_reads_the_maps_of_families_and_of_their_supernets(family: str, decoder: str) -> None:
+    space = small_dense_space(family).with_options(head=decoder)
+    supernet, x, arch = randomise(Supernet(space)).eval(), images(space), space.root.smallest()
+    model = supernet.extract(arch).requires_grad_(False)
+    outputs: dict[str, Tensor] = {}
+    assert model(x, outputs).shape == (2, CLASSES, *image_size(space))
+    torch.testing.assert_close(supernet(x, arch), model(x))
+    assert space.cost(arch).params == sum(weight.numel() for weight in model.parameters())
+    head = space.plan(arch)[-1]
+    with FlopCounterMode(display=False) as counter:
+        model.head([outputs[name] for name in head.inputs])
+    assert 2 * 2 * head.cost().macs == counter.get_total_flops()
+
+
+def test_deeplabv3_equals_that_of_torchvision() -> None:
+    from torchvision.models.segmentation.deeplabv3 import DeepLabHead
+
+    theirs = randomise(DeepLabHead(6, CLASSES, (12, 24, 36))).eval()
+    ours = DeepLabV3Head((6,), ((40, 40),), (320, 320), CLASSES).eval()
+    renamed = {f"0.convs.{number}": f"aspp.branches.{number}" for number in range(4)}
+    renamed |= {"0.convs.4.1": "aspp.pool.1.0", "0.convs.4.2": "aspp.pool.1.1", "0.project": "aspp.project"}
+    renamed |= {"1": "fuse.0", "2": "fuse.1", "4": "fc"}
+    state = {}
+    for name, weight in theirs.state_dict().items():
+        old = max((old for old in renamed if name.startswith(f"{old}.")), key=len)
+        state[renamed[old] + name.removeprefix(old)] = weight
+    ours.load_state_dict(state | {f"norm.{name}": weight for name, weight in ours.norm.state_dict().items()})
+    x = torch.randn(2, 6, 40, 40)
+    expected = torch.nn.functional.interpolate(theirs(ours.norm(x)), (320, 320), mode="bilinear")
+    torch.testing.assert_close(ours([x]), expected)
+
+
+def test_an_unknown_decoder_is_refused() -> None:
+    with pytest.raises(UserError, match='head is "fcn", expected one of "upernet"'):
+        small_dense_space("s3").with_options(head="fcn")

@@ -299,3 +299,22 @@ def test_the_recipes_of_trionet() -> None:
     same = {"epochs", "decay", "sandwich", "watch_epochs"}
     ours, theirs = (vars(found.train) for found in (retrain, big))
     assert {name for name in ours if ours[name] != theirs[name]} == same
+
+
+def test_the_recipes_of_segmentation() -> None:
+    """TrioNet's appendix, and Swin's settings, which S3 takes over."""
+    voc, ade = recipe_of("trionet-voc"), recipe_of("s3-ade20k")
+    assert (voc.task, voc.of_task.head, voc.img_size) == ("segment", "deeplabv3", 512)
+    assert (ade.task, ade.of_task.head, ade.img_size) == ("segment", "upernet", 512)
+    for found, optimizer, rate, decay, steps in (
+        (voc, "sgd", 0.01, 5e-4, 20_000),
+        (ade, "adamw", 6e-5, 0.01, 160_000),
+    ):
+        recipe = found.train
+        assert (recipe.optimizer, recipe.peak_lr(), recipe.weight_decay) == (optimizer, rate, decay)
+        assert (recipe.iterations, recipe.batch_size) == (steps, 16)
+    assert round(ade.train.warmup_steps(20210 // 16)) == pytest.approx(1500, abs=5)
+    coco = recipe_of("trionet-coco-panoptic")
+    assert (coco.task, coco.img_size, coco.of_task.sigma) == ("panoptic", 640, 8)
+    assert (coco.train.optimizer, coco.train.peak_lr(), coco.train.weight_decay) == ("adamw", 6.25e-5, 0)
+    assert (coco.train.iterations, coco.train.batch_size) == (200_000, 8)

@@ -15,7 +15,8 @@ from nasformer.tasks.joint import fit, jitter, unfit
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
 from nasformer.tasks.pictures import beside, indexed, overlay
-from nasformer.tasks.segment import MaskBatches, MeanIoU, Segmentation, pixel_cross_entropy
+from nasformer.tasks.registry import example_images
+from nasformer.tasks.segment import MaskBatches, MeanIoU, Segmentation, pixel_cross_entropy, segment_image
 from nasformer.utils.rng import generator
 from tasks.shapes import CLASSES, write_set
 
@@ -123,8 +124,7 @@ def test_miou_equals_that_of_torchmetrics() -> None:
 
 
 def test_examples_are_the_best_the_median_and_the_worst() -> None:
-    found = Segmentation(torch.eye(2), ["a", "b"], 0.0, [0.5, float("nan"), 0.9, 0.1])
-    assert found.examples() == {"best": 2, "median": 0, "worst": 3}
+    assert example_images([0.5, float("nan"), 0.9, 0.1]) == {"best": 2, "median": 0, "worst": 3}
 
 
 def test_what_is_for_classification_is_refused(root: Path) -> None:
@@ -146,3 +146,36 @@ def test_pictures() -> None:
     assert overlay(image, mask).getpixel((0, 3)) == (40,) * 3
     assert beside(image, mask, mask).size == (3 * 6 + 8, 4)
     assert indexed(mask).getpixel((0, 0)) == 1
+
+
+class Brightness(torch.nn.Module):
+    """A model of two classes that knows bright pixels from dark ones, wherever they are."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.weight = size, torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[2:] == (self.size, self.size)
+        return 4 * self.weight * torch.stack([-x[:, 0], x[:, 0]], 1)
+
+
+def test_several_scales_and_the_mirrored_image_find_the_same_of_what_does_not_depend_on_them() -> None:
+    image = torch.zeros(3, 40, 60, dtype=torch.uint8)
+    image[:, 8:30, 12:24] = 255
+    options = SegmentOptions(test_scales="0.5,1,1.5,2", test_flip=True)
+    logits = segment_image(Brightness(32), image, 32, (0.5,) * 3, (0.5,) * 3, options)
+    assert logits.shape == (2, 40, 60)
+    torch.testing.assert_close(logits.exp().sum(0), torch.ones(40, 60))
+    wrong = logits.argmax(0) != (image[0] > 127)
+    assert wrong.float().mean() < 0.06  # along edges, which are blurred
+
+
+def test_a_single_view_is_what_the_metric_sees(root: Path) -> None:
+    source, model = batches(root), Brightness(32)
+    image, mask = next(source.pairs("test"))
+    x, _ = next(source.evaluation("test", 1))
+    logits = segment_image(model, image, 32, source.mean, source.std)
+    torch.testing.assert_close(logits, unfit(model(x)[0], *mask.shape))
+    with pytest.raises(UserError, match="give numbers above 0 such as"):
+        SegmentOptions(test_scales="0,1")

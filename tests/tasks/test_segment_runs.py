@@ -78,6 +78,8 @@ def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Pat
     by_image = read_json(out / "evaluation.json")["by_image"]
     assert len(by_image) == 4
     assert scores["images"] == 4
+    several = ("--segment.test-scales", "0.75,1", "--segment.test-flip", "true")
+    assert json_output(capsys, "evaluate", retrained, "--data", shapes, *several)["miou"] > 0.6
     text = output(capsys, "evaluate", retrained, "--data", shapes, "--split", "holdout")
     assert text.startswith("holdout: mIoU ")
     assert "worst: " in text
@@ -174,7 +176,7 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert evaluated["miou"] == pytest.approx(result["winner"]["test_miou"])
     assert json_output(capsys, "evaluate", folder, "--data", shapes, "--arch", "smallest")["miou"] > 0
     message = refused(capsys, ["search", "--data", str(shapes), "--out", str(folder)])
-    assert "is for segmentation; add --task segment" in message
+    assert "is for another task; add --task segment" in message
     assert "the doctor looks at supernets of classifiers" in refused(capsys, ["doctor", str(folder)])
 
 

@@ -74,13 +74,17 @@ class Parsed(Generic[Options]):
 def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iterator[Option]:
     """The options of a dataclass; those of nested dataclasses have dotted names.
 
-    A dataclass may have further options that others declare (`declared_options`, held by its field `options`).
+    A dataclass may have further options that others declare (`declared_options`, held by its field `options`), and
+    further groups of them (`declared_groups`, which names its field for them).
     """
-    hints, helps = get_type_hints(kind), attribute_docs(kind)
+    hints, helps, (holder, groups) = get_type_hints(kind), attribute_docs(kind), declared_groups(kind)
     declared: list[Any] = getattr(kind, "declared_options", list)()
     for item in fields(kind):
         if is_dataclass(hints[item.name]):
             yield from list_options(hints[item.name], f"{name}{item.name}.", (*path, item.name))
+        elif item.name == holder:
+            for group, options in groups.items():
+                yield from list_options(options, f"{name}{group}.", (*path, holder, group))
         elif not (declared and item.name == "options"):
             owner = next(base for base in reversed(kind.__mro__) if item.name in vars(base).get("__annotations__", {}))
             default = item.default_factory() if item.default_factory is not MISSING else item.default
@@ -89,6 +93,11 @@ def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iter
     for option in declared:
         where = (f"{name}{option.name}", (*path, "options", option.name))
         yield Option(*where, option.annotation, None, option.help, summary(kind))
+
+
+def declared_groups(kind: type) -> tuple[str, dict[str, type]]:
+    """The field of a dataclass for groups of options that others declare, and these by name."""
+    return getattr(kind, "declared_groups", lambda: ("", {}))()
 
 
 def summary(kind: type) -> str:
@@ -241,10 +250,12 @@ class CommandParser(Generic[Options]):
 
     def build(self, kind: type, tree: Tree) -> Any:
         """The dataclass with the values of the tree; what it refuses itself is a UserError already."""
-        hints = get_type_hints(kind)
+        hints, (holder, groups) = get_type_hints(kind), declared_groups(kind)
         values = {
             name: self.build(hints[name], value) if is_dataclass(hints[name]) else value for name, value in tree.items()
         }
+        if holder in values:
+            values[holder] = {name: self.build(groups[name], inner) for name, inner in values[holder].items()}
         return kind(**values)
 
     def help(self, everything: bool = False) -> str:
@@ -352,7 +363,7 @@ def value_name(option: Option) -> str:
 
 def config_names(kinds: Iterable[type]) -> set[str]:
     """The top-level options of several commands, which a common config file may hold."""
-    return {item.name for kind in kinds for item in fields(kind)}
+    return {name for kind in kinds for name in (*(item.name for item in fields(kind)), *declared_groups(kind)[1])}
 
 
 # Recipes that travel with the package: YAML files of options, by name.

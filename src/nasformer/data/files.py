@@ -119,11 +119,18 @@ class BadImages:
     Args:
         limit: The share of all images from which on they are an error. A single one never is, unless this is 0.
         log: A file to list them in, one a line with the reason.
+        what: What they are called, where they are no images.
     """
 
-    def __init__(self, limit: float = MAX_BAD, log: Path | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        limit: float = MAX_BAD,
+        log: Path | None = None,
+        quiet: bool = False,
+        what: str = "images cannot be read",
+    ) -> None:
         check_number("max_bad", limit, 0, 1)
-        self.limit, self.log, self.quiet = limit, log, quiet
+        self.limit, self.log, self.quiet, self.what = limit, log, quiet, what
         self.reasons: dict[str, str] = {}
 
     def add(self, path: str, reason: str) -> bool:
@@ -152,7 +159,7 @@ class BadImages:
     def _summary(self, total: int) -> str:
         first = ", ".join(f"{name} ({reason})" for name, reason in list(self.reasons.items())[:NAMED_FILES])
         more = " ..." if len(self.reasons) > NAMED_FILES else ""
-        return f"{len(self.reasons)} of {total} images cannot be read: {first}{more}"
+        return f"{len(self.reasons)} of {total} {self.what}: {first}{more}"
 
     def _where(self) -> str:
         return f" (all of them: {self.log})" if self.log else ""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, islice
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -95,6 +96,33 @@ def _epoch_order(n: int, epoch: int, seed: int) -> Tensor:
 
 
 # Batches of a dataset
+
+
+@dataclass(frozen=True)
+class ImageText:
+    """Images with a text each, as one input of a model: the backbone sees the images, its head the words as well.
+
+    Args:
+        words: Numbers of words, [batch, words].
+    """
+
+    images: Tensor
+    words: Tensor
+
+    is_cuda: ClassVar[bool] = False
+    """Evaluation pads the last batch of plain images alone."""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def chunk(self, count: int) -> list[ImageText]:
+        return [ImageText(*parts) for parts in zip(self.images.chunk(count), self.words.chunk(count), strict=True)]
+
+    @staticmethod
+    def split(x: Tensor | ImageText) -> tuple[Tensor, list[Tensor]]:
+        """The images, and what the head is given beside its maps."""
+        return (x.images, [x.words]) if isinstance(x, ImageText) else (x, [])
+
 
 Split = Literal["train", "holdout", "test"]
 Batch = tuple[Tensor, Tensor]

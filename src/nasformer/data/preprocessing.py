@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,3 +69,14 @@ def resize_and_crop(image: Image, img_size: tuple[int, int], crop_pct: float, in
     left, top = (width - columns) // 2 * x, (height - rows) // 2 * y
     box = (left, top, min(left + columns * x, image.width), min(top + rows * y, image.height))
     return image.resize((columns, rows), Resampling[interpolation.upper()], box=box)
+
+
+def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """A mean or deviation for images of other channels than it was measured on: their average in grey, else in turn.
+
+    >>> for_channels([0.25, 0.5, 0.75], 1), for_channels([0.5], 3)
+    ((0.5,), (0.5, 0.5, 0.5))
+    """
+    if channels == 1:
+        return (sum(values) / len(values),)
+    return tuple(values[position % len(values)] for position in range(channels))

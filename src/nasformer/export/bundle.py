@@ -107,9 +107,15 @@ def check_folder(folder: Path) -> None:
 def write_and_check(
     model: Backbone, folder: Path, facts: dict[str, Any], formats: Sequence[str], tell: Tell = silent
 ) -> Exported:
+    if model.task == "vqa":
+        raise UserError("a model that answers questions cannot be exported yet; ask it with nasformer predict")
+    if model.task == "detect":
+        formats = [name for name in formats if name == "python"]
     batches = random_batches(input_shape(model))
     expected = logits_of(model, batches)
     exported = Exported(folder)
+    if model.task == "detect":
+        exported.notes.append("a detector is exported as Python alone: its boxes differ in number from image to image")
     save_model(model, folder, **facts)
     exported.differences[WEIGHTS] = check(WEIGHTS, logits_of(load_model(folder), batches), expected)
     write_formats(model, facts, formats, exported, tell)
@@ -190,9 +196,11 @@ def move(draft: Path, folder: Path) -> None:
 ISOLATED_SCRIPT = """
 import io, os, sys
 folder, packages, threads, *files = sys.argv[1:]
-for name in ("nasformer", "timm", "safetensors", "torchvision", "huggingface_hub", "PIL"):
-    sys.modules[name] = None
 sys.path += [folder, packages]
+if "model.py" in files and "from torchvision" in open(os.path.join(folder, "model.py")).read():
+    import torchvision  # with Pillow, which it needs
+for name in ("nasformer", "timm", "safetensors", "torchvision", "huggingface_hub", "PIL"):
+    sys.modules.setdefault(name, None)
 output, sys.stdout = sys.stdout.buffer, sys.stderr
 import torch
 torch.set_num_threads(int(threads))
@@ -204,7 +212,10 @@ for file in files:
     else:
         network = torch.export.load(os.path.join(folder, file)).module()
     with torch.no_grad():
-        logits[file] = [network(images) for images in batches]
+        answers = [network(images) for images in batches]
+        logits[file] = [x for answer in answers for x in (
+            [answer] if isinstance(answer, torch.Tensor) else [y for found in answer for y in found.values()]
+        )]
 buffer = io.BytesIO()
 torch.save(logits, buffer)
 output.write(buffer.getvalue())
@@ -219,7 +230,13 @@ def random_batches(shape: tuple[int, int, int], sizes: tuple[int, ...] = (1, 3))
 
 @torch.no_grad()
 def logits_of(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
-    return [model(images) for images in batches]
+    """All that a model answers: logits, or of a detector what it finds in each image."""
+    answers = [model(images) for images in batches]
+    return [x for answer in answers for x in ([answer] if isinstance(answer, Tensor) else tensors_in(answer))]
+
+
+def tensors_in(found: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    return [tensor for one in found for tensor in one.values()]
 
 
 def logits_without_nasformer(folder: Path, files: list[str], batches: list[Tensor]) -> dict[str, list[Tensor]]:

@@ -10,17 +10,23 @@ from typing import Any
 import torch
 
 import nasformer
-from nasformer.export.standalone import normalises, predicts
+from nasformer.export.standalone import ANSWERS, normalises, predicts
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.cost import Cost
+from nasformer.tasks.options import split_scores
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
 
-ACCURACIES = {
-    **{"test_accuracy": "test accuracy", "holdout_accuracy": "held-out accuracy"},
-    **{"test_miou": "test mIoU", "holdout_miou": "held-out mIoU"},
-}
+SEGMENTED = "Logits are [batch, classes, rows, columns]. "
+GROUPED = (
+    "Answers are [batch, classes + 3, rows, columns]: logits, the heat of centres, rows and columns to the centre; "
+    "nasformer.tasks.panoptic.group makes segments of them. "
+)
+FOUND = (
+    "The network gives a list, one dict an image: boxes [n, 4] in pixels of the square, labels from 1 on, scores, and "
+    "masks [n, 1, 28, 28] within their boxes. "
+)
 
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
@@ -128,7 +134,7 @@ def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
     known = {**facts, **facts.get("provenance", {})}
     rows = {"space": str(known["space"])} if "space" in known else {}
     rows |= {"parameters": f"{cost.params:,}", "multiply-accumulates an image": macs}
-    return rows | {label: f"{known[name]:.2%}" for name, label in ACCURACIES.items() if name in known}
+    return rows | {words: f"{known[name]:.2%}" for name, words in split_scores().items() if name in known}
 
 
 def origin(made: Mapping[str, Any]) -> dict[str, str]:
@@ -150,12 +156,12 @@ def files_table(differences: Mapping[str, float | None]) -> str:
 
 def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
     known = preprocessing_of(model.options, facts)
-    use = f"logits = network({'model.normalise(images)' if normalises(known) else 'images'})"
-    if predicts(known):
-        answer = "classes" if model.classifies else "mask"
-        what = "with their probabilities" if model.classifies else "the class of every pixel"
+    found = "found" if model.task == "detect" else "logits"
+    use = f"{found} = network({'model.normalise(images)' if normalises(known) else 'images'})"
+    if predicts(model, known):
+        answer, what = ANSWERS[model.task]
         use += f'\n{answer} = model.predict("photo.jpg", network)  # {what}; needs Pillow'
-    texts = LOADING if model.classifies else {**LOADING, "model.safetensors": FOR_NASFORMER}
+    texts = LOADING if model.task == "classify" else {**LOADING, "model.safetensors": FOR_NASFORMER}
     return [text.format(use=use) for file, text in texts.items() if file in differences]
 
 
@@ -164,11 +170,12 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
     text, known = f"Float tensors [batch, {channels}, {rows}, {columns}]. ", preprocessing_of(model.options, facts)
     if known.mean is None or known.std is None:
         return text + "How they were normalised in training is not known."
-    if not model.classifies:
+    if model.task != "classify":
         text += (
             f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
         )
-        text += "of a square whose rest has the mean colour. Logits are [batch, classes, rows, columns]. "
+        text += "of a square whose rest has the mean colour. "
+        text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED}.get(model.task, "")
         return text + normalisation_text(known.mean, known.std, facts)
     text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
     text += f"of which the central {rows} x {columns} are kept. "

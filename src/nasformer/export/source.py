@@ -129,7 +129,7 @@ class Closure:
         if used is None:
             return None  # a builtin or a local name
         package = used.module.partition(".")[0]
-        if package == "torch" or package in sys.stdlib_module_names or used.typing_only:
+        if package in ("torch", "torchvision") or package in sys.stdlib_module_names or used.typing_only:
             return self.imports.add(used)
         if package not in ("nasformer", module.partition(".")[0]):
             raise UserError(f"{module} needs {used.module}, but a self-contained file may need torch alone")

@@ -22,6 +22,12 @@ from nasformer.families.storage import preprocessing_of
 from nasformer.layers.segmentation import fitted_size
 
 WIDTH = 120
+ANSWERS = {
+    "classify": ("classes", "with their probabilities"),
+    "segment": ("mask", "the class of every pixel"),
+    "detect": ("objects", "class, score and box of each"),
+}
+"""What `predict` gives, by task; other tasks have none in the file."""
 
 LOAD = '''
 def load(weights: str | Path = WEIGHTS, device: str = "cpu") -> Model:
@@ -62,13 +68,11 @@ def predict(image: str | Path | Image, network: Model | None = None) -> list[tup
 '''
 
 
-SEGMENT = '''
-@torch.no_grad()
-def predict(image: str | Path | Image, network: Model | None = None) -> Tensor:
-    """The class of every pixel of an image file or a Pillow image, [rows, columns]."""
+FIT = '''
+def fit(image: str | Path | Image) -> tuple[Tensor, tuple[int, int], tuple[int, int]]:
+    """An image as the network saw it, at the top left of a square; its rows and columns there and in the file."""
     from PIL import Image
 
-    network = load() if network is None else network
     view = converted(Image.open(image) if isinstance(image, str | Path) else image, IN_CHANS)
     pixels = torch.frombuffer(bytearray(view.tobytes()), dtype=torch.uint8)
     pixels = pixels.view(1, view.height, view.width, IN_CHANS).permute(0, 3, 1, 2).float()
@@ -76,8 +80,32 @@ def predict(image: str | Path | Image, network: Model | None = None) -> Tensor:
     scaled = nn.functional.interpolate(pixels, (rows, columns), mode="bilinear", antialias=True)
     square = (torch.tensor(MEAN).mul(255).round().reshape(1, -1, 1, 1)).repeat(1, 1, *IMG_SIZE)
     square[..., :rows, :columns] = scaled.round().clamp(0, 255)
-    logits = network(normalise(square / 255).to(next(network.parameters()).device))[..., :rows, :columns]
-    return nn.functional.interpolate(logits, (view.height, view.width), mode="bilinear")[0].argmax(0)
+    return normalise(square / 255), (rows, columns), (view.height, view.width)
+'''
+
+SEGMENT = '''
+@torch.no_grad()
+def predict(image: str | Path | Image, network: Model | None = None) -> Tensor:
+    """The class of every pixel of an image file or a Pillow image, [rows, columns]."""
+    network = load() if network is None else network
+    square, (rows, columns), size = fit(image)
+    logits = network(square.to(next(network.parameters()).device))[..., :rows, :columns]
+    return nn.functional.interpolate(logits, size, mode="bilinear")[0].argmax(0)
+'''
+
+
+DETECT = '''
+@torch.no_grad()
+def predict(image: str | Path | Image, network: Model | None = None) -> list[tuple[str, float, list[float]]]:
+    """The objects in an image file or a Pillow image, the surest first: class, score, and left, top, right, bottom."""
+    network = load() if network is None else network
+    square, (rows, columns), (height, width) = fit(image)
+    (found,) = network(square.to(next(network.parameters()).device))
+    boxes = found["boxes"].cpu() * torch.tensor([width / columns, height / rows] * 2)
+    boxes = boxes.clamp(min=torch.zeros(4), max=torch.tensor([width, height] * 2)).tolist()
+    names = {names}
+    lines = zip(found["labels"].tolist(), found["scores"].tolist(), boxes, strict=True)
+    return [(names[label - 1], score, box) for label, score, box in lines]
 '''
 
 
@@ -94,13 +122,11 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     functions = [LOAD.strip()]
     if normalises(known):
         functions.insert(0, NORMALISE.strip())
-    if predicts(known) and not model.classifies:
-        roots += [converted, fitted_size]
-        functions.append(SEGMENT.strip())
-    elif predicts(known):
-        roots += [converted, upright, resize_and_crop]
-        names = "CLASSES" if "classes" in facts else "[str(number) for number in range(len(probabilities))]"
-        functions.append(PREDICT.strip().replace("{names}", names))
+    if predicts(model, known):
+        names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
+        template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
+        roots += [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
+        functions += [text.strip().replace("{names}", names) for text in template]
     closure, network = Closure(roots), model_class(segments)
     imports = closure.imports | {Import("torch", None, "torch"), Import("torch", "Tensor", "Tensor")}
     imports |= {Import("torch", "nn", "nn"), Import("pathlib", "Path", "Path")}
@@ -110,7 +136,7 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
         header(model, known),
         "from __future__ import annotations",
         import_lines(imports),
-        constants(known, facts),
+        constants(model, known, facts),
     ]
     return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
 
@@ -120,9 +146,9 @@ def normalises(known: Preprocessing) -> bool:
     return known.mean is not None and known.std is not None
 
 
-def predicts(known: Preprocessing) -> bool:
-    """Whether the file has `predict`: images of so many channels can be read, too."""
-    return normalises(known) and known.in_chans in MODES
+def predicts(model: Backbone, known: Preprocessing) -> bool:
+    """Whether the file has `predict`: there is one for the task, and images of so many channels can be read."""
+    return model.task in ANSWERS and normalises(known) and known.in_chans in MODES
 
 
 def plan_of(model: Backbone) -> list[Segment]:
@@ -141,16 +167,16 @@ def layer_classes(segments: list[Segment]) -> list[type]:
 def header(model: Backbone, known: Preprocessing) -> str:
     images = "model.normalise(images)" if normalises(known) else "images"
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-    answer = "classes" if model.classifies else "mask"
+    answer, needs = ANSWERS.get(model.task, ("",))[0], "torch and torchvision" if model.task == "detect" else "torch"
     author = f"nasformer {nasformer.__version__}"
     lines = [
-        f'"""A network of the family {model.family}, written by {author}; it needs only torch.',
+        f'"""A network of the family {model.family}, written by {author}; it needs only {needs}.',
         "",
         "    import model",
         "",
         '    network = model.load("model.safetensors")',
-        f"    logits = network({images})",
-        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(known) else []),
+        f"    {'found' if model.task == 'detect' else 'logits'} = network({images})",
+        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(model, known) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -160,10 +186,10 @@ def header(model: Backbone, known: Preprocessing) -> str:
     return "\n".join(lines)
 
 
-def constants(known: Preprocessing, facts: Mapping[str, Any]) -> str:
+def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
     """The preprocessing and the names of the classes as constants of the module."""
     values: dict[str, Any] = {"IMG_SIZE": known.img_size}
-    if predicts(known):
+    if predicts(model, known):
         values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
     if normalises(known):
         values |= {"MEAN": known.mean, "STD": known.std}

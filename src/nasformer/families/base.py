@@ -103,8 +103,10 @@ class Backbone(nn.Module):
     family: ClassVar[str]
     no_decay_suffixes: ClassVar[frozenset[str]] = frozenset()
     """Ends of the names of weights without weight decay, besides biases and norms."""
-    classifies: ClassVar[bool] = True
-    """Whether it gives logits of whole images, as all models of timm do."""
+    task: ClassVar[str] = "classify"
+    """What it is for: logits of whole images, as models of timm give, or another task (`families/dense.py`)."""
+    classifiers: ClassVar[tuple[str, ...]] = ("head.fc.",)
+    """Beginnings of the names of weights that are for single classes."""
     plan: ClassVar[Callable[..., list[Segment]]]
     """Class method ``plan(arch, *, option=default ...)``: the network of an arch as a list of segments."""
     head: Any

@@ -6,86 +6,129 @@ cost counts in budgets, and a model with it is stored like any other.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_type_hints
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, FeatureBackbone, Segment
 from nasformer.families.registry import OF_PLUGINS, list_families
 from nasformer.families.space import Space
-from nasformer.layers.segmentation import UPerNetHead
+from nasformer.layers.panoptic import PanopticHead
+from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
+from nasformer.layers.vqa import VQAHead
 from nasformer.space.arch import Arch
+from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
 
-SEGMENT = "segment:"
-"""What the names of families for segmentation begin with."""
-DECODER_DIM = 256
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps of a backbone that a head reads, the finest first, and what it is to answer.
+
+    Args:
+        inputs: The segments that give them.
+        channels, grids: Of each map.
+        img_size: Rows and columns of the images.
+    """
+
+    inputs: tuple[str, ...]
+    channels: tuple[int, ...]
+    grids: tuple[Grid, ...]
+    img_size: Grid
+    num_classes: int
+
+    def segment(self, layer: type[nn.Module], **options: Any) -> Segment:
+        """A head on these maps."""
+        facts = {name: value for name, value in vars(self).items() if name != "inputs"}
+        return Segment.of("head", layer, inputs=self.inputs, **facts, **options)  # type: ignore[arg-type]
+
+    def only(self, *numbers: int) -> Maps:
+        """Some of them; those that are named twice come once."""
+        chosen = sorted({range(len(self.inputs))[number] for number in numbers})
+        inputs, channels, grids = (tuple(part[number] for number in chosen) for part in self.of_each)
+        return replace(self, inputs=inputs, channels=channels, grids=grids)
+
+    @property
+    def of_each(self) -> tuple[tuple[Any, ...], ...]:
+        return self.inputs, self.channels, self.grids
 
 
-class SegmentationModel(FeatureBackbone):
-    """A backbone of another family with a segmentation head; `segmentation_family` makes the classes."""
+class DenseModel(FeatureBackbone):
+    """A backbone of another family with the head of a task; `dense_family` makes the classes.
 
-    classifies = False
+    A subclass has `task` and `plan_head`, whose keyword arguments are options of the model.
+    """
+
     backbone: ClassVar[type[FeatureBackbone]]
 
     @classmethod
-    def plan(cls, arch: Arch, *, decoder_dim: int = DECODER_DIM, **options: Any) -> list[Segment]:  # type: ignore[override]
-        """The plan of the backbone, with the segmentation head in place of norm and classifier.
+    def plan_head(cls, maps: Maps) -> Segment:
+        raise NotImplementedError(f"{cls.__name__} has no head")
 
-        Args:
-            decoder_dim: Channels within the head.
-        """
-        options = cls.backbone.default_options() | options
-        segments = cls.backbone.plan(arch, **options)[:-2]
+    @classmethod
+    def plan(cls, arch: Arch, **options: Any) -> list[Segment]:  # type: ignore[override]
+        """The plan of the backbone, with the head of the task in place of norm and classifier."""
+        of_head, others = cls.split_options(options)
+        others = cls.backbone.default_options() | others
+        segments = cls.backbone.plan(arch, **others)[:-2]
         taps = last_of_stages(segments)
         channels, grids = zip(*(map_shape(segment) for segment in taps), strict=True)
-        head = Segment.of(
-            "head",
-            UPerNetHead,
-            inputs=tuple(segment.name for segment in taps),
-            channels=channels,
-            grids=grids,
-            img_size=to_2tuple(options["img_size"]),
-            num_classes=options["num_classes"],
-            dim=decoder_dim,
-        )
-        return [*segments, head]
+        inputs = tuple(segment.name for segment in taps)
+        maps = Maps(inputs, channels, grids, to_2tuple(others["img_size"]), others["num_classes"])
+        return [*segments, cls.plan_head(maps, **of_head)]
+
+    @classmethod
+    def head_options(cls) -> dict[str, Any]:
+        """The options of the head with their defaults."""
+        parameters = inspect.signature(cls.plan_head).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @classmethod
+    def split_options(cls, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the head, and those of the backbone."""
+        names = cls.head_options()
+        of_head = {name: value for name, value in options.items() if name in names}
+        return of_head, {name: value for name, value in options.items() if name not in names}
 
     @classmethod
     def default_options(cls) -> dict[str, Any]:
-        return cls.backbone.default_options() | {"decoder_dim": DECODER_DIM}
+        return cls.backbone.default_options() | cls.head_options()
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        others = {name: value for name, value in options.items() if name != "decoder_dim"}
-        checked = cls.backbone.check_options(others)
-        if "decoder_dim" in options:
-            check_number("decoder_dim", options["decoder_dim"], 1)
-            checked["decoder_dim"] = int(options["decoder_dim"])
-        return checked
+        of_head, others = cls.split_options(options)
+        hints = get_type_hints(cls.plan_head)
+        for name, value in of_head.items():
+            from_json(hints[name], value, name, "give another value")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                check_number(name, value, 1)
+        return {**cls.backbone.check_options(others), **of_head}
 
     @classmethod
-    def sharing(cls, *, decoder_dim: int = DECODER_DIM, **options: Any) -> Any:
-        return cls.backbone.sharing(**options)
+    def sharing(cls, **options: Any) -> Any:
+        return cls.backbone.sharing(**cls.split_options(options)[1])
 
     @classmethod
-    def limits(cls, *, decoder_dim: int = DECODER_DIM, **options: Any) -> Any:
-        return cls.backbone.limits(**options)
+    def limits(cls, **options: Any) -> Any:
+        return cls.backbone.limits(**cls.split_options(options)[1])
 
-    def forward(self, x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
-        """Logits of every pixel, [batch, classes, rows, columns]."""
+    def forward(self, x: Any, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
+        """What the head answers, such as logits of every pixel; its losses, where it is the one that needs targets."""
+        x, text = ImageText.split(x)
         maps, start = list[Tensor](), 0
         for name in self.inputs[self.segment_names[-1]]:
             end = self.segment_names.index(name) + 1
             x = self.run_segments(self.segment_names[start:end], x, outputs)
             maps.append(x)
             start = end
-        return self.head(maps)
+        return self.head([*maps, *text]) if targets is None else self.head([*maps, *text], targets)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Takes another image size; the weights of the head do not depend on it."""
@@ -110,31 +153,130 @@ def map_shape(segment: Segment) -> tuple[int, Grid]:
     return dim, half_grid(options["grid"]) if options.get("stride") == 2 else options["grid"]
 
 
-_made: dict[type[Backbone], type[SegmentationModel]] = {}
+class SegmentationModel(DenseModel):
+    """A backbone with UPerNet or DeepLab: logits of every pixel, [batch, classes, rows, columns]."""
+
+    task = "segment"
+
+    @classmethod
+    def plan_head(
+        cls,
+        maps: Maps,
+        *,
+        head: Literal["upernet", "deeplabv3", "deeplabv3plus"] = "upernet",
+        decoder_dim: int = 256,
+    ) -> Segment:
+        if head == "deeplabv3":
+            return maps.only(-1).segment(DeepLabV3Head, dim=decoder_dim)
+        if head == "deeplabv3plus":
+            return maps.only(0, -1).segment(DeepLabV3PlusHead, dim=decoder_dim)
+        return maps.segment(UPerNetHead, dim=decoder_dim)
 
 
-def segmentation_family(family: type[Backbone]) -> type[SegmentationModel]:
-    """The family with a segmentation head in place of its classifier; one class for each, made once."""
-    if family in _made:
-        return _made[family]
-    if not issubclass(family, FeatureBackbone):
-        raise UserError(f"the family {family.family} has no feature maps, which segmentation needs; take another one")
-    facts = {"family": f"{SEGMENT}{family.family}", "backbone": family, "__doc__": SegmentationModel.__doc__}
-    _made[family] = type(f"Segmentation{family.__name__}", (SegmentationModel, family), facts)
-    return _made[family]
+class PanopticModel(DenseModel):
+    """A backbone with Panoptic-DeepLab: logits of every pixel, heat of centres, offsets to them."""
+
+    task = "panoptic"
+
+    @classmethod
+    def plan_head(cls, maps: Maps, *, num_things: int = 1, decoder_dim: int = 256) -> Segment:
+        return maps.only(0, min(1, len(maps.inputs) - 1), -1).segment(
+            PanopticHead, dim=decoder_dim, num_things=num_things
+        )
 
 
-def segmentation_space(space: Space) -> Space:
-    """The same archs as backbones of segmentation models; their costs count the head."""
-    if issubclass(space.model, SegmentationModel):
-        return space
-    return replace(space, model=segmentation_family(space.model))
+class VQAModel(DenseModel):
+    """A backbone with a text transformer: logits of answers to questions about images."""
+
+    task = "vqa"
+    classifiers = ("head.fc.", "head.words.")
+
+    @classmethod
+    def plan_head(
+        cls, maps: Maps, *, decoder_dim: int = 256, depth: int = 2, vocab_size: int = 2, max_words: int = 20
+    ) -> Segment:
+        sizes = {"depth": depth, "vocab_size": vocab_size, "max_words": max_words}
+        return maps.only(-1).segment(VQAHead, dim=decoder_dim, **sizes)
+
+
+class DetectionModel(DenseModel):
+    """A backbone with Mask R-CNN or a cascade of it: losses with targets, else what is found in each image."""
+
+    task = "detect"
+    classifiers = tuple(
+        f"head.roi.{stage}{part}_predictor."
+        for stage in ("", "stages.0.", "stages.1.", "stages.2.")
+        for part in ("box", "mask")
+    )
+
+    @classmethod
+    def plan_head(
+        cls,
+        maps: Maps,
+        *,
+        head: Literal["mask-rcnn", "cascade"] = "mask-rcnn",
+        decoder_dim: int = 256,
+        masks: bool = True,
+    ) -> Segment:
+        from nasformer.layers.detection import DetectionHead  # torchvision's models take a while to import
+
+        return maps.segment(DetectionHead, dim=decoder_dim, cascade=head == "cascade", masks=masks)
+
+
+# Families by task
+
+HEADS: dict[str, type[DenseModel]] = {}
+"""Models of dense tasks, by the name of the task."""
+_made: dict[tuple[str, type[Backbone]], type[DenseModel]] = {}
+
+
+def register_head(model: type[DenseModel]) -> type[DenseModel]:
+    """Makes the model of a dense task known, which any family can then have."""
+    HEADS[model.task] = model
+    return model
+
+
+register_head(SegmentationModel)  # type: ignore[type-abstract]
+register_head(PanopticModel)  # type: ignore[type-abstract]
+register_head(VQAModel)  # type: ignore[type-abstract]
+register_head(DetectionModel)  # type: ignore[type-abstract]
+
+
+def dense_family(family: type[Backbone], task: str) -> type[Backbone]:
+    """The family with the head of a task in place of its classifier; one class for each, made once."""
+    family = getattr(family, "backbone", family)
+    if (task, family) not in _made:
+        if not issubclass(family, FeatureBackbone):
+            raise UserError(
+                f"the family {family.family} has no feature maps, which --task {task} needs; take another one"
+            )
+        if task not in HEADS:
+            raise UserError(f"no head is known for the task {task!r}; {OF_PLUGINS}")
+        head = HEADS[task]
+        facts = {"family": f"{task}:{family.family}", "backbone": family, "__doc__": head.__doc__}
+        _made[task, family] = type(f"{head.__name__}Of{family.__name__}", (head, family), facts)
+    return _made[task, family]
+
+
+def head_option_names() -> set[str]:
+    """The names of the options that heads have."""
+    return {name for model in HEADS.values() for name in model.head_options()}
+
+
+def dense_space(space: Space, task: str, **options: Any) -> Space:
+    """The same archs as backbones of another task's models; their costs count the head.
+
+    Args:
+        options: Of the head; those that are None stay as they are.
+    """
+    space = replace(space, model=dense_family(space.model, task))
+    return space.with_options(**{name: value for name, value in options.items() if value is not None})
 
 
 def saved_family(name: str, path: Path) -> type[Backbone]:
     """The family that a file names, perhaps with a head for another task."""
     families = list_families()
-    base = name.removeprefix(SEGMENT)
-    if base not in families:
+    task, _, base = name.rpartition(":")
+    if base not in families or (task and task not in HEADS):
         raise UserError(f"{path} names the family {name!r}; known: {', '.join(families)}; {OF_PLUGINS}")
-    return segmentation_family(families[base]) if name != base else families[base]
+    return dense_family(families[base], task) if task else families[base]

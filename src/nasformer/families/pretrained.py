@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.base import SUPPORTED, Backbone, options_from_json
-from nasformer.families.dense import segmentation_space
+from nasformer.families.dense import dense_space
 from nasformer.families.registry import OF_PLUGINS, get_space, list_spaces
 from nasformer.families.space import Space, parse_choices, parse_expression
 from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
@@ -89,7 +89,7 @@ class SupernetConfig:
 
     space: str
     options: dict[str, Any]
-    task: Literal["classify", "segment"] = "classify"
+    task: str = "classify"
 
 
 def read_space(path: Path) -> Space:
@@ -97,8 +97,8 @@ def read_space(path: Path) -> Space:
     config = from_json(SupernetConfig, read_json(path), path, TRAIN_AGAIN)
     options = options_from_json(config.options)
     try:
-        if config.task == "segment":
-            return segmentation_space(get_space(config.space)).with_options(**options)
+        if config.task != "classify":
+            return dense_space(get_space(config.space), config.task).with_options(**options)
         return get_space(config.space, **options)
     except UserError as error:
         if str(error).startswith("unknown space"):

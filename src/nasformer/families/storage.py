@@ -53,6 +53,7 @@ class WeightFacts:
 
     Args:
         mean, std: Of each channel of the images.
+        words: Which a model knows that answers questions.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
     """
@@ -61,6 +62,7 @@ class WeightFacts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     classes: list[str] | None = None
+    words: list[str] | None = None
     preprocessing: dict[str, Any] | None = None
     trained_on: dict[str, str | float | None] | None = None
     test_accuracy: float | None = None
@@ -83,7 +85,7 @@ def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
     """Writes a model's weights and config, with any facts about it (accuracy, recipe ...)."""
     folder = Path(folder)
     save_tensors(folder / WEIGHTS, model.state_dict())
-    of_timm = timm_config(model, facts) if model.classifies else {}
+    of_timm = timm_config(model, facts) if model.task == "classify" else {}
     config = {"family": model.family, "arch": model.arch.to_dict(), "options": model.options, **facts}
     write_json(folder / CONFIG, {**config, "nasformer": nasformer.__version__, **of_timm})
     return folder
@@ -218,7 +220,6 @@ def fingerprint(model: nn.Module) -> str:
 
 # Weights of one model in another.
 
-CLASSIFIER = "head.fc."
 NOT_OF_BACKBONE = ("norm.", "head.")
 
 
@@ -245,7 +246,7 @@ def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool)
     if source.family != model.family:  # the head is for another task
         state = fresh | {name: weight for name, weight in state.items() if not name.startswith(NOT_OF_BACKBONE)}
     elif not keep_classifier:
-        state |= {name: weight for name, weight in fresh.items() if name.startswith(CLASSIFIER)}
+        state |= {name: weight for name, weight in fresh.items() if name.startswith(model.classifiers)}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

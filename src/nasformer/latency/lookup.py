@@ -213,8 +213,8 @@ def mismatch(profile: Profile, space: Space) -> str:
     if profile.space != space.name:
         return f"it is of {profile.space}, not of {space.name}"
     wanted, measured = timed_options(space), profile.options
-    if "decoder_dim" in measured and space.model.classifies:
-        return "it is of segmentation models"
+    if (task := measured.get("task", "classify")) != space.model.task:
+        return f"it is of models for --task {task}, not {space.model.task}"
     for name, value in wanted.items():
         if measured.get(name) != value:
             return f"it was measured with {name} {measured.get(name)}, not {value}"

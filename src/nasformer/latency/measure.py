@@ -166,8 +166,8 @@ class OnnxRunner(EagerRunner):
 
     @torch.no_grad()
     def layers(self, arch: Arch) -> list[Step]:
-        if not self.space.model.classifies:
-            raise UserError("backend onnxruntime measures classifiers only; take eager or compile for segmentation")
+        if (task := self.space.model.task) != "classify":
+            raise UserError(f"backend onnxruntime is for classifiers; take eager or compile with --task {task}")
         model, x, steps = self.model(arch), self.example, []
         for segment in self.space.plan(arch):
             layer = model.get_submodule(segment.name)

@@ -84,7 +84,7 @@ def make_profile(
         pace_ms = (1000 * low, 1000 * middle, 1000 * high)
         profile = Profile(
             space=space.name,
-            options=space.full_options,
+            options=space.full_options | ({} if space.model.task == "classify" else {"task": space.model.task}),
             setup=Setup(device.type, backend, batch_size, threads, "fp32", clock.name, rounds, pace_ms),
             machine=describe_machine(device, backend),
             table={},

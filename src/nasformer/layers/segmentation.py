@@ -1,9 +1,10 @@
-"""Segmentation head: UPerNet on the feature maps of a backbone, or on a simple feature pyramid of its only map.
+"""Segmentation heads on the feature maps of a backbone, or on a simple feature pyramid of its only map.
 
 UPerNet (Xiao et al. 2018) pools the coarsest map at several scales, adds finer maps from top to bottom as a feature
-pyramid network does, and classifies all of them together. It is written here, not taken from a library, since a
-supernet must slice its weights and an exported model must carry its source; a test compares it with
-segmentation-models-pytorch.
+pyramid network does, and classifies all of them together. DeepLabV3 (Chen et al. 2017) reads the coarsest map alone,
+by convolutions with holes; DeepLabV3+ (Chen et al. 2018) adds the finest one. They are written here, not taken from a
+library, since a supernet must slice their weights and an exported model must carry their source; tests compare UPerNet
+with segmentation-models-pytorch and DeepLabV3 with torchvision.
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ POOLED = (1, 2, 3, 6)
 FINEST = 4
 """Pixels of the image to one position of the finest map of a simple feature pyramid, or fewer with small patches."""
 LEVELS = 4
+ATROUS = (96, 192, 288)
+"""Pixels of the image between the weights of DeepLab's convolutions: rates 12, 24, 36 where the map has stride 8."""
+FINE_DIM = 48
+"""Channels to which DeepLabV3+ reduces the finest map."""
 
 
-def conv_norm_relu(in_dim: int, out_dim: int, kernel: int) -> nn.Sequential:
-    convolution = nn.Conv2d(in_dim, out_dim, kernel, padding=kernel // 2, bias=False)
+def conv_norm_relu(in_dim: int, out_dim: int, kernel: int, rate: int = 1) -> nn.Sequential:
+    padding = kernel // 2 * rate
+    convolution = nn.Conv2d(in_dim, out_dim, kernel, padding=padding, dilation=rate, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(out_dim), nn.ReLU())
 
 
@@ -99,11 +105,11 @@ def resampler(dim: int, scale: float) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-class UPerNetHead(nn.Module):
-    """Logits of every pixel from the maps of a backbone.
+class SegmentationHead(nn.Module):
+    """Logits of every pixel from the maps of a backbone; subclasses say how features are decoded from them.
 
     Args:
-        channels: Of each map, the finest first; of a single one a simple feature pyramid is made.
+        channels: Of each map, the finest first.
         grids: Rows and columns of each map, which may come as tokens with others before them.
         img_size: Rows and columns of the logits.
         dim: Channels within the head.
@@ -115,6 +121,36 @@ class UPerNetHead(nn.Module):
         super().__init__()
         self.grids, self.img_size, self.dim, self.embed_dim = grids, img_size, dim, channels[-1]
         self.pyramid: SimpleFeaturePyramid | None = None
+        self.reset(num_classes)
+
+    def reset(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Makes a fresh classifier of pixels, on the device of the old weights."""
+        device = next((weight.device for weight in self.parameters()), None)
+        self.fc = nn.Conv2d(self.dim, num_classes, 1, device=device)
+        # With small weights all features come to vote for the most frequent class, and none is left for the others.
+        nn.init.xavier_uniform_(self.fc.weight)
+        nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
+
+    def forward(self, outputs: list[Tensor]) -> Tensor:
+        maps = [as_map(x, grid) for x, grid in zip(outputs, self.grids, strict=True)]
+        return self.answer(maps if self.pyramid is None else self.pyramid(maps[0]))
+
+    def answer(self, maps: Sequence[Tensor]) -> Tensor:
+        logits = self.fc(self.decode(maps))
+        return F.interpolate(logits, self.img_size, mode="bilinear", align_corners=False)
+
+    def decode(self, maps: Sequence[Tensor]) -> Tensor:
+        """Features, [batch, dim, rows, columns]."""
+        raise NotImplementedError
+
+
+class UPerNetHead(SegmentationHead):
+    """UPerNet on all maps; of a single one a simple feature pyramid is made."""
+
+    def __init__(
+        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> None:
+        super().__init__(channels, grids, img_size, num_classes, dim)
         if len(channels) == 1:
             scales = pyramid_scales(img_size[0] // grids[0][0])
             self.pyramid = SimpleFeaturePyramid(channels[0], dim, scales)
@@ -129,21 +165,6 @@ class UPerNetHead(nn.Module):
         self.laterals = nn.ModuleList(conv_norm_relu(width, dim, 1) for width in finer)
         self.smooth = nn.ModuleList(conv_norm_relu(dim, dim, 3) for _ in finer)
         self.fuse = conv_norm_relu(len(channels) * dim, dim, 3)
-        self.reset(num_classes)
-
-    def reset(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Makes a fresh classifier of pixels, on the device of the old weights."""
-        self.fc = nn.Conv2d(self.dim, num_classes, 1, device=next(self.parameters()).device)
-        # With small weights all features come to vote for the most frequent class, and none is left for the others.
-        nn.init.xavier_uniform_(self.fc.weight)
-        nn.init.zeros_(self.fc.bias)  # type: ignore[arg-type]
-
-    def forward(self, outputs: list[Tensor]) -> Tensor:
-        maps = [as_map(x, grid) for x, grid in zip(outputs, self.grids, strict=True)]
-        if self.pyramid is not None:
-            maps = self.pyramid(maps[0])
-        logits = self.fc(self.decode(maps))
-        return F.interpolate(logits, self.img_size, mode="bilinear", align_corners=False)
 
     def decode(self, maps: Sequence[Tensor]) -> Tensor:
         """Features at the resolution of the finest map."""
@@ -176,6 +197,101 @@ class UPerNetHead(nn.Module):
             total += conv_cost(grid, width, dim, 1) + conv_cost(grid, dim, dim, 3)
         total += conv_cost(grids[0], len(channels) * dim, dim, 3)
         return total + linear_cost(grids[0][0] * grids[0][1], dim, num_classes)
+
+
+class ASPP(nn.Module):
+    """Atrous spatial pyramid pooling: a map by convolutions of several reaches, and its mean, put together again."""
+
+    def __init__(self, in_dim: int, dim: int, rates: Sequence[int]) -> None:
+        super().__init__()
+        reaches = [conv_norm_relu(in_dim, dim, 3, rate) for rate in rates]
+        self.branches = nn.ModuleList([conv_norm_relu(in_dim, dim, 1), *reaches])
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), conv_norm_relu(in_dim, dim, 1))
+        self.project = conv_norm_relu((len(rates) + 2) * dim, dim, 1)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [*(branch(x) for branch in self.branches), resize(self.pool(x), x)]
+        return self.dropout(self.project(torch.cat(parts, 1)))
+
+    @staticmethod
+    def cost(grid: Grid, in_dim: int, dim: int, rates: Sequence[int]) -> Cost:
+        total = conv_cost(grid, in_dim, dim, 1) + conv_cost((1, 1), in_dim, dim, 1)
+        for _ in rates:
+            total += conv_cost(grid, in_dim, dim, 3)
+        return total + conv_cost(grid, (len(rates) + 2) * dim, dim, 1)
+
+
+def atrous_rates(img_size: Grid, grid: Grid) -> tuple[int, ...]:
+    """Rates with which a convolution reaches as far in the image, whatever the stride of the map.
+
+    >>> [atrous_rates((512, 512), (side, side)) for side in (64, 32, 16)]
+    [(12, 24, 36), (6, 12, 18), (3, 6, 9)]
+    """
+    return tuple(max(1, round(pixels * grid[0] / img_size[0])) for pixels in ATROUS)
+
+
+class DeepLabV3Head(SegmentationHead):
+    """DeepLabV3: atrous spatial pyramid pooling of the coarsest map, at its resolution."""
+
+    def __init__(
+        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> None:
+        super().__init__(channels, grids, img_size, num_classes, dim)
+        self.norm = MapNorm(channels[-1])
+        self.aspp = ASPP(channels[-1], dim, atrous_rates(img_size, grids[-1]))
+        self.fuse = conv_norm_relu(dim, dim, 3)
+
+    def decode(self, maps: Sequence[Tensor]) -> Tensor:
+        return self.fuse(self.aspp(self.norm(maps[-1])))
+
+    @staticmethod
+    def cost(
+        channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> Cost:
+        grid, rates = grids[-1], atrous_rates(img_size, grids[-1])
+        total = norm_cost(channels[-1]) + ASPP.cost(grid, channels[-1], dim, rates) + conv_cost(grid, dim, dim, 3)
+        return total + linear_cost(grid[0] * grid[1], dim, num_classes)
+
+
+class DeepLabV3PlusHead(SegmentationHead):
+    """DeepLabV3+: what DeepLabV3 finds, refined beside the finest map; a single map is enlarged for that."""
+
+    def __init__(
+        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> None:
+        super().__init__(channels, grids, img_size, num_classes, dim)
+        rates = atrous_rates(img_size, grids[-1])
+        if len(channels) == 1:
+            self.pyramid = SimpleFeaturePyramid(channels[0], dim, fine_and_same(img_size, grids[0]))
+            channels = (dim, dim)
+        self.norms = nn.ModuleList(MapNorm(width) for width in channels)
+        self.aspp = ASPP(channels[-1], dim, rates)
+        self.reduce = conv_norm_relu(channels[0], FINE_DIM, 1)
+        self.fuse = nn.Sequential(conv_norm_relu(dim + FINE_DIM, dim, 3), conv_norm_relu(dim, dim, 3))
+
+    def decode(self, maps: Sequence[Tensor]) -> Tensor:
+        finest, coarsest = [norm(x) for norm, x in zip(self.norms, maps, strict=True)]
+        return self.fuse(torch.cat([resize(self.aspp(coarsest), finest), self.reduce(finest)], 1))
+
+    @staticmethod
+    def cost(
+        channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
+    ) -> Cost:
+        total, rates = Cost(), atrous_rates(img_size, grids[-1])
+        if len(channels) == 1:
+            scales = fine_and_same(img_size, grids[0])
+            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
+            channels, grids = (dim, dim), tuple(scaled_grid(grids[0], scale) for scale in scales)
+        fine = grids[0]
+        total += norm_cost(channels[0]) + norm_cost(channels[-1]) + ASPP.cost(grids[-1], channels[-1], dim, rates)
+        total += conv_cost(fine, channels[0], FINE_DIM, 1) + conv_cost(fine, dim + FINE_DIM, dim, 3)
+        return total + conv_cost(fine, dim, dim, 3) + linear_cost(fine[0] * fine[1], dim, num_classes)
+
+
+def fine_and_same(img_size: Grid, grid: Grid) -> tuple[float, float]:
+    """The scales by which a single map becomes a fine one and one as it is."""
+    return pyramid_scales(img_size[0] // grid[0])[0], 1.0
 
 
 def fitted_size(rows: int, columns: int, size: int, scale: float = 1.0) -> tuple[int, int]:

@@ -9,18 +9,14 @@ from typing import Any
 
 from nasformer.search.model_result import ModelResult
 from nasformer.search.problem import Candidate
+from nasformer.tasks.options import split_scores, task_scores
 from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
 from nasformer.utils.units import format_quantity
 
 NAMES = {
     "params": "parameters",
     "macs": "MACs",
-    "accuracy": "held-out accuracy",
-    "holdout_accuracy": "held-out accuracy",
     "holdout_agreement": "held-out agreement",
-    "miou": "held-out mIoU",
-    "holdout_miou": "held-out mIoU",
-    "test_miou": "test mIoU",
     "latency_ms": "latency in ms",
     "memory_bytes": "memory in bytes",
 }
@@ -41,7 +37,10 @@ def label(name: str) -> str:
     ('test accuracy', 'measured latency in ms')
     """
     origin, _, rest = name.partition("_")
-    return f"{origin} {label(rest)}" if origin in ("predicted", "measured") else NAMES.get(name, name.replace("_", " "))
+    if origin in ("predicted", "measured"):
+        return f"{origin} {label(rest)}"
+    known = NAMES | split_scores()
+    return known.get(name) or known.get(f"holdout_{name}") or name.replace("_", " ")
 
 
 def metric_name(name: str) -> str:
@@ -79,7 +78,7 @@ def axis_value(name: str, value: float) -> float:
 
 def is_share(name: str) -> bool:
     """Whether the score is a share of 1, to be shown in percent."""
-    return name.endswith(("accuracy", "agreement", "miou"))
+    return name.endswith(("accuracy", "agreement", *task_scores()))
 
 
 def format_score(name: str, value: float) -> str:

@@ -16,13 +16,14 @@ import torch
 from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
+from nasformer.data.preprocessing import for_channels
 from nasformer.data.sources import open_data
 from nasformer.data.streaming import find_files, stream_files
 from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.families.storage import WeightFacts
 from nasformer.results.folder import RunFolder
-from nasformer.tasks.registry import get_task
+from nasformer.tasks.registry import chosen_task, space_for
 from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import say
@@ -49,8 +50,7 @@ def load_batches(
     read in colour, unless all are grey. With `answers`, the classes of a net, images need no labels. Another task than
     classification opens its own.
     """
-    task = get_task(getattr(options, "task", "classify"))
-    opened = task.load_batches(options, recipe, world, device, img_size, in_chans, usual_size, bad_list)
+    opened = chosen_task(options).load_batches(options, recipe, world, device, img_size, in_chans, usual_size, bad_list)
     if opened is not None:
         return opened
     if options.download and not world.main:
@@ -101,7 +101,8 @@ def streamed_before(folder: RunFolder, options: DataOptions) -> DataOptions:
 
 def image_options(batches: BatchSource) -> dict[str, int]:
     """The options of a model that the images decide."""
-    return {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+    of_images = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
+    return of_images | getattr(batches, "head_options", {})
 
 
 def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
@@ -111,7 +112,7 @@ def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
         asked = getattr(options, name, None)
         if asked is not None and asked != given[name]:
             raise UserError(f"{options.data} has {name} {given[name]}, not {asked}; leave --{name} out")
-    return get_task(getattr(options, "task", "classify")).space(space, options).with_options(**given)
+    return space_for(space, options).with_options(**given)
 
 
 def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
@@ -134,7 +135,7 @@ def training_images(options: DataOptions) -> dict[str, Any]:
 def task_settings(options: Any) -> dict[str, Any]:
     """What else decides a result where another task than classification is learned."""
     name = getattr(options, "task", "classify")
-    return {} if name == "classify" else {"task": name, name: to_json(getattr(options, name, None))}
+    return {} if name == "classify" else {"task": name, name: to_json(options.of_task)}
 
 
 def check_holdout(options: DataOptions, supernet: Path) -> None:
@@ -164,14 +165,3 @@ def normalize_images(batches: BatchSource, facts: WeightFacts) -> None:
     """Images as pretrained weights saw them, where that is known and the channels are the same."""
     if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
         batches.mean, batches.std = facts.mean, facts.std
-
-
-def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """A mean or deviation for images of other channels than it was measured on: their average in grey, else in turn.
-
-    >>> for_channels([0.25, 0.5, 0.75], 1), for_channels([0.5], 3)
-    ((0.5,), (0.5, 0.5, 0.5))
-    """
-    if channels == 1:
-        return (sum(values) / len(values),)
-    return tuple(values[position % len(values)] for position in range(channels))

@@ -246,7 +246,7 @@ class FinetuneCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
 
     run: str = ""
     """where the weights are: a run folder (the model that it ships, or with --arch its supernet), a supernet or a model
-    folder"""
+    folder; or a net of timm: timm:NAME, timm:NAME:WEIGHTS"""
     arch: str | None = None
     """which architecture of a supernet: JSON file, inline JSON or preset; None: the winner of the run's search"""
     out: str = ""

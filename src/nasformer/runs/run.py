@@ -64,7 +64,8 @@ from nasformer.search.problem import Problem
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
-from nasformer.tasks.registry import get_task
+from nasformer.tasks.options import find_task
+from nasformer.tasks.registry import chosen_task
 from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, objective_of
 from nasformer.train.log import TrainLog
@@ -164,8 +165,8 @@ def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | Non
             yield run
 
 
-KNOWN_SCORES = dict.fromkeys(("accuracy", "miou", "loss", "params", "macs", *PREDICTED), 0.0)
-"""What a candidate of a supernet may be judged by, as far as it matters before there is one."""
+KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
+"""What a candidate of a supernet may be judged by beside the scores of its task, as far as it matters before."""
 
 
 def check_before_images(command: Any, space: Space, device: str) -> None:
@@ -184,7 +185,8 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
         complete_options(find_strategy(search.strategy), search.for_strategy())
         check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""))
         if objectives and not getattr(command, "proxy", ""):
-            known = KNOWN_SCORES | ({"agreement": 0.0} if getattr(command, "no_training", False) else {})
+            known = KNOWN_SCORES | dict.fromkeys(find_task(getattr(command, "task", "classify")).scores, 0.0)
+            known |= {"agreement": 0.0} if getattr(command, "no_training", False) else {}
             Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
 
 
@@ -228,8 +230,8 @@ class Run:
         list_bad: bool = True,
     ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
-        if not space.model.classifies and getattr(options, "task", "classify") == "classify":
-            raise UserError(f"the supernet of {folder} is for segmentation; add --task segment")
+        if (task := space.model.task) != "classify" and chosen_task(options).name != task:
+            raise UserError(f"the supernet of {folder} is for another task; add --task {task}")
         self.device = choose_device(options.device)
         options = streamed_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it
@@ -371,7 +373,7 @@ class Run:
         facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
         save_model(model, self.folder.model, **facts)
         split: Split = "holdout" if self.batches.held_out else "test"
-        get_task(getattr(self.options, "task", "classify")).draw(model, self.batches, split, self.folder.pictures)
+        chosen_task(self.options).draw(model, self.batches, split, self.folder.pictures)
 
     @property
     def image_shape(self) -> dict[str, int]:
@@ -384,7 +386,7 @@ class Run:
         """What a model must know of its images: how they are prepared, and the names of their classes."""
         batches = self.batches
         facts = {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
-        return {**facts, "preprocessing": to_json(batches.preprocessing)}
+        return {**facts, "preprocessing": to_json(batches.preprocessing), **getattr(batches, "facts", {})}
 
     def last_loss(self) -> float:
         return TrainLog.last_loss(self.folder.log)

@@ -298,7 +298,7 @@ class ArchSearch:
         chosen = choose_winner(self.profile, self.space, found, self.budget, self.folder.path if self.folder else None)
         drawn = self.options.random_references
         rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(found)
-        costs = self.space.costs(chosen.arch)
+        costs, classifies = self.space.costs(chosen.arch), self.space.model.task == "classify"
         winner, *rows = self.rows({"winner": chosen.arch, **rivals})
         return RunResult(
             space=self.space.name,
@@ -306,7 +306,7 @@ class ArchSearch:
             budget=str(self.budget),
             winner=winner.with_scores(chosen.measured),
             references=[*rows, *trained],
-            timm=fitting_timm_models(self.budget, costs["params"], self.space) if self.space.model.classifies else None,
+            timm=fitting_timm_models(self.budget, costs["params"], self.space) if classifies else None,
             front=found.front,
             note=found.note,
             latency=chosen.latency,

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
-from nasformer.export.card import ACCURACIES
 from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, load_model
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.verdict import judge
+from nasformer.tasks.options import split_scores
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
 
@@ -35,7 +35,7 @@ def provenance(folder: Path) -> dict[str, Any]:
         return {}
     config, shipped = run.read_config().settings, run.read_result().shipped
     asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
-    accuracies = {name: shipped[name] for name in ACCURACIES if math.isfinite(shipped.get(name))}
+    accuracies = {name: shipped[name] for name in split_scores() if math.isfinite(shipped.get(name))}
     name = shipped.name.removeprefix("winner, ")
     weights = ORIGINS.get(name, name if name.startswith("from ") else "inherited from a trained supernet")
     made = {"weights": weights, **asked, **accuracies}

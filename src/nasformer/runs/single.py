@@ -7,9 +7,9 @@ channels a first convolution that is adapted to them; all other weights are inhe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +17,24 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, options_from_json
+from nasformer.families.dense import head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import ModelConfig, build_from, class_names, fingerprint, fresh_model, load_model
+from nasformer.families.storage import (
+    ModelConfig,
+    WeightFacts,
+    build_from,
+    class_names,
+    fingerprint,
+    fresh_model,
+    load_model,
+)
+from nasformer.report.plots import write_confusion
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
-from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as
+from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.ray_pool import RayPool, Work, check_ray, result_of
 from nasformer.runs.run import Run, asked_space, open_run
@@ -32,11 +42,14 @@ from nasformer.runs.ship import ship
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
+from nasformer.supernet.pretrained import find_pretrained
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
-from nasformer.tasks.registry import get_task
+from nasformer.tasks.options import PredictOptions
+from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.distributed import World
+from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
@@ -102,6 +115,7 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
     with open_run(command, "model") as run:
         check_held_out(run.options, source)
         normalize_as(run.batches, source.folder)
+        normalize_images(run.batches, source.images)
         weights = fingerprint(source.model)
         model = build_from(source.model, run.space, run.options.seed, same_classes(source, run.batches)).to(run.device)
         if source.shared:
@@ -151,28 +165,34 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
         return command
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
-    return complete(command, space, options, command.arch or folder.read_result().arch.to_json())
+    arch, task = command.arch or folder.read_result().arch.to_json(), folder.read_config().settings.get("task")
+    return complete(command, space, options, arch, task)
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
     check_out(command)
     space, model = source.space or command.space, source.model
-    if not model.classifies and command.task == "classify":
-        raise UserError(f"{source.folder} is a segmentation model; add --task segment")
+    if command.task == "classify" and model.task != "classify":
+        raise UserError(f"{source.folder} is a model for another task than classification; add --task {model.task}")
     if not space:
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
         raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
-    return complete(command, space, model.options, model.arch.to_json())
+    return complete(command, space, model.options, model.arch.to_json(), model.task)
 
 
-def complete(command: Single, space: str, options: Mapping[str, Any], arch: str) -> Single:
-    """The command with a space, options and an arch; but channels and classes are those of the data to train on now."""
+def complete(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
+    """The command with a space, options and an arch; but channels and classes are those of the data to train on now.
+
+    Args:
+        task: What the options were for: those of a head are taken where it is the same, unless others are asked for.
+    """
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
-    dim = merged.pop("decoder_dim", None)
-    if dim and command.segment.decoder_dim is None:
-        command = replace(command, segment=replace(command.segment, decoder_dim=dim))
+    head = {name: merged.pop(name) for name in head_option_names() if name in merged}
+    left_open = {name: value for name, value in head.items() if getattr(command.of_task, name, value) is None}
+    if left_open and command.task == task:
+        command = command.with_task_options(**left_open)
     named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **named)
 
@@ -212,23 +232,28 @@ class PretrainedSource:
         model: The architecture with these weights.
         space: The name of its space, where that is known.
         shared: Whether they were a supernet's, whose statistics of batch norm fit no single architecture.
+        images: What timm knows of the images that a net of its own was trained on.
     """
 
     folder: RunFolder
     model: Backbone
     space: str | None
     shared: bool
+    images: WeightFacts = field(default_factory=WeightFacts)
 
     def fact(self, name: str) -> Any:
         return self.folder.facts(name).get(name)
 
 
 def find_source(command: FinetuneCommand) -> PretrainedSource:
-    """What the command is to start from: the weights of a supernet, or of a model.
+    """What the command is to start from: the weights of a supernet, of a model, or of a net of timm.
 
     Of a run that has both, those of its model where that was trained on its own, or else the winner's inherited ones.
     """
     path = Path(command.run)
+    if command.run.startswith("timm:"):
+        found = find_pretrained(command.run)
+        return PretrainedSource(RunFolder(path), found.model, found.space.name, shared=False, images=found.facts)
     shared = path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists()
     if shared and (command.arch or not is_finished(RunFolder(path))):
         supernet = load_supernet(path, get_space(command.space) if command.space else None)
@@ -282,15 +307,30 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
 # Evaluation of what a folder holds.
 
 
-def evaluate_folder(path: Path, options: Any, split: Split = "test", arch: str | None = None) -> Any:
-    """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split."""
+def evaluate_folder(
+    path: Path, options: Any, split: Split = "test", arch: str | None = None, out: Path | None = None
+) -> Evaluation:
+    """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split.
+
+    Args:
+        out: A folder for tables and pictures of it.
+    """
     folder, model, batches = load_for_evaluation(path, options, arch)
     names = class_names(folder.facts("classes").get("classes") or batches.classes, model, folder.path)
-    return get_task(task_of(model)).judge(model, batches, split, names)
+    task, facts = get_task(model.task), {"model": str(path), "data": options.data, "split": split}
+    found = task.judge(model, batches, split, names)
+    if out and isinstance(found, Confusion):
+        write_confusion(found, out, **facts)
+    elif out:
+        write_evaluation(found, out, **facts)
+        task.draw(model, batches, split, out, found)
+    return found
 
 
-def task_of(model: Backbone) -> str:
-    return "classify" if model.classifies else "segment"
+def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
+    """What the model of a folder answers to image files."""
+    trained = TrainedModel.load(model_folder(path), options.device)
+    return get_task(trained.model.task).predict(trained, options)
 
 
 def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tuple[RunFolder, Backbone, BatchSource]:
@@ -304,13 +344,15 @@ def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tu
         path = model_folder(path)
         model = load_model(path)
     asked = getattr(options, "task", "classify")
-    if task_of(model) != asked and asked != "classify":
-        raise UserError(f"{path} is a model for --task {task_of(model)}, not {asked}; leave --task out")
-    if task_of(model) != asked:
-        options = replace(options, task=task_of(model))
+    if model.task != asked and asked != "classify":
+        raise UserError(f"{path} is a model for --task {model.task}, not {asked}; leave --task out")
+    if model.task != asked:
+        options = replace(options, task=model.task)
     sizes = model.options["img_size"], model.options["in_chans"]
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)
     normalize_as(batches, RunFolder(path))
+    if adopt := getattr(batches, "adopt", None):
+        adopt(model.options, RunFolder(path).facts("classes", "words"))
     for name, value in image_options(batches).items():
         if model.options[name] != value:
             raise UserError(f"{path} is for {name} {model.options[name]}, but {options.data} has {value}")

@@ -32,7 +32,7 @@ HARMLESS = 10_000_000
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
     """Writes the weights and their space, with any facts about them, such as what they were trained on."""
     save_tensors(folder / WEIGHTS, supernet.weights.state_dict())
-    task = {} if supernet.space.model.classifies else {"task": "segment"}
+    task = {} if supernet.space.model.task == "classify" else {"task": supernet.space.model.task}
     config = {"space": supernet.space.name, "options": dict(supernet.space.options), **task}
     write_json(folder / CONFIG, {**config, **facts})
 

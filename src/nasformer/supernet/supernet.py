@@ -17,6 +17,7 @@ import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call
 
+from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, Segment, container
 from nasformer.families.sharing import SharingRule, SharingRules, rule_for
@@ -75,15 +76,21 @@ class Supernet(nn.Module):
         """Whether there is batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
-    def forward(self, x: Tensor, arch: Arch, outputs: dict[str, Tensor] | None = None) -> Tensor:
-        """The logits of an arch; `outputs` keeps what its segments before the last give, by name."""
+    def forward(self, x: Any, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
+        """The logits of an arch; `outputs` keeps what its segments before the last give, by name.
+
+        Args:
+            targets: For a head that computes losses itself, which it then gives in place of answers.
+        """
+        x, text = ImageText.split(x)
         shared, plan = self.shared(), self.space.plan(arch)
         read_later, kept = plan[-1].inputs, dict[str, Tensor]()
         for segment in plan:
             skeleton = self.skeleton(segment)
             weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
-            inputs = [kept[name] for name in segment.inputs] if segment.inputs else x
-            x = skeleton(inputs, weights, segment.drop_path, self.training)
+            inputs = [*(kept[name] for name in segment.inputs), *text] if segment.inputs else x
+            told = (targets,) if targets is not None and segment is plan[-1] else ()
+            x = skeleton(inputs, weights, segment.drop_path, self.training, *told)
             if segment.name in read_later:
                 kept[segment.name] = x
             if outputs is not None:
@@ -229,11 +236,11 @@ class Skeleton:
         self.layer, self.compile_options = without_weights(layer), compile_options
         self.forwards = dict[bool, Forward]()
 
-    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool) -> Tensor:
+    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool, *told: Any) -> Any:
         if training not in self.forwards:
             self.forwards[training] = self.make_forward(training)
         rate = self.rate(drop_path) if self.drop_paths and training else None
-        return self.forwards[training](x, weights, rate)
+        return self.forwards[training](x, weights, rate, *told)
 
     def rate(self, drop_path: float) -> Tensor:
         """A stochastic-depth rate as a tensor, made once."""
@@ -245,12 +252,12 @@ class Skeleton:
         """The forward pass in training or evaluation mode, perhaps compiled."""
         layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
 
-        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None) -> Tensor:
+        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None, *told: Any) -> Any:
             tensors = slice_parts(parts, weights)
             if rate is not None:
                 tensors |= dict.fromkeys(drop_paths, rate)
             # No layer has tied weights, and looking for them takes a sixth of the time that Python takes.
-            return functional_call(layer, tensors, (x,), tie_weights=False)
+            return functional_call(layer, tensors, (x, *told), tie_weights=False)
 
         if self.compile_options is None:
             return forward

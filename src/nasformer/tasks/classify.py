@@ -1,21 +1,76 @@
-"""Classification, the first task: one class an image. All of it is what the other packages do by themselves."""
+"""Classification, the first task: one class an image. Most of it is what the other packages do by themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from nasformer.data.decode import BadImage, channels_first, check_channels, read_image
+from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.preprocessing import for_channels, resize_and_crop
+from nasformer.errors import UserError
+from nasformer.families.base import Backbone
 from nasformer.families.space import Space
-from nasformer.tasks.registry import Task, register_task
+from nasformer.families.storage import facts_in, preprocessing_of
+from nasformer.tasks.options import CLASSIFY, PredictOptions
+from nasformer.tasks.registry import Task, TrainedModel, register_task
 from nasformer.train.evaluate import CLASSIFICATION, Confusion, find_confusion
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """One image as a model sees it, [1, channels, rows, columns], and how it was normalised."""
+
+    x: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def pixels(self) -> Tensor:
+        """[channels, rows, columns] in 0..1."""
+        mean, std = torch.tensor([self.mean, self.std]).view(2, -1, 1, 1)
+        return (self.x[0].cpu() * std + mean).clamp(0, 1)
+
+
+def image_input(path: Path, folder: Path, model: Backbone) -> ModelInput:
+    """An image file, prepared as evaluation prepares it."""
+    channels, known = model.options["in_chans"], preprocessing_of(model.options, facts_in(folder))
+    if known.mean is None or known.std is None:
+        raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
+    if not path.is_file():
+        raise UserError(f"there is no image {path}; check the path")
+    try:
+        image = read_image(str(path), check_channels(channels))
+    except BadImage as error:
+        raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
+    view = resize_and_crop(image, known.img_size, known.crop_pct, known.interpolation)
+    pixels = torch.from_numpy(channels_first(view))[None]
+    mean, std = (for_channels(values, channels) for values in (known.mean, known.std))
+    return ModelInput(normalise(pixels, mean, std), mean, std)
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """The most probable classes of an image, the best first."""
+
+    file: str
+    classes: list[str]
+    probabilities: list[float]
+
+    def __str__(self) -> str:
+        pairs = zip(self.classes, self.probabilities, strict=True)
+        return f"{self.file}: " + ", ".join(f"{name} {probability:.1%}" for name, probability in pairs)
 
 
 @register_task
 class Classify(Task):
-    name, about, objective = "classify", "one class an image", CLASSIFICATION
+    facts, objective = CLASSIFY, CLASSIFICATION
 
     def space(self, space: Space, options: Any) -> Space:
         return space
@@ -25,3 +80,11 @@ class Classify(Task):
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
         return find_confusion(model, batches, split, classes)
+
+    @torch.inference_mode()
+    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[ClassPrediction]:
+        names, device = trained.classes, next(trained.model.parameters()).device
+        for file in options.images:
+            x = image_input(Path(file), trained.folder, trained.model).x.to(device)
+            probabilities, classes = trained.model(x).float().softmax(-1)[0].topk(min(options.top, len(names)))
+            yield ClassPrediction(file, [names[index] for index in classes.tolist()], probabilities.tolist())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -182,6 +183,16 @@ def list_masks(root: Path, layout: str = "auto") -> MaskListing:
 # Labels
 
 
+class MaskReader(Protocol):
+    """Reads masks from files; raises BadImage where one cannot be used."""
+
+    @property
+    def classes(self) -> list[str]: ...
+
+    def read(self, path: str) -> Tensor:
+        """Integers, [rows, columns]; pixels that count for nothing are IGNORED."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """Which class the ids of masks stand for.
@@ -283,23 +294,28 @@ class MaskData:
 
     name: str
     splits: Splits[MaskFiles]
-    labels: Labels
+    labels: MaskReader
     pixels: int
     """Of all images together, to know what they take in memory."""
 
 
-def open_masks(
+def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: Any) -> MaskData:
+    """Lists, splits and checks the images and masks of a folder; `amounts` are those of `split_masks`."""
+    listing = list_masks(root, options.layout)
+    return split_masks(root, listing, find_labels(root, listing, options), bad, **amounts)
+
+
+def split_masks(
     root: Path,
-    options: SegmentOptions,
+    listing: MaskListing,
+    labels: MaskReader,
     bad: BadImages,
     *,
     holdout: float | str,
     seed: int,
     train_images: int | None = None,
 ) -> MaskData:
-    """Lists, splits and checks the images and masks of a folder; a file that is left out moves no other one."""
-    listing = list_masks(root, options.layout)
-    labels = find_labels(root, listing, options)
+    """Splits and checks what a folder holds; a file that is left out moves no other one."""
     parts = (listing.train, listing.val, listing.test)
     splits = make_splits(*parts, labels.classes, holdout=holdout, seed=seed, train_images=train_images)
     total, pixels, checked = len(splits), 0, list[MaskFiles]()
@@ -315,7 +331,7 @@ def open_masks(
     return MaskData(str(root), Splits(train, held_out, test, labels.classes, splits.notes), labels, pixels)
 
 
-def check_pairs(files: MaskFiles, labels: Labels, bad: BadImages) -> Iterator[int | None]:
+def check_pairs(files: MaskFiles, labels: MaskReader, bad: BadImages) -> Iterator[int | None]:
     """The pixels of each pair; None where it cannot be used, which is noted."""
 
     def check(image: str, mask: str) -> int | str:

@@ -1,38 +1,107 @@
-"""Registry of tasks by name."""
+"""What a task is, and the registry of tasks by name."""
 
 from __future__ import annotations
 
+import csv
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.preprocessing import for_channels
 from nasformer.errors import UserError
+from nasformer.families.base import Backbone
 from nasformer.families.space import Space
+from nasformer.families.storage import class_names, facts_in, load_model, preprocessing_of
+from nasformer.tasks.options import BUILTIN_TASKS, TASKS, PredictOptions, TaskFacts, find_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device
+from nasformer.utils.files import write_json
 
-TASKS = ("classify", "segment")
-"""Modules of this package that register a task."""
+
+class Evaluation(Protocol):
+    """How a model does on a split, in detail."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """All scores by name, and the number of `images`."""
+
+    @property
+    def by_class(self) -> Sequence[Any]:
+        """The same for each class: dataclasses with a `name`."""
+
+    def sentences(self) -> list[str]:
+        """What a person wants to know first, a line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What a program wants to know."""
+
+
+class Prediction(Protocol):
+    """What a model answers to an image: a dataclass, which `str` puts in words."""
+
+    @property
+    def file(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model from a folder, with what it needs to answer single images.
+
+    Args:
+        folder: Where it is.
+        classes: The names of its classes.
+        mean, std: Of each channel of the images that it was trained on.
+    """
+
+    model: Backbone
+    folder: Path
+    classes: list[str]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "auto") -> Self:
+        model = load_model(folder).to(choose_device(device))
+        facts, channels = facts_in(folder), model.options["in_chans"]
+        known = preprocessing_of(model.options, facts)
+        if known.mean is None or known.std is None:
+            raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
+        mean, std = (for_channels(values, channels) for values in (known.mean, known.std))
+        return cls(model, folder, class_names(facts.get("classes"), model, folder), mean, std)
+
+    @property
+    def img_size(self) -> int:
+        return preprocessing_of(self.model.options, facts_in(self.folder)).img_size[0]
+
+    @property
+    def in_chans(self) -> int:
+        return self.model.options["in_chans"]
 
 
 class Task(ABC):
     """A task: which data, head, loss and metric a backbone is trained with, and how its answers are shown."""
 
-    name: ClassVar[str]
-    about: ClassVar[str]
+    facts: ClassVar[TaskFacts]
+    """Its name, what it is about, and its options."""
     objective: ClassVar[Objective]
     """Loss and metric; the batches of the task carry it to training and evaluation."""
 
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
     @abstractmethod
     def space(self, space: Space, options: Any) -> Space:
-        """The space with the task's head on its backbones, as options ask; costs count the head."""
+        """The space with the task's head on its backbones, as the task's own options ask; costs count the head."""
 
     @abstractmethod
     def load_batches(
@@ -46,15 +115,46 @@ class Task(ABC):
         usual_size: int = 224,
         bad_list: Path | None = None,
     ) -> Any:
-        """The batches (`BatchSource`) of what options name; None where images with one label each will do."""
+        """The batches (`BatchSource`) of what a command's options name; None where images with a label each will do."""
 
     @abstractmethod
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
-        """How a model does on a split, in detail: it has `scores` and `by_class`."""
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Evaluation:
+        """How a model does on a split, in detail."""
 
-    def draw(self, model: nn.Module, batches: BatchSource, split: Split, folder: Path) -> None:
-        """Writes best.png, median.png and worst.png: images of a split with truth and answer; none by default."""
+    @abstractmethod
+    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
+        """Answers to image files; what is not said in words goes into the folder `options.out`."""
+
+    def draw(
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+    ) -> None:
+        """Writes best.png, median.png and worst.png: images of a split with truth and answer; none by default.
+
+        Args:
+            found: How the model does on the split, where it was judged already.
+        """
         return
+
+
+def write_evaluation(found: Evaluation, out: Path, **facts: Any) -> None:
+    """Writes evaluation.json and per_class.csv."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "evaluation.json", {**facts, **found.to_json()})
+    by_class = [asdict(score) for score in found.by_class]
+    with (out / "per_class.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, by_class[0])
+        table.writeheader()
+        table.writerows(by_class)
+
+
+def example_images(scores: Sequence[float]) -> Mapping[str, int]:
+    """The best, the median and the worst image by a score; those without one (NaN) do not count.
+
+    >>> example_images([0.5, float("nan"), 0.9, 0.1])
+    {'best': 2, 'median': 0, 'worst': 3}
+    """
+    order = sorted((score, index) for index, score in enumerate(scores) if score == score)
+    return {"best": order[-1][1], "median": order[len(order) // 2][1], "worst": order[0][1]} if order else {}
 
 
 T = TypeVar("T", bound=type[Task])
@@ -62,22 +162,31 @@ _tasks: dict[str, Task] = {}
 
 
 def register_task(task: T) -> T:
-    """Makes a task known by its name; a decorator."""
-    if task.name in _tasks:
-        raise UserError(f"there is another task named {task.name!r} already; give yours another name")
-    _tasks[task.name] = task()
+    """Makes a task known by its name, also to the command line; a decorator."""
+    name = task.facts.name
+    if name in _tasks or TASKS.get(name, task.facts) is not task.facts:
+        raise UserError(f"there is another task named {name!r} already; give yours another name")
+    _tasks[name], TASKS[name] = task(), task.facts
     return task
 
 
 def list_tasks() -> dict[str, Task]:
     """Every task by name."""
-    for name in TASKS:
+    for name in BUILTIN_TASKS:
         import_module(f"nasformer.tasks.{name}")
     return {name: _tasks[name] for name in TASKS}
 
 
 def get_task(name: str) -> Task:
-    tasks = list_tasks()
-    if name not in tasks:
-        raise UserError(f"unknown task {name!r}; there are: {', '.join(tasks)}")
-    return tasks[name]
+    find_task(name)
+    return list_tasks()[name]
+
+
+def chosen_task(options: Any) -> Task:
+    """The task that a command asks for; classification where it has no such option."""
+    return get_task(getattr(options, "task", "classify"))
+
+
+def space_for(space: Space, options: Any) -> Space:
+    """The space with the head that a command asks for."""
+    return chosen_task(options).space(space, getattr(options, "of_task", None))

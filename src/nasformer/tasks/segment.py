@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,20 +42,22 @@ from nasformer.data.loaders import (
 from nasformer.data.options import AugmentOptions
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
-from nasformer.families.dense import segmentation_space
+from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
 from nasformer.supernet.pretrained import IMAGENET
-from nasformer.tasks.joint import Pair, fit, jitter, unfit
+from nasformer.tasks.joint import Pair, fit, jitter, scaled_canvas, unfit
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
-from nasformer.tasks.options import SegmentOptions
-from nasformer.tasks.pictures import beside
-from nasformer.tasks.registry import Task, register_task
+from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
+from nasformer.tasks.pictures import beside, indexed, overlay
+from nasformer.tasks.registry import Evaluation, Prediction, Task, TrainedModel, example_images, register_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.rng import Purpose, generator
 
 EVALUATION_BATCH = 16
+WORST, MOST_SHARES = 3, 5
+"""Classes that are named as the worst of an evaluation, and as the largest of an image."""
 AHEAD = 3
 """Batches that are decoded while others are trained on."""
 
@@ -94,9 +96,12 @@ class MeanIoU:
     def update(self, logits: Tensor, targets: Sequence[Tensor]) -> None:
         """Adds images: the logits of their squares, and their masks at their own size."""
         for square, mask in zip(logits, targets, strict=True):
-            own = unfit(square, *mask.shape)
-            self.loss += float(pixel_cross_entropy(own[None], own, mask[None]))
-            self.add(own.argmax(0), mask)
+            self.add_logits(unfit(square, *mask.shape), mask)
+
+    def add_logits(self, logits: Tensor, mask: Tensor) -> None:
+        """Adds an image: logits [classes, rows, columns] and mask at its own size."""
+        self.loss += float(pixel_cross_entropy(logits[None], logits, mask[None]))
+        self.add(logits.argmax(0), mask)
 
     def add(self, answer: Tensor, mask: Tensor) -> None:
         size, known = len(self.classes), mask != IGNORED
@@ -154,10 +159,26 @@ class Segmentation:
             for name, total, iou, hit in zip(self.classes, pixels, ious, hits, strict=True)
         ]
 
-    def examples(self) -> dict[str, int]:
-        """The best, the median and the worst image by mIoU; those without any pixel to score do not count."""
-        order = sorted((score, index) for index, score in enumerate(self.by_image) if not math.isnan(score))
-        return {"best": order[-1][1], "median": order[len(order) // 2][1], "worst": order[0][1]} if order else {}
+    def sentences(self) -> list[str]:
+        known = sorted((score.iou, score.name) for score in self.by_class if score.iou is not None)
+        worst = ", ".join(f"{name} {iou:.2%}" for iou, name in known[:WORST])
+        return [
+            f"mIoU {self.scores['miou']:.2%}, pixels right {self.scores['pixel_accuracy']:.2%}",
+            f"worst: {worst}",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        by_class = [asdict(score) for score in self.by_class]
+        return {**self.scores, "by_class": by_class, "by_image": self.by_image}
+
+
+def example_masks(images: int, batches: BatchSource) -> Tensor:
+    return torch.zeros(images, batches.img_size, batches.img_size, dtype=torch.int64)
+
+
+SEGMENTATION = Objective(
+    "miou", pixel_cross_entropy, lambda batches: MeanIoU(batches.classes), EVALUATION_BATCH, example_masks
+)
 
 
 # Batches
@@ -168,6 +189,11 @@ class MaskBatches:
 
     What an item looks like depends on (seed, step, position in the global batch) alone.
     """
+
+    task: ClassVar[Any] = SEGMENT
+    objective: Objective = SEGMENTATION
+    mask_bytes: ClassVar[int] = 1
+    """Of a pixel of a mask."""
 
     def __init__(
         self,
@@ -182,11 +208,10 @@ class MaskBatches:
         *,
         img_size: int,
         in_chans: int = 3,
-        options: SegmentOptions | None = None,
+        options: Any = None,
         workers: int = 4,
     ) -> None:
-        self.data, self.classes, self.options = data, data.labels.classes, options or SegmentOptions()
-        self.objective = SEGMENTATION
+        self.data, self.classes, self.options = data, data.labels.classes, options or self.task.options()
         self.augment = check_augment(augment.for_images(img_size, in_chans))
         self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
         self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
@@ -194,7 +219,7 @@ class MaskBatches:
         self.device, self.workers = torch.device(device), workers
         self.img_size, self.in_chans = img_size, check_channels(in_chans)
         self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
-        keeps = fits(data.pixels * (in_chans + 1), torch.device("cpu"), world)
+        keeps = fits(data.pixels * (in_chans + self.mask_bytes), torch.device("cpu"), world)
         self.decoded: dict[str, Pair] | None = {} if keeps else None
         self.streamed = not keeps
 
@@ -237,12 +262,18 @@ class MaskBatches:
             self.decoded[path] = pair
         return pair
 
+    def target(self, mask: Tensor) -> Tensor:
+        """What is learned of a mask in the square of the model."""
+        return mask
+
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         files = self.files["train"]
 
         def item(step: int, position: int, index: int) -> Pair:
             source = generator(self.seed, Purpose.GEOMETRY, step, position)
-            return jitter(*self.pair(files, index), self.img_size, self.options, self.augment, self.fill, source)
+            pair = self.pair(files, index)
+            x, mask = jitter(*pair, self.img_size, self.options, self.augment, self.fill, source)
+            return x, self.target(mask)
 
         def places() -> Iterator[list[tuple[int, int, int]]]:
             for step in count(start_step):
@@ -251,8 +282,8 @@ class MaskBatches:
                 yield [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine)]
 
         for pairs in self.loaded(item, places()):
-            x, masks = (torch.stack(part) for part in zip(*pairs, strict=True))
-            yield self.normalised(x), masks.to(self.device, non_blocking=True).long()
+            x, targets = (torch.stack(part).to(self.device, non_blocking=True) for part in zip(*pairs, strict=True))
+            yield self.normalised(x), targets if targets.is_floating_point() else targets.long()
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
@@ -269,6 +300,12 @@ class MaskBatches:
         for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
             x = self.normalised(torch.stack([image for image, _ in pairs]))
             yield x, [mask.to(self.device, non_blocking=True).long() for _, mask in pairs]
+
+    def pairs(self, split: Split) -> Iterator[Pair]:
+        """The images and masks of a split, one by one, at their own size."""
+        files = self.files[check_split(split, self.held_out)]
+        for (pair,) in self.loaded(lambda index: self.pair(files, index), ([(index,)] for index in range(len(files)))):
+            yield pair
 
     def to(self, device: torch.device | str) -> MaskBatches:
         """The same images for another device."""
@@ -310,23 +347,60 @@ class MaskBatches:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def write_examples(model: nn.Module, batches: MaskBatches, found: Segmentation, split: str, out: Path) -> None:
-    """The best, the median and the worst image of a split, with truth and answer beside it."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, index in found.examples().items():
-        image, truth = batches.pair(batches.files[split], index)
-        answer = segment_image(model, image, batches.img_size, batches.mean, batches.std).cpu()
-        beside(image, truth, answer).save(out / f"{name}.png")
-
-
 @torch.inference_mode()
 def segment_image(
-    model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+    model: nn.Module,
+    image: Tensor,
+    size: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    options: SegmentOptions | None = None,
 ) -> Tensor:
-    """The class of every pixel of an image (uint8, at its own size)."""
+    """Logits of every pixel of an image (uint8, at its own size): [classes, rows, columns].
+
+    With several scales, or mirrored as well, they are the logarithms of the mean probabilities.
+    """
+    model.eval()
+    asked, device = options or SegmentOptions(), next(model.parameters()).device
     fill = [round(255 * value) for value in mean]
-    square = fit(image, size, fill)[None].to(next(model.parameters()).device)
-    return unfit(model.eval()(normalise(square, mean, std))[0], *image.shape[1:]).argmax(0)
+
+    def logits(view: Tensor, scale: float) -> Tensor:
+        canvas = scaled_canvas(view, size, scale, fill)
+        found = window_logits(model, normalise(canvas[None].to(device), mean, std), size)
+        return unfit(found, *view.shape[1:], size=size, scale=scale)
+
+    if not asked.tests_several:
+        return logits(image, 1.0)
+    answers = [logits(image, scale) for scale in asked.scales()]
+    if asked.test_flip:
+        answers += [logits(image.flip(2), scale).flip(2) for scale in asked.scales()]
+    return torch.stack([answer.softmax(0) for answer in answers]).mean(0).log()
+
+
+def window_logits(model: nn.Module, canvas: Tensor, size: int) -> Tensor:
+    """Logits [classes, rows, columns] of a canvas: the model's own, or where it is larger the mean of windows."""
+    rows, columns = canvas.shape[2:]
+    if (rows, columns) == (size, size):
+        return model(canvas)[0].float()
+    total, count = torch.zeros(0), canvas.new_zeros(rows, columns)
+    for top in window_starts(rows, size):
+        for left in window_starts(columns, size):
+            window = slice(top, top + size), slice(left, left + size)
+            logits = model(canvas[..., window[0], window[1]])[0].float()
+            total = total if total.numel() else logits.new_zeros(len(logits), rows, columns)
+            total[:, *window] += logits
+            count[window] += 1
+    return total / count
+
+
+def window_starts(length: int, size: int) -> list[int]:
+    """Where windows begin that cover a length evenly and overlap by a third or more.
+
+    >>> window_starts(32, 32), window_starts(48, 32), window_starts(64, 32)
+    ([0], [0, 16], [0, 16, 32])
+    """
+    steps = math.ceil((length - size) / (size * 2 / 3))
+    return [round(step * (length - size) / max(steps, 1)) for step in range(steps + 1)]
 
 
 def read_pixels(path: str, channels: int) -> Tensor:
@@ -342,28 +416,21 @@ def check_augment(augment: AugmentOptions) -> AugmentOptions:
     """Refuses what is for whole images with one label."""
     for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
         if getattr(augment, name):
-            raise UserError(f"train.augment.{name} is for classification; leave it out with --task segment")
+            raise UserError(f"train.augment.{name} is for classification; leave it out with other tasks")
     return augment
-
-
-def example_masks(images: int, batches: BatchSource) -> Tensor:
-    return torch.zeros(images, batches.img_size, batches.img_size, dtype=torch.int64)
-
-
-SEGMENTATION = Objective(
-    "miou", pixel_cross_entropy, lambda batches: MeanIoU(batches.classes), EVALUATION_BATCH, example_masks
-)
 
 
 @register_task
 class Segment(Task):
-    """Semantic segmentation with a UPerNet head."""
+    """Semantic segmentation with a UPerNet or DeepLab head."""
 
-    name, about, objective = "segment", "one class a pixel, from images with masks", SEGMENTATION
+    facts, objective = SEGMENT, SEGMENTATION
+    batches: ClassVar[type[MaskBatches]] = MaskBatches
+    batch_norm: ClassVar[bool] = True
+    """Whether the head has it."""
 
-    def space(self, space: Space, options: Any) -> Space:
-        dim, space = options.segment.decoder_dim, segmentation_space(space)
-        return space.with_options(decoder_dim=dim) if dim else space
+    def space(self, space: Space, options: SegmentOptions) -> Space:
+        return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
 
     def load_batches(
         self,
@@ -377,14 +444,13 @@ class Segment(Task):
         bad_list: Path | None = None,
     ) -> MaskBatches:
         if recipe.teacher or recipe.balance:
-            raise UserError("a teacher and balance are for classification; leave them out with --task segment")
-        if recipe.batch_size // world.size // recipe.accumulate < 2:
+            raise UserError(f"a teacher and balance are for classification; leave them out with --task {self.name}")
+        if self.batch_norm and recipe.batch_size // world.size // recipe.accumulate < 2:
             raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
         bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
-        data = open_masks(Path(options.data), options.segment, bad, **amounts)
-        return MaskBatches(
-            data,
+        return self.batches(
+            self.open(Path(options.data), options.of_task, bad, **amounts),
             recipe.augment,
             recipe.batch_size,
             options.seed,
@@ -394,19 +460,85 @@ class Segment(Task):
             recipe.repeats,
             img_size=img_size or usual_size,
             in_chans=in_chans or 3,
-            options=options.segment,
+            options=options.of_task,
             workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
         )
 
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Segmentation:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+        return open_masks(root, options, bad, **amounts)
+
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
         metric = MeanIoU(classes)
-        for logits, masks in predictions(model, batches, split):
-            metric.update(logits, masks)  # type: ignore[arg-type]
+        if isinstance(batches, MaskBatches) and batches.options.tests_several:
+            for image, mask in batches.pairs(split):
+                logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+                metric.add_logits(logits, mask.to(logits.device).long())
+        else:
+            for logits, masks in predictions(model, batches, split):
+                metric.update(logits, masks)  # type: ignore[arg-type]
         if not metric.images:
             raise UserError(f"there are no images in the {split} part; choose another --split")
         loss = metric.loss / metric.images
         return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)
 
-    def draw(self, model: nn.Module, batches: BatchSource, split: Split, folder: Path) -> None:
-        if isinstance(batches, MaskBatches):
-            write_examples(model, batches, self.judge(model, batches, split, batches.classes), split, folder)
+    def draw(
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+    ) -> None:
+        assert isinstance(batches, MaskBatches)
+        found = found or self.judge(model, batches, split, batches.classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+            image, truth = batches.pair(batches.files[split], index)
+            logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+            beside(image, truth, logits.argmax(0).cpu()).save(folder / f"{name}.png")
+
+    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
+        folder = options.folder("masks")
+        for file, stem in zip(options.images, unique_stems(options.images), strict=True):
+            image = read_pixels(existing(file), trained.in_chans)
+            answer = segment_image(trained.model, image, trained.img_size, trained.mean, trained.std).argmax(0).cpu()
+            mask, picture = folder / f"{stem}_mask.png", folder / f"{stem}_overlay.png"
+            indexed(answer).save(mask)
+            overlay(image, answer).save(picture)
+            yield MaskPrediction(file, class_shares(answer, trained.classes), str(mask), str(picture))
+
+
+@dataclass(frozen=True)
+class MaskPrediction:
+    """The classes in an image by the share of its pixels, and where its mask and overlay were written."""
+
+    file: str
+    shares: dict[str, float]
+    mask: str
+    overlay: str
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in list(self.shares.items())[:MOST_SHARES])
+        return f"{self.file}: {shares}; {self.overlay}"
+
+
+def class_shares(answer: Tensor, classes: Sequence[str]) -> dict[str, float]:
+    """The share of the pixels that each class has, the largest first.
+
+    >>> class_shares(torch.tensor([0, 2, 2, 2]), ["sky", "road", "car"])
+    {'car': 0.75, 'sky': 0.25}
+    """
+    counts = torch.bincount(answer.flatten(), minlength=len(classes)).tolist()
+    shares = {name: count / answer.numel() for name, count in zip(classes, counts, strict=True) if count}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def existing(file: str) -> str:
+    if not Path(file).is_file():
+        raise UserError(f"there is no image {file}; check the path")
+    return file
+
+
+def unique_stems(files: Sequence[str]) -> list[str]:
+    """Names for what is written of each file: its own, or its number where another file has the same.
+
+    >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
+    ['0', 'y', '2']
+    """
+    stems = [Path(file).stem for file in files]
+    return [stem if stems.count(stem) == 1 else str(number) for number, stem in enumerate(stems)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any, Protocol
@@ -28,6 +28,8 @@ from nasformer.utils.world import World
 KEPT = 8
 """Models kept: an arch is judged on one split, then on another, then shipped."""
 EVALUATION_BATCH = 512
+WORST = 3
+"""Classes that are named as the worst."""
 
 
 def autocast(device: torch.device, precision: str = "auto") -> AbstractContextManager[object]:
@@ -88,13 +90,15 @@ class Objective:
         score: The name of the score, among those of the metric, by which models are compared.
         batch_size: Images at a time in an evaluation.
         example_targets: Targets of so many images for a trial of a step.
+        within_model: Whether the model is given the targets in training, and gives losses in place of answers.
     """
 
     score: str
     loss: Loss
     metric: Callable[[BatchSource], Metric]
     batch_size: int
-    example_targets: Callable[[int, BatchSource], Tensor]
+    example_targets: Callable[[int, BatchSource], Any]
+    within_model: bool = False
 
 
 CLASSIFICATION = Objective("accuracy", soft_cross_entropy, lambda batches: Accuracy(), EVALUATION_BATCH, even_targets)
@@ -286,6 +290,20 @@ class Confusion:
         wrong[number] = 0
         mistaken = self.classes[int(wrong.argmax())] if images > correct else None
         return ClassScore(self.classes[number], images, correct, correct / images if images else None, mistaken)
+
+    def sentences(self) -> list[str]:
+        """What a person wants to know first, a line each."""
+        scores = self.scores
+        worst = ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in self.worst(WORST))
+        return [
+            f"top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}",
+            f"balanced accuracy {scores['balanced_accuracy']:.2%}, macro-F1 {scores['macro_f1']:.2%}",
+            f"worst: {worst}",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The scores, and the classes with the lowest accuracy."""
+        return {**self.scores, "worst": [asdict(score) for score in self.worst(WORST)]}
 
     def worst(self, count: int) -> list[ClassScore]:
         """The classes with the lowest accuracy; of equal ones the first."""

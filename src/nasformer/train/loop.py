@@ -222,7 +222,7 @@ def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
     if recipe.augment.padding is None and augment.crop == "pad" and objective_of(batches) is CLASSIFICATION:
         shifts = f"shifts up to {augment.padding} of {batches.img_size} px" if augment.padding else "no shifts"
         chosen.append(f"{shifts} (--train.augment.padding)")
-    if recipe.augment.hflip is None:
+    if recipe.augment.hflip is None and getattr(batches, "mirrored", True):
         mirrored = "mirrored at random" if augment.hflip else "not mirrored, as they are grey"
         chosen.append(f"images {mirrored} (--train.augment.hflip)")
     return ", ".join(chosen)
@@ -495,33 +495,37 @@ class Trainer:
         if self.teacher:
             with autocast(self.device, self.recipe.precision):
                 lesson = self.teacher(x, targets)
-        total, logits = self.backward(x, lesson, largest, self.loss)
+        total, outputs = self.backward(x, lesson, largest, self.loss)
         if largest is not None and isinstance(self.model, Supernet) and decays_by_loss(self.model, self.recipe):
             add_decay(self.model, largest, self.recipe)
         loss = self.loss
         if self.recipe.inplace_distillation:
-            lesson, loss = lesson._replace(targets=logits.float().softmax(1)), soft_cross_entropy
+            lesson, loss = lesson._replace(targets=torch.cat(outputs).float().softmax(1)), soft_cross_entropy
         for arch in others:
             total += self.backward(x, lesson, arch, loss)[0]
         return total
 
-    def backward(self, x: Tensor, lesson: Lesson, arch: Arch | None, compare: Loss) -> tuple[Tensor, Tensor]:
-        """Adds the gradients of one arch, part by part of the batch; returns its loss and its logits."""
-        total, outputs = torch.zeros((), device=self.device), []
+    def backward(self, x: Tensor, lesson: Lesson, arch: Arch | None, compare: Loss) -> tuple[Tensor, list[Tensor]]:
+        """Adds the gradients of one arch, part by part of the batch; returns its loss and the logits of each part."""
+        total, outputs = torch.zeros((), device=self.device), list[Tensor]()
         parts = zip(x.chunk(self.recipe.accumulate), lesson.chunk(self.recipe.accumulate), strict=True)
         for images, wanted in parts:
             features: dict[str, Tensor] = {}
+            told: dict[str, Any] = {"outputs": features} if wanted.features else {}
+            if self.objective.within_model:
+                told["targets"] = wanted.targets
             inputs = (images,) if arch is None else (images, arch)
             with autocast(self.device, self.recipe.precision):
-                logits = self.model(*inputs, outputs=features) if wanted.features else self.model(*inputs)
+                logits = self.model(*inputs, **told)
             loss = compare(logits, images, wanted.targets)
             if wanted.features:
                 loss = loss + self.recipe.teacher_features * feature_difference(features, wanted.features)
             loss = loss * (len(images) / len(x))
             loss.backward()
             total += loss.detach()
-            outputs.append(logits.detach())
-        return total, torch.cat(outputs)
+            if self.recipe.inplace_distillation:
+                outputs.append(logits.detach())
+        return total, outputs
 
     def update(self, archs: list[Arch | None]) -> None:
         if self.frozen and isinstance(self.model, Supernet):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone
 from nasformer.utils.files import read_tensors
 
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Tensor, Any], Tensor]
 
 
 def soft_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
@@ -35,14 +35,26 @@ def class_weights(counts: Tensor) -> Tensor:
 class Lesson(NamedTuple):
     """What a batch teaches: targets, and features of the teacher by segment, where they are learned."""
 
-    targets: Tensor
+    targets: Any
     features: Mapping[str, Tensor]
 
     def chunk(self, count: int) -> Iterator[Lesson]:
         """Parts of it, along the batch."""
         chunks = {name: feature.chunk(count) for name, feature in self.features.items()}
-        for index, targets in enumerate(self.targets.chunk(count)):
+        for index, targets in enumerate(chunk(self.targets, count)):
             yield Lesson(targets, {name: parts[index] for name, parts in chunks.items()})
+
+
+def chunk(targets: Any, count: int) -> Sequence[Any]:
+    """Parts of a batch's targets, which are a tensor or a list, one for each image; as `Tensor.chunk` has them.
+
+    >>> chunk(list("abcde"), 2)
+    [['a', 'b', 'c'], ['d', 'e']]
+    """
+    if isinstance(targets, Tensor):
+        return targets.chunk(count)
+    size = -(-len(targets) // count)
+    return [targets[start : start + size] for start in range(0, len(targets), size)]
 
 
 class Teacher:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,14 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def gather(self, items: list[T]) -> list[T]:
+        """The items of all processes, those of the first one first."""
+        if self.size == 1:
+            return items
+        parts = [list[T]() for _ in range(self.size)]
+        dist.all_gather_object(parts, items)
+        return [item for part in parts for item in part]
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the processes, number by number, whichever numbers are asked for together."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, Query
     from nasformer.data.loaders import BatchSource
     from nasformer.families.base import Backbone
-    from nasformer.runs.predict import ModelInput
+    from nasformer.tasks.classify import ModelInput
 
 MOST = 3
 """Pairs of heads that are printed."""
@@ -50,8 +50,8 @@ class AttentionCommand(DataOptions):
 def attention(options: AttentionCommand, as_json: bool) -> None:
     from nasformer.attention.maps import attention_blocks, attention_maps
     from nasformer.families.storage import load_model
-    from nasformer.runs.predict import image_input
     from nasformer.runs.single import model_folder
+    from nasformer.tasks.classify import image_input
     from nasformer.utils.device import choose_device
 
     check(options)
@@ -92,7 +92,7 @@ def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> Model
     """A test image of a data set."""
     from nasformer.results.folder import RunFolder
     from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
-    from nasformer.runs.predict import ModelInput
+    from nasformer.tasks.classify import ModelInput
     from nasformer.train.distributed import World
     from nasformer.utils.device import choose_device
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -11,14 +11,11 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
-from nasformer.tasks.options import TaskOptions
-from nasformer.utils.units import check_range, check_threads, format_quantity
+from nasformer.tasks.options import PredictOptions, TaskOptions, judged_by
+from nasformer.utils.units import check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.result import RunResult
-    from nasformer.tasks.segment import Segmentation
-
-WORST = 3
 
 
 @dataclass
@@ -69,32 +66,24 @@ class EvaluateCommand(TaskOptions, DataOptions):
     split: Literal["test", "holdout", "train"] = "test"
     """which images"""
     out: str = ""
-    """a folder for evaluation.html, .json, per_class.csv and confusion.png, .svg: which classes are taken for which;
-    of a segmentation model for evaluation.json, per_class.csv and the best, median and worst image with its masks"""
+    """a folder for evaluation.json and per_class.csv, and of a classifier evaluation.html and confusion.png, .svg
+    (which classes are taken for which), of other tasks the best, median and worst image with truth and answer"""
 
 
 @dataclass
-class PredictCommand:
-    """Class names with probabilities for image files; of a segmentation model their masks."""
+class PredictCommand(PredictOptions):
+    """Answers to image files: class names with probabilities, or what the model's task has in their place."""
 
     positional: ClassVar = ("model", "images")
     example: ClassVar = "nasformer predict runs/mine photo1.jpg photo2.jpg"
 
     model: str = ""
     """a run folder with a model in it, or a folder that `nasformer extract` or `nasformer export` wrote"""
-    images: list[str] = field(default_factory=list)
-    """the image files"""
-    top: int = 5
-    """how many classes to name"""
-    out: str = ""
-    """of a segmentation model: the folder for NAME_mask.png and NAME_overlay.png of each image"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
     threads: int | Literal["auto"] = "auto"
     """threads of the CPU for each operation; auto: all"""
 
     def __post_init__(self) -> None:
-        check_range(self, "top", 1)
+        super().__post_init__()
         check_threads(self)
 
 
@@ -126,7 +115,8 @@ def show(result: RunResult | None, out: str, as_json: bool) -> None:
         return print_json(result.to_dict())
     for model in result.models:
         costs = f"{format_quantity(model['params'])} parameters, {format_quantity(model['macs'])} MACs"
-        score, what = ("miou", "mIoU ") if "test_miou" in model.scores else ("accuracy", "")
+        score, words = judged_by(model.scores)
+        what = "" if score == "accuracy" else f"{words} "
         held_out = f", held-out {model[f'holdout_{score}']:.2%}" if f"holdout_{score}" in model.scores else ""
         print(f"{model.name}: {costs}, test {what}{model[f'test_{score}']:.2%}{held_out}")
     print(RunFolder(out).outputs())
@@ -145,7 +135,7 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     folder = RunFolder(options.run)
     supernet = load_supernet(folder.path, options.chosen_space() if options.space else None)
     arch = supernet.space.arch(options.arch) if options.arch else folder.winner(supernet.space)
-    facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on")
+    facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on", "words")
     save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
@@ -176,71 +166,26 @@ def export(options: ExportCommand, as_json: bool) -> None:
 
 
 def evaluate(options: EvaluateCommand, as_json: bool) -> None:
-    from nasformer.report.plots import write_confusion
     from nasformer.results.folder import check_output
     from nasformer.runs.single import evaluate_folder
-    from nasformer.train.evaluate import Confusion
 
     if not options.model:
         raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
     out = check_output(options.out, "evaluation.json") if options.out else None
-    confusion = evaluate_folder(Path(options.model), options, options.split, options.arch)
-    if not isinstance(confusion, Confusion):
-        return show_segmentation(confusion, options, out, as_json)
-    if out:
-        write_confusion(confusion, out, model=options.model, data=options.data, split=options.split)
-    worst = confusion.worst(WORST)
+    found = evaluate_folder(Path(options.model), options, options.split, options.arch, out)
     if as_json:
-        return print_json({**confusion.scores, "worst": [asdict(score) for score in worst]})
-    scores = confusion.scores
-    print(f"{options.split}: top-1 {scores['accuracy']:.2%}, top-5 {scores['top5']:.2%}")
-    print(f"balanced accuracy {scores['balanced_accuracy']:.2%}, macro-F1 {scores['macro_f1']:.2%}")
-    print("worst: " + ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in worst))
-    return None
-
-
-def show_segmentation(found: Segmentation, options: EvaluateCommand, out: Path | None, as_json: bool) -> None:
-    """Prints the scores of a segmentation model; with a folder, tables and pictures go into it."""
-    from nasformer.runs.segment import write_segmentation
-
-    known = [score for score in found.by_class if score.iou is not None]
-    worst = sorted(known, key=lambda score: score.iou or 0.0)[:WORST]
-    if out:
-        write_segmentation(found, options, out)
-    if as_json:
-        return print_json({**found.scores, "by_class": [asdict(score) for score in found.by_class]})
-    print(f"{options.split}: mIoU {found.scores['miou']:.2%}, pixels right {found.scores['pixel_accuracy']:.2%}")
-    print("worst: " + ", ".join(f"{score.name} {score.iou:.2%}" for score in worst))
-    return None
+        return print_json(found.to_json())
+    return print("\n".join([f"{options.split}: {found.sentences()[0]}", *found.sentences()[1:]]))
 
 
 def predict(options: PredictCommand, as_json: bool) -> None:
-    from nasformer.runs.predict import predict
-    from nasformer.runs.segment import is_segmentation
+    from nasformer.runs.single import predict_images
 
     if not options.model or not options.images:
         raise UserError("say which model and images: nasformer predict RUN IMAGE [IMAGE ...]")
-    if is_segmentation(options.model):
-        return predict_segments(options, as_json)
-    predictions = predict(options.model, options.images, options.top, options.device)
+    predictions = predict_images(Path(options.model), options)
     if as_json:
-        return print_json([asdict(prediction) for prediction in predictions])
+        return print_json([asdict(prediction) for prediction in predictions])  # type: ignore[call-overload]
     for prediction in predictions:
-        pairs = zip(prediction.classes, prediction.probabilities, strict=True)
-        print(f"{prediction.file}: " + ", ".join(f"{name} {probability:.1%}" for name, probability in pairs))
-    return None
-
-
-def predict_segments(options: PredictCommand, as_json: bool) -> None:
-    from nasformer.runs.segment import predict_masks
-
-    if not options.out:
-        raise UserError(f"{options.model} is a segmentation model; say where its masks shall go: --out FOLDER")
-    predictions = predict_masks(options.model, options.images, options.out, options.device)
-    if as_json:
-        return print_json([asdict(prediction) for prediction in predictions])
-    for prediction in predictions:
-        pairs = list(prediction.shares.items())[: options.top]
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in pairs)
-        print(f"{prediction.file}: {shares}; {prediction.overlay}")
+        print(prediction)
     return None

@@ -97,9 +97,9 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
 
 def space_for_images(options: ProfileCommand) -> Space:
     """The space that was named; where data is, as a run on that data has it."""
-    from nasformer.tasks.registry import get_task
+    from nasformer.tasks.registry import space_for
 
-    space = get_task(options.task).space(options.chosen_space(), options)
+    space = space_for(options.chosen_space(), options)
     if not options.data:
         return space
     if options.task != "classify":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table, print_verdict
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.tasks.options import judged_by
 from nasformer.utils.progress import in_hours
 from nasformer.utils.units import format_quantity
 
@@ -58,9 +59,9 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
 
     out = options.out
 
-    scores = {"holdout_accuracy": "held-out", "test_accuracy": "test"}
-    if "test_miou" in result.shipped.scores:
-        scores = {"holdout_miou": "held-out mIoU", "test_miou": "test mIoU"}
+    score, words = judged_by(result.shipped.scores)
+    what = "" if score == "accuracy" else f" {words}"
+    scores = {f"holdout_{score}": f"held-out{what}", f"test_{score}": f"test{what}"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
     elif "test_agreement" in result.winner.scores:
@@ -121,7 +122,7 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
         commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
     task = ["--task", options.task] if options.task != "classify" else []
     if task:
-        commands[0] += ["--out", f"{folder}-masks"]
+        commands[0] += ["--out", f"{folder}-answers"]
     images = [*task, *data_words(options, data=result.data)]
     commands.append(["nasformer", "finetune", str(folder.model), *images, "--out", f"{folder}-finetuned"])
     for words in commands:
@@ -131,7 +132,9 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
 def in_words(name: str, score: float) -> str:
     if score != score:
         return "–"
-    return f"{score:.2%}" if name.endswith(("accuracy", "agreement", "miou")) else f"{score:.5g}"
+    from nasformer.report.labels import is_share
+
+    return f"{score:.2%}" if is_share(name) else f"{score:.5g}"
 
 
 def print_finalists(result: RunResult) -> None:

@@ -1,0 +1,159 @@
+"""Detection by one recipe: backbones of ours beside encoders of timm and torchvision's own Mask R-CNN.
+
+    tar xf pennfudan_320.tar
+    python benchmarks/detection.py --data pennfudan_320 --seeds 3 --out record.json \
+        --nets s3-tiny:smallest timm:resnet18 torchvision:resnet50
+    tar xf coco_mini_320.tar
+    python benchmarks/detection.py --data coco_mini_320 --splits train --no-jitter --out overfit.json \
+        --nets s3-tiny:smallest timm:resnet18:FILE
+
+A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch) or
+timm:NAME:FILE (with weights in safetensors) with our head, ours:timm:NAME[:FILE] (the same net as a family of ours),
+or torchvision:resnet18 and the like (torchvision's own Mask R-CNN on its own ResNet, from scratch). The first net of
+timm or torchvision is the baseline of all ratios. AP is COCO's, by pycocotools, at the images' own size; the weights
+are those of the last step. On the train part, without jitter, it shows whether targets and losses are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection import MaskRCNN
+from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+
+from nasformer.data.files import BadImages
+from nasformer.data.options import AugmentOptions
+from nasformer.layers.detection import DetectionHead
+from nasformer.tasks.boxes import open_scenes
+from nasformer.tasks.detect import CocoAP, SceneBatches
+from nasformer.tasks.options import DetectOptions
+from nasformer.train.evaluate import predictions
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device
+from record import save_record
+from segmentation import build_ours, speed
+
+
+class TimmDetector(nn.Module):
+    """The last four feature maps of a timm model, and our detection head on them."""
+
+    def __init__(self, name: str, weights: str | None, batches: SceneBatches, dim: int, cascade: bool) -> None:
+        super().__init__()
+        given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+        self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
+        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
+        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
+        channels = tuple(info["num_chs"] for info in infos)
+        self.head = DetectionHead(channels, grids, (size, size), batches.num_classes, dim, cascade)
+
+    def forward(self, x: Tensor, targets: Any = None) -> Any:
+        return self.head(self.encoder(x), targets)
+
+
+class TorchvisionDetector(nn.Module):
+    """torchvision's Mask R-CNN as it is, for images that are normalised and fitted already."""
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        super().__init__()
+        backbone = resnet_fpn_backbone(backbone_name=name, weights=None, trainable_layers=5, norm_layer=nn.BatchNorm2d)
+        plain: dict[str, Any] = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3, "_skip_resize": True}
+        self.net = MaskRCNN(backbone, num_classes + 1, **plain)
+        self.net.transform.postprocess = lambda found, *sizes: found  # masks stay within their boxes
+
+    def forward(self, x: Tensor, targets: Any = None) -> Any:
+        return self.net(list(x), targets)
+
+
+def build(net: str, batches: SceneBatches, args: argparse.Namespace, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    if net.startswith("torchvision:"):
+        return TorchvisionDetector(net.removeprefix("torchvision:"), batches.num_classes)
+    if net.startswith("timm:"):
+        name, _, weights = net.removeprefix("timm:").partition(":")
+        return TimmDetector(name, weights or None, batches, args.decoder_dim, args.head == "cascade")
+    return build_ours(net, batches, "detect", seed, decoder_dim=args.decoder_dim, head=args.head)
+
+
+def score(model: nn.Module, batches: SceneBatches, split: str) -> dict[str, float]:
+    metric = CocoAP(batches.classes, batches.img_size, ("bbox", "segm"))
+    for answers, scenes in predictions(model, batches, split):  # type: ignore[arg-type]
+        metric.update(answers, scenes)  # type: ignore[arg-type]
+    return metric.compute()
+
+
+def open_batches(args: argparse.Namespace, seed: int, device: torch.device) -> tuple[SceneBatches, Recipe]:
+    jitter = {"scale_min": 1.0, "scale_max": 1.0} if args.no_jitter else {}
+    options, augment = DetectOptions(**jitter), AugmentOptions(hflip=0.0 if args.no_jitter else 0.5)
+    data = open_scenes(Path(args.data), options, BadImages(quiet=True), holdout=args.holdout, seed=seed)
+    length: dict[str, Any] = {"iterations": args.iterations} if args.iterations else {"epochs": args.epochs}
+    recipe = Recipe(
+        **length,
+        batch_size=args.batch_size,
+        lr=args.lr,
+        weight_decay=args.weight_decay,
+        augment=augment,
+        clip_grad=1.0,
+    )
+    order = (args.batch_size, seed)
+    sizes: dict[str, Any] = {"device": device, "img_size": args.img_size, "workers": args.workers}
+    return SceneBatches(data, augment, *order, options=options, **sizes), recipe
+
+
+def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    scores, timed, params = list[dict[str, dict[str, float]]](), dict[str, float | None](), 0
+    for seed in range(args.seeds):
+        batches, recipe = open_batches(args, seed, device)
+        model = build(net, batches, args, seed).to(device)
+        params = sum(weight.numel() for weight in model.parameters())
+        if not seed:
+            timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps)
+        train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
+        scores.append({split: score(model, batches, split) for split in args.splits})
+        shown = ", ".join(f"{split} box AP {one['box_ap']:.4f}" for split, one in scores[-1].items())
+        print(f"{net}, seed {seed}: {shown}", flush=True)
+    means = {f"{split}_{name}": [one[split][name] for one in scores] for split in args.splits for name in KINDS}
+    summary = {name: fmean(values) for name, values in means.items()}
+    summary |= {f"{name}_std": stdev(values) for name, values in means.items() if len(values) > 1}
+    return {"params": params, **timed, **summary, "seeds": scores}
+
+
+KINDS = ("box_ap", "mask_ap")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--nets", nargs="+", required=True)
+    parser.add_argument("--head", choices=("mask-rcnn", "cascade"), default="mask-rcnn")
+    parser.add_argument("--img-size", type=int, default=320)
+    parser.add_argument("--decoder-dim", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--iterations", type=int, default=0, help="steps, in place of epochs")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--lr", type=float, default=2e-4)
+    parser.add_argument("--weight-decay", type=float, default=0.05)
+    parser.add_argument("--holdout", type=float, default=0.1)
+    parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
+    parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
+    baseline = next((results[net] for net in args.nets if net.startswith(("timm:", "torchvision:"))), None)
+    for found in results.values() if baseline else ():
+        found["speed_ratio"] = found["images_per_second"] / baseline["images_per_second"]
+    save_record("detection", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()

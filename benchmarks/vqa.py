@@ -1,0 +1,148 @@
+"""Questions about images: nets beside the most frequent answer and a net that sees the questions alone.
+
+    pip install easy-vqa
+    python benchmarks/vqa.py --easy-vqa easy --train-images 1000 --out record.json --nets s3-micro:smallest
+    python benchmarks/vqa.py --data daquar_mini --img-size 128 --nets s3-micro:smallest
+
+A net is SPACE:ARCH (from scratch) or FOLDER (a model of a run, whose backbone is trained on). Each is trained twice by
+one recipe: with the images, and with grey ones in their place. All scores are VQA accuracies of the test questions with
+the weights of the last step, so nothing is chosen on any image. `--easy-vqa FOLDER` first writes the questions and
+images of the package easy-vqa there in VQA's format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from nasformer.data.files import BadImages
+from nasformer.data.loaders import ImageText
+from nasformer.data.options import AugmentOptions
+from nasformer.families.base import Backbone
+from nasformer.families.dense import dense_space, head_option_names
+from nasformer.families.registry import get_space
+from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
+from nasformer.tasks.options import VQAOptions
+from nasformer.tasks.vqa import QuestionBatches, best_answer, open_questions
+from nasformer.train.evaluate import evaluate
+from nasformer.train.loop import train_model
+from nasformer.train.recipe import Recipe
+from nasformer.utils.device import choose_device
+from record import save_record
+
+
+def write_easy_vqa(root: Path) -> None:
+    """The package's questions as train/ and test/ with questions.json and images."""
+    import easy_vqa
+
+    parts = {
+        "train": (easy_vqa.get_train_questions(), easy_vqa.get_train_image_paths()),
+        "test": (easy_vqa.get_test_questions(), easy_vqa.get_test_image_paths()),
+    }
+    for part, (asked, paths) in parts.items():
+        (root / part / "images").mkdir(parents=True, exist_ok=True)
+        for number, path in paths.items():
+            shutil.copy(path, root / part / "images" / f"{number}.png")
+        rows = [dict(zip(("question", "answer", "image_id"), row, strict=True)) for row in zip(*asked, strict=True)]
+        questions = [
+            {"question_id": number, "image_id": row["image_id"], "question": row["question"]}
+            for number, row in enumerate(rows)
+        ]
+        annotations = [
+            {"question_id": number, "answers": [{"answer": row["answer"]}], "multiple_choice_answer": row["answer"]}
+            for number, row in enumerate(rows)
+        ]
+        content = {"questions": questions, "annotations": annotations}
+        (root / part / "questions.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+class QuestionsAlone(QuestionBatches):
+    """The same questions about images that are grey all over."""
+
+    def batches(self, split: str, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
+        for x, targets in super().batches(split, parts):
+            yield ImageText(torch.zeros_like(x.images), x.words), targets
+
+
+def build(net: str, batches: QuestionBatches, args: argparse.Namespace, seed: int) -> Backbone:
+    shape = {"img_size": batches.img_size, "in_chans": 3, "num_classes": batches.num_classes}
+    head = {"decoder_dim": args.decoder_dim, "depth": args.depth, **batches.head_options}
+    if Path(net).is_dir():
+        source = load_model(net)
+        kept = {name: value for name, value in source.options.items() if name not in head_option_names()}
+        space = dense_space(get_space(facts_in(net)["space"], **(kept | shape)), "vqa", **head)
+        return build_from(source, space, seed, keep_classifier=False)
+    name, _, arch = net.rpartition(":")
+    patch = {"patch_size": args.patch_size} if args.patch_size else {}
+    space = dense_space(get_space(name, **shape, **patch), "vqa", **head)
+    return fresh_model(space, space.arch(arch), seed)
+
+
+def most_frequent(batches: QuestionBatches) -> float:
+    """The accuracy of the answer that most training questions have."""
+    asked = batches.vocabulary.questions
+    answers = Counter(best_answer(asked[name]) for name in batches.files["train"].masks)
+    guess = answers.most_common(1)[0][0]
+    return fmean(asked[name].scores.get(guess, 0.0) for name in batches.files["test"].masks)
+
+
+def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    found: dict[str, list[float]] = {"with_images": [], "questions_alone": [], "most_frequent_answer": []}
+    params = 0
+    for seed in range(args.seeds):
+        options = VQAOptions(max_words=args.max_words)
+        amounts = {"holdout": 0, "seed": seed, "train_images": args.train_images}
+        data = open_questions(Path(args.data), options, BadImages(quiet=True), **amounts)
+        recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, clip_grad=1.0)
+        settings: dict[str, Any] = {"device": device, "img_size": args.img_size, "workers": args.workers}
+        for name, kind in (("with_images", QuestionBatches), ("questions_alone", QuestionsAlone)):
+            batches = kind(data, AugmentOptions(), args.batch_size, seed, options=options, **settings)
+            model = build(net, batches, args, seed).to(device)
+            params = sum(weight.numel() for weight in model.parameters())
+            train_model(model, batches, recipe, seed=seed, quiet=not args.verbose, label=f"{net}, {name}")
+            found[name].append(evaluate(model, batches, "test")["vqa_accuracy"])
+            print(f"{net}, seed {seed}, {name}: {found[name][-1]:.4f}", flush=True)
+        found["most_frequent_answer"].append(most_frequent(batches))
+        print(f"{net}, seed {seed}, most frequent answer: {found['most_frequent_answer'][-1]:.4f}", flush=True)
+    spread = {f"{name}_std": stdev(values) for name, values in found.items() if len(values) > 1}
+    sizes = {"train_questions": len(batches.files["train"]), "test_questions": len(batches.files["test"])}
+    return {"params": params, **sizes, **{name: fmean(values) for name, values in found.items()}, **spread}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data")
+    parser.add_argument("--easy-vqa", metavar="FOLDER", help="write the package's questions there and take them")
+    parser.add_argument("--nets", nargs="+", required=True)
+    parser.add_argument("--img-size", type=int, default=64)
+    parser.add_argument("--patch-size", type=int)
+    parser.add_argument("--train-images", type=int)
+    parser.add_argument("--max-words", type=int, default=20)
+    parser.add_argument("--decoder-dim", type=int, default=128)
+    parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    if args.easy_vqa:
+        args.data = args.easy_vqa
+        write_easy_vqa(Path(args.data))
+    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
+    save_record("vqa", vars(args), results, args.out)
+
+
+if __name__ == "__main__":
+    main()

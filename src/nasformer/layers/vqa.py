@@ -1,0 +1,105 @@
+"""Head for questions about images: a small text transformer whose words attend to the last map of a backbone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.layers.cost import Cost, linear_cost, norm_cost
+from nasformer.layers.norm import MapNorm
+from nasformer.layers.segmentation import as_map
+from nasformer.layers.stem import Grid
+
+HEAD_DIM = 32
+MLP_RATIO = 4
+DROPOUT = 0.1
+PADDING = 0
+"""What stands behind the last word of a question."""
+
+
+class VQAHead(nn.Module):
+    """Logits of answers from the last map of a backbone and the words of a question.
+
+    Each block lets the words attend to each other and then to the positions of the map, whose rows and columns are two
+    more channels. An answer token before the words gathers what is classified. Without words there is no question.
+
+    Args:
+        channels, grids: Of the map, which may come as tokens with others before them.
+        num_classes: Answers.
+        dim: Width of the transformer.
+        vocab_size: Words, with PADDING and the unknown one.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int],
+        grids: tuple[Grid],
+        img_size: Grid,
+        num_classes: int,
+        dim: int = 256,
+        depth: int = 2,
+        vocab_size: int = 2,
+        max_words: int = 20,
+    ) -> None:
+        super().__init__()
+        self.grid, self.max_words, self.dim, self.embed_dim = grids[0], max_words, dim, channels[0]
+        self.norm, self.proj = MapNorm(channels[0]), nn.Conv2d(channels[0] + 2, dim, 1)
+        self.words = nn.Embedding(vocab_size, dim, padding_idx=PADDING)
+        self.positions = nn.Parameter(torch.empty(1, max_words + 1, dim))
+        self.answer = nn.Parameter(torch.empty(1, 1, dim))
+        self.blocks = nn.ModuleList(text_block(dim) for _ in range(depth))
+        self.last_norm = nn.LayerNorm(dim)
+        for weight in (self.words.weight, self.positions, self.answer):
+            nn.init.trunc_normal_(weight, std=0.02)
+        self.reset(num_classes)
+
+    def reset(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Makes a fresh classifier of answers, on the device of the old weights."""
+        self.fc = nn.Linear(self.dim, num_classes, device=self.positions.device)
+        nn.init.trunc_normal_(self.fc.weight, std=0.02)
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        features = self.norm(as_map(inputs[0], self.grid))
+        words = inputs[1] if len(inputs) > 1 else features.new_zeros(features.shape[0], self.max_words).long()
+        # The coordinates come first, so that a narrower backbone uses the first weights of a wider one's.
+        image = self.proj(torch.cat([coordinates(features), features], 1)).flatten(2).transpose(1, 2)
+        x = torch.cat([self.answer.expand(words.shape[0], -1, -1), self.words(words)], 1) + self.positions
+        missing = nn.functional.pad(words == PADDING, (1, 0), value=False)
+        for block in self.blocks:
+            x = block(x, image, tgt_key_padding_mask=missing)
+        return self.fc(self.last_norm(x[:, 0]))
+
+    @staticmethod
+    def cost(
+        channels: tuple[int],
+        grids: tuple[Grid],
+        img_size: Grid,
+        num_classes: int,
+        dim: int = 256,
+        depth: int = 2,
+        vocab_size: int = 2,
+        max_words: int = 20,
+    ) -> Cost:
+        positions, tokens = grids[0][0] * grids[0][1], max_words + 1
+        total = norm_cost(channels[0]) + linear_cost(positions, channels[0] + 2, dim)
+        total += Cost((vocab_size + tokens + 1) * dim)
+        within = linear_cost(tokens, dim, 3 * dim) + linear_cost(tokens, dim, dim) + Cost(macs=2 * tokens**2 * dim)
+        across = linear_cost(tokens, dim, dim) * 2 + linear_cost(positions, dim, 2 * dim)
+        across += Cost(macs=2 * tokens * positions * dim)
+        mlp = linear_cost(tokens, dim, MLP_RATIO * dim) + linear_cost(tokens, MLP_RATIO * dim, dim)
+        total += (within + across + mlp + norm_cost(dim) * 3) * depth
+        return total + norm_cost(dim) + linear_cost(1, dim, num_classes)
+
+
+def text_block(dim: int) -> nn.TransformerDecoderLayer:
+    heads = max(1, dim // HEAD_DIM)
+    return nn.TransformerDecoderLayer(
+        dim, heads, MLP_RATIO * dim, DROPOUT, activation="gelu", batch_first=True, norm_first=True
+    )
+
+
+def coordinates(x: Tensor) -> Tensor:
+    """Rows and columns of a map's positions from -1 to 1, [batch, 2, rows, columns]."""
+    rows, columns = (torch.linspace(-1, 1, side, device=x.device, dtype=x.dtype) for side in x.shape[2:])
+    return torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(x.shape[0], -1, -1, -1)

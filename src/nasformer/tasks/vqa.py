@@ -1,0 +1,525 @@
+"""Questions about images: an answer is chosen from the frequent ones, learned from VQA's JSON files.
+
+The words of a question attend to each other and to the last map of the backbone (`layers/vqa.py`). S3 uses SOHO (Huang
+et al. 2021) in its place. Left out of that: its visual dictionary (as S3 does), the pre-training on captions (masked
+words, masked image regions, matching of image and text), one transformer over words and image tokens together, and
+BERT's weights; all weights of the text begin at random here.
+
+Accuracy is VQA's own where a question has ten answers: each human's is compared with those of the nine others, and
+min(same answers / 3, 1) is averaged. Otherwise the answer must be the `multiple_choice_answer`. Texts are compared in
+lower case, without punctuation and articles, with numbers as digits; the official list of contractions is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageDraw
+from torch import Tensor, nn
+
+from nasformer.data.decode import BadImage, read_header
+from nasformer.data.files import SURVEY_THREADS, BadImages
+from nasformer.data.images import Splits, make_splits, normalise
+from nasformer.data.loaders import (
+    WHOLE,
+    BatchSource,
+    ImageText,
+    Share,
+    Split,
+    batch_indices,
+    calibration_indices,
+    check_split,
+    rank_slice,
+)
+from nasformer.data.options import AugmentOptions
+from nasformer.errors import UserError
+from nasformer.families.dense import dense_space
+from nasformer.families.space import Space
+from nasformer.families.storage import facts_in
+from nasformer.layers.vqa import PADDING
+from nasformer.tasks.joint import fit
+from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles
+from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
+from nasformer.tasks.pictures import plain
+from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
+from nasformer.tasks.segment import MaskBatches, Segment, existing, read_pixels
+from nasformer.train.distributed import World
+from nasformer.train.evaluate import Objective, predictions
+
+EVALUATION_BATCH = 128
+UNKNOWN = 1
+"""The number of words that are not in the vocabulary; PADDING is before it."""
+HUMANS = 10
+"""Answers to a question from which on VQA's own accuracy counts."""
+AGREE = 3
+PARTS = ("train", "val", "test")
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+NUMBERS = {word: str(number) for number, word in enumerate(DIGITS)}
+ARTICLES = {"a", "an", "the"}
+WORST = 3
+LINE = 40  # letters of a line below a picture
+
+
+# Texts
+
+
+def split_words(text: str) -> list[str]:
+    """
+    >>> split_words("What's left of the 2 chairs?")
+    ["what's", 'left', 'of', 'the', '2', 'chairs']
+    """
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
+
+
+def normal_answer(text: str) -> str:
+    """
+    >>> normal_answer("The two Chairs."), normal_answer("3.5 m")
+    ('2 chairs', '3.5 m')
+    """
+    words = re.sub(r"[^\w\s'.:]|\.(?!\d)", " ", text.lower()).split()
+    return " ".join(NUMBERS.get(word, word) for word in words if word not in ARTICLES)
+
+
+def answer_scores(answers: Sequence[str], chosen: str) -> dict[str, float]:
+    """What each answer to a question is worth.
+
+    >>> answer_scores(["cat"], "cat")
+    {'cat': 1.0}
+    >>> scores = answer_scores(["cat"] * 7 + ["dog"] * 2 + ["cow"], "cat")
+    >>> {answer: round(score, 2) for answer, score in scores.items()}
+    {'cat': 1.0, 'dog': 0.6, 'cow': 0.3}
+    """
+    if len(answers) < HUMANS:
+        return {chosen: 1.0}
+    counts = Counter(answers)
+    return {
+        answer: sum(min(1.0, (count - (other == answer)) / AGREE) for other in answers) / len(answers)
+        for answer, count in counts.items()
+    }
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and what each answer to it is worth."""
+
+    text: str
+    scores: Mapping[str, float]
+
+    @property
+    def kind(self) -> str:
+        """Its first word."""
+        return next(iter(split_words(self.text)), "")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The answers to choose from, the words that are known, and all questions by name."""
+
+    classes: list[str]
+    words: list[str]
+    questions: Mapping[str, Question]
+
+    @classmethod
+    def of(cls, train: Sequence[Question], questions: Mapping[str, Question], options: VQAOptions) -> Vocabulary:
+        answers = Counter(best_answer(question) for question in train)
+        words = Counter(word for question in train for word in split_words(question.text))
+        if len(answers) < 2:
+            raise UserError(f"the training questions have {len(answers)} answers; there must be two or more to choose")
+        return cls(most_frequent(answers, options.answers), most_frequent(words, options.words), questions)
+
+    def read(self, path: str) -> Tensor:
+        raise NotImplementedError("questions are no masks")
+
+    def targets(self, question: Question) -> Tensor:
+        """What each answer is worth, [answers]."""
+        return torch.tensor([question.scores.get(answer, 0.0) for answer in self.classes])
+
+
+def best_answer(question: Question) -> str:
+    return max(question.scores, key=lambda answer: question.scores[answer])
+
+
+def most_frequent(counts: Counter[str], most: int) -> list[str]:
+    """The most frequent ones, in an order that does not depend on that of the files."""
+    return [text for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]]
+
+
+def encode(text: str, words: Mapping[str, int], length: int) -> Tensor:
+    """The numbers of the words of a question, with PADDING behind them.
+
+    >>> encode("is the sky blue?", {"is": 2, "blue": 3}, 5).tolist()
+    [2, 1, 1, 3, 0]
+    """
+    found = [words.get(word, UNKNOWN) for word in split_words(text)][:length]
+    return torch.tensor(found + [PADDING] * (length - len(found)))
+
+
+def word_numbers(words: Sequence[str]) -> dict[str, int]:
+    return {word: number for number, word in enumerate(words, UNKNOWN + 1)}
+
+
+# Files
+
+
+@dataclass(frozen=True)
+class QuestionFiles:
+    """The JSON files of a part, and the folder of its images."""
+
+    questions: Path
+    annotations: Path
+    images: Path
+
+
+def find_files(root: Path, part: str) -> QuestionFiles | None:
+    """PART/questions.json with PART/images, the answers in the same file or in annotations.json; or VQA's own names."""
+    questions = root / part / "questions.json"
+    if questions.is_file():
+        annotations, images = root / part / "annotations.json", root / part / "images"
+        found = (annotations if annotations.is_file() else questions, images if images.is_dir() else root / part)
+        return QuestionFiles(questions, *found)
+    named = [sorted(root.glob(f"*{part}*_{what}.json")) for what in ("questions", "annotations")]
+    folders = sorted(path for path in root.glob(f"{part}*") if path.is_dir())
+    return QuestionFiles(named[0][0], named[1][0], folders[0]) if all([*named, folders]) else None
+
+
+def read_list(path: Path, name: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))[name]
+        for entry in entries:
+            if missing := [key for key in keys if key not in entry]:
+                raise ValueError(f"an entry of {name} has no {missing[0]}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is no file of VQA's ({error!r}); expected a list {name!r}") from None
+    return entries
+
+
+def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]], dict[str, Question]]:
+    """The names of the questions about each image, and the questions; those that cannot be used are noted."""
+    paths = {
+        int(digits[-1]): str(path)
+        for path in sorted(files.images.iterdir())
+        if path.suffix.lower() in IMAGE_ENDINGS and (digits := re.findall(r"\d+", path.stem))
+    }
+    keys = ("question_id", "answers", "multiple_choice_answer")
+    answered = {entry["question_id"]: entry for entry in read_list(files.annotations, "annotations", keys)}
+    by_image, questions = dict[str, list[str]](), dict[str, Question]()
+    for entry in read_list(files.questions, "questions", ("question_id", "image_id", "question")):
+        name, answer = f"{files.questions}, question {entry['question_id']}", answered.get(entry["question_id"])
+        if answer is None:
+            bad.add(name, "it has no answer")
+        elif entry["image_id"] not in paths:
+            bad.add(name, f"there is no image {entry['image_id']} in {files.images}")
+        elif not split_words(str(entry["question"])):
+            bad.add(name, "it has no words")
+        else:
+            texts = [normal_answer(str(given["answer"])) for given in answer["answers"]]
+            scores = answer_scores(texts, normal_answer(str(answer["multiple_choice_answer"])))
+            questions[name] = Question(str(entry["question"]), scores)
+            by_image.setdefault(paths[entry["image_id"]], []).append(name)
+    return by_image, questions
+
+
+def open_questions(
+    root: Path,
+    options: VQAOptions,
+    bad: BadImages,
+    *,
+    holdout: float | str,
+    seed: int,
+    train_images: int | None = None,
+) -> MaskData:
+    """Questions in three parts; those about one image stay together. Without test, val is the test part."""
+    files = {part: found for part in PARTS if (found := find_files(root, part))}
+    if "train" not in files:
+        raise UserError(
+            f"{root} has no questions; expected train/questions.json and train/images (likewise val and test), or "
+            "VQA's own files (…train2014_questions.json, …train2014_annotations.json) and images in train2014"
+        )
+    read = {part: read_part(found, bad) for part, found in files.items()}
+    questions = {name: question for _, found in read.values() for name, question in found.items()}
+    vocabulary = Vocabulary.of(list(read["train"][1].values()), questions, options)
+    parts = {part: MaskFiles(list(by_image), [""] * len(by_image)) for part, (by_image, _) in read.items()}
+    val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
+    amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
+    splits = make_splits(parts["train"], val, test, vocabulary.classes, **amounts)
+    asked = {path: names for by_image, _ in read.values() for path, names in by_image.items()}
+    usable = readable_images(list(asked), bad)
+    train, held_out, test_part = (ask_all(part, asked, usable) for part in splits.parts())
+    bad.check(len(questions), str(root))
+    bad.tell(len(questions), str(root))
+    if not len(train) or not len(test_part):
+        raise UserError(f"{root}: no question of the train or of the test part can be used; check questions and images")
+    flat = Splits(train, held_out, test_part, vocabulary.classes, splits.notes)
+    return MaskData(str(root), flat, vocabulary, sum(usable.values()))
+
+
+def readable_images(paths: Sequence[str], bad: BadImages) -> dict[str, int]:
+    """The pixels of each image; those that cannot be read are noted, and left out."""
+
+    def pixels(path: str) -> int | str:
+        try:
+            (width, height), _ = read_header(path)
+        except BadImage as error:
+            return str(error)
+        return width * height
+
+    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        found = dict(zip(paths, pool.map(pixels, paths), strict=True))
+    for path, reason in found.items():
+        if isinstance(reason, str):
+            bad.add(path, reason)
+    return {path: count for path, count in found.items() if isinstance(count, int)}
+
+
+def ask_all(part: MaskFiles, asked: Mapping[str, list[str]], usable: Mapping[str, int]) -> MaskFiles:
+    """Every question about the images of a part: images, some several times, and names of questions."""
+    pairs = [(path, name) for path in part.images if path in usable for name in asked[path]]
+    return MaskFiles([path for path, _ in pairs], [name for _, name in pairs])
+
+
+# Loss and metric
+
+
+def answer_loss(logits: Tensor, images: Any, targets: Tensor) -> Tensor:
+    """Binary cross-entropy of each answer with what it is worth, summed over the answers."""
+    return F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum") / len(targets)
+
+
+class VQAAccuracy:
+    """The mean worth of the answers that are chosen."""
+
+    def __init__(self) -> None:
+        self.images, self.sums, self.by_question = 0, torch.zeros(2, dtype=torch.float64), list[float]()
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        """Adds questions: logits and worths of all answers."""
+        worth = targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+        loss = answer_loss(logits, None, targets) * len(targets)
+        self.sums = self.sums + torch.stack([worth.sum(), loss]).double().cpu()
+        self.by_question += worth.tolist()
+        self.images += len(targets)
+
+    def combine(self, world: World, device: torch.device) -> None:
+        totals = world.sum(torch.cat([self.sums, torch.tensor([float(self.images)])]).to(device))
+        self.sums, self.images = totals[:2].cpu(), round(float(totals[2]))
+
+    def compute(self) -> dict[str, float]:
+        worth, loss = (self.sums / self.images).tolist()
+        return {"vqa_accuracy": worth, "loss": loss}
+
+
+@dataclass(frozen=True)
+class KindScore:
+    """How a model does on the questions that begin with a word."""
+
+    name: str
+    questions: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class VQAEvaluation:
+    """How a model does on a split."""
+
+    scores: dict[str, float]
+    by_class: list[KindScore]
+    by_image: list[float]
+    """how sure the model is of answers that are worth something, for each question"""
+
+    def sentences(self) -> list[str]:
+        worst = sorted(self.by_class, key=lambda kind: kind.accuracy)[:WORST]
+        words = ", ".join(f"{kind.name} … {kind.accuracy:.2%} of {kind.questions}" for kind in worst)
+        return [
+            f"VQA accuracy {self.scores['vqa_accuracy']:.2%} of {self.scores['images']} questions",
+            f"worst: {words}",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.scores, "by_class": [asdict(kind) for kind in self.by_class]}
+
+
+# Batches
+
+
+def example_targets(images: int, batches: BatchSource) -> Tensor:
+    return torch.zeros(images, batches.num_classes)
+
+
+OBJECTIVE = Objective("vqa_accuracy", answer_loss, lambda batches: VQAAccuracy(), EVALUATION_BATCH, example_targets)
+
+
+class QuestionBatches(MaskBatches):
+    """Batches of images with questions; what counts as an image elsewhere is a question here."""
+
+    task, objective, mask_bytes = VQA, OBJECTIVE, 0
+
+    mirrored = False
+    """Questions ask for left and right."""
+
+    def __init__(self, data: MaskData, augment: AugmentOptions, *args: Any, **options: Any) -> None:
+        if augment.hflip:
+            raise UserError("questions ask for left and right; leave --train.augment.hflip out with --task vqa")
+        super().__init__(data, augment, *args, **options)
+        self.numbers, self.squares = word_numbers(self.vocabulary.words), dict[str, Tensor]()
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        assert isinstance(self.data.labels, Vocabulary)
+        return self.data.labels
+
+    @property
+    def head_options(self) -> dict[str, int]:
+        """What the head must know of the questions."""
+        return {"vocab_size": len(self.numbers) + 2, "max_words": self.options.max_words}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a stored model must know of the questions."""
+        return {"words": self.vocabulary.words}
+
+    def adopt(self, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Takes answers and words of a model, to judge it by: those of other training questions may be others."""
+        if not {"classes", "words"} <= set(facts):
+            raise UserError("the model does not say which answers and words it knows; train it again")
+        known = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
+        self.data, self.classes = replace(self.data, labels=known), known.classes
+        self.numbers = word_numbers(known.words)
+        self.options = replace(self.options, max_words=options["max_words"])
+
+    def item(self, files: MaskFiles, index: int) -> tuple[Tensor, ...]:
+        """An image in the square of the model, the words of a question about it, and what each answer is worth."""
+        question, path = self.vocabulary.questions[files.masks[index]], files.images[index]
+        square = self.squares.get(path)
+        if square is None:
+            square = fit(read_pixels(path, self.in_chans), self.img_size, self.fill)
+            if not self.streamed:
+                self.squares[path] = square
+        words = encode(question.text, self.numbers, self.options.max_words)
+        return square, words, self.vocabulary.targets(question)
+
+    def batches(self, split: str, parts: Iterator[Tensor]) -> Iterator[tuple[Any, Any]]:
+        files = self.files[split]
+        asked = ([(index,) for index in part.tolist()] for part in parts)
+        for items in self.loaded(lambda index: self.item(files, index), asked):
+            images, words, targets = (torch.stack(part) for part in zip(*items, strict=True))
+            text = words.to(self.device, non_blocking=True)
+            yield ImageText(self.normalised(images), text), targets.to(self.device, non_blocking=True)
+
+    def train_batches(self, start_step: int = 0) -> Iterator[tuple[Any, Any]]:
+        def parts() -> Iterator[Tensor]:
+            step, count = start_step, len(self.files["train"])
+            while True:
+                everything = batch_indices(count, self.batch_size, step, self.seed, self.repeats)
+                yield rank_slice(everything, self.rank, self.world)
+                step += 1
+
+        yield from self.batches("train", parts())
+
+    def evaluation(
+        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        chosen = torch.arange(len(self.files[check_split(split, self.held_out)])) if numbers is None else numbers
+        yield from self.batches(split, iter(chosen.split(batch_size)[share[0] :: share[1]]))
+
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Any]:
+        size = min(batch_size, EVALUATION_BATCH)
+        parts = calibration_indices(len(self.files["train"]), images, size, self.seed)
+        for x, _ in self.batches("train", iter(parts[share[0] :: share[1]])):
+            yield x
+
+
+# The task
+
+
+@register_task
+class VisualQuestions(Segment):
+    """Questions about images, by a text transformer on the last map of a backbone."""
+
+    facts, objective, batches, batch_norm = VQA, OBJECTIVE, QuestionBatches, False
+
+    def space(self, space: Space, options: VQAOptions) -> Space:  # type: ignore[override]
+        return dense_space(space, self.name, decoder_dim=options.decoder_dim, depth=options.depth)
+
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+        bad.what = "questions and images cannot be used"
+        return open_questions(root, options, bad, **amounts)
+
+    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> VQAEvaluation:
+        assert isinstance(batches, QuestionBatches)
+        metric, sure = VQAAccuracy(), list[float]()
+        for logits, targets in predictions(model, batches, split):
+            metric.update(logits, targets)
+            sure += (logits.float().softmax(1) * targets).sum(1).tolist()
+        if not metric.images:
+            raise UserError(f"there are no questions in the {split} part; choose another --split")
+        kinds = dict[str, list[float]]()
+        for name, worth in zip(batches.files[split].masks, metric.by_question, strict=True):
+            kinds.setdefault(batches.vocabulary.questions[name].kind, []).append(worth)
+        by_class = [KindScore(kind, len(worths), sum(worths) / len(worths)) for kind, worths in sorted(kinds.items())]
+        return VQAEvaluation({**metric.compute(), "images": metric.images}, by_class, sure)
+
+    def draw(
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+    ) -> None:
+        assert isinstance(batches, QuestionBatches)
+        found = found or self.judge(model, batches, split, batches.classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = batches.files[split]
+        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+            numbers = torch.tensor([index])
+            ((logits, _),) = list(predictions(model, batches, split, numbers=numbers))
+            question = batches.vocabulary.questions[files.masks[index]]
+            answer = batches.classes[int(logits[0].argmax())]
+            lines = [question.text, f"answer: {answer}", f"right: {best_answer(question)}"]
+            with_text(plain(read_pixels(files.images[index], batches.in_chans)), lines).save(folder / f"{name}.png")
+
+    @torch.inference_mode()
+    def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
+        if not options.question:
+            raise UserError('say what to ask about the images: --question "what is on the table?"')
+        model, facts = trained.model.eval(), facts_in(trained.folder)
+        if "words" not in facts:
+            raise UserError(f"{trained.folder} does not say which words it knows; train or extract the model again")
+        words = encode(options.question, word_numbers(facts["words"]), model.options["max_words"])
+        device = next(model.parameters()).device
+        for file in options.images:
+            image = read_pixels(existing(file), trained.in_chans)
+            square = fit(image, trained.img_size, [round(255 * value) for value in trained.mean])
+            x = normalise(square[None].to(device), trained.mean, trained.std)
+            chances = model(ImageText(x, words[None].to(device))).float().sigmoid()[0]
+            values, places = chances.topk(min(options.top, len(trained.classes)))
+            answers = [trained.classes[place] for place in places.tolist()]
+            yield AnswerPrediction(file, options.question, answers, values.tolist())
+
+
+@dataclass(frozen=True)
+class AnswerPrediction:
+    """The most probable answers to a question about an image, the best first."""
+
+    file: str
+    question: str
+    answers: list[str]
+    probabilities: list[float]
+
+    def __str__(self) -> str:
+        pairs = zip(self.answers, self.probabilities, strict=True)
+        return f"{self.file}: " + ", ".join(f"{answer} {chance:.1%}" for answer, chance in pairs)
+
+
+def with_text(picture: Image.Image, lines: Sequence[str]) -> Image.Image:
+    """A picture with lines of text below it."""
+    wrapped = [part for line in lines for part in textwrap.wrap(line, LINE) or [""]]
+    below = Image.new("RGB", (max(picture.width, 7 * LINE), picture.height + 14 * len(wrapped) + 4), "white")
+    below.paste(picture, (0, 0))
+    ImageDraw.Draw(below).multiline_text((2, picture.height + 2), "\n".join(wrapped), fill="black")
+    return below

@@ -1,0 +1,231 @@
+"""Questions about images: files, vocabulary, VQA's accuracy, batches, and runs by the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import kill
+import tiny  # noqa: F401 - one thread, as for all small tensors
+from families.small import family_space, images, randomise, small_space
+from nasformer.cli.main import main
+from nasformer.data.files import BadImages
+from nasformer.data.loaders import ImageText
+from nasformer.data.options import AugmentOptions
+from nasformer.errors import UserError
+from nasformer.families.dense import dense_space
+from nasformer.families.registry import list_families
+from nasformer.families.storage import load_model
+from nasformer.layers.vqa import VQAHead
+from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.options import VQAOptions
+from nasformer.tasks.vqa import QuestionBatches, VQAAccuracy, answer_scores, open_questions
+from nasformer.utils.files import read_json
+from small_run import json_output, output, refused
+from tasks.shapes import write_questions
+
+# A net with one map and one with four; the others take longer.
+FAMILIES = [
+    pytest.param(name, marks=() if name in ("autoformer", "s3") else pytest.mark.slow) for name in list_families()
+]
+SETTINGS: dict[str, Any] = {
+    "task": "vqa",
+    "space": "autoformer-micro",
+    "img_size": 32,
+    "patch_size": 8,
+    "workers": 0,
+    "vqa": {"decoder_dim": 32, "max_words": 6},
+    "train": {"epochs": 20, "batch_size": 12, "lr": 0.003, "checkpoint_seconds": 0.0},
+    "export": False,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_questions(tmp_path / "set", train=6, val=2, test=3)
+
+
+def opened(root: Path, max_bad: float = 0.0, **options: Any) -> tuple[Any, BadImages]:
+    bad = BadImages(max_bad, quiet=True, what="questions and images cannot be used")
+    return open_questions(root, VQAOptions(**options), bad, holdout=0.2, seed=0), bad
+
+
+# Files
+
+
+def test_questions_are_read_with_their_words_and_answers(root: Path) -> None:
+    data, _ = opened(root)
+    assert data.labels.classes == ["no", "disc", "square"]  # the most frequent first
+    assert data.labels.words[0] == "is"  # in every question, and before "there" in the alphabet
+    assert [len(part) for part in data.splits.parts()] == [12, 4, 6]
+    assert not {*data.splits.train.images} & {*data.splits.holdout.images}
+    assert opened(root, answers=2)[0].labels.classes == ["no", "disc"]
+
+
+def test_files_named_as_vqa_names_them_are_read(root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "vqa"
+    for part, name in (("train", "train2014"), ("test", "val2014")):
+        content = json.loads((root / part / "questions.json").read_text())
+        (target / name).mkdir(parents=True)
+        for image in (root / part / "images").iterdir():
+            (target / name / f"COCO_{name}_{image.stem[-6:]}.png").write_bytes(image.read_bytes())
+        for kind, file in (("questions", "v2_OpenEnded_mscoco"), ("annotations", "v2_mscoco")):
+            (target / f"{file}_{name}_{kind}.json").write_text(json.dumps({kind: content[kind]}))
+    assert [len(part) for part in opened(target)[0].splits.parts()] == [8, 4, 6]  # images 4, 2, 3
+
+
+def change(root: Path, edit: Any) -> None:
+    path = root / "train" / "questions.json"
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda content: content["annotations"].pop(0), "it has no answer"),
+        (lambda content: content["questions"][0].update(image_id=77), "there is no image 77 in"),
+        (lambda content: content["questions"][0].update(question="?!"), "it has no words"),
+    ],
+)
+def test_questions_that_cannot_be_used_are_left_out_and_named(root: Path, edit: Any, reason: str) -> None:
+    change(root, edit)
+    with pytest.raises(UserError, match=r"1 of 21 questions and images cannot be used: .*question 0"):
+        opened(root)
+    data, bad = opened(root, max_bad=0.5)
+    assert reason in next(iter(bad.reasons.values()))
+    assert sum(len(part) for part in data.splits.parts()) == 21
+
+
+def test_broken_images_take_their_questions_with_them(root: Path) -> None:
+    (root / "train" / "images" / "shape_000000.png").write_bytes(b"no image")
+    data, bad = opened(root, max_bad=0.5)
+    assert len(bad.reasons) == 1
+    assert sum(len(part) for part in data.splits.parts()) == 20
+
+
+def test_files_of_another_kind_are_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no questions; expected train/questions.json and train/images"):
+        opened(tmp_path)
+    change(root, lambda content: content["questions"][0].pop("question"))
+    with pytest.raises(UserError, match="an entry of questions has no question"):
+        opened(root)
+
+
+# Accuracy
+
+
+def test_accuracy_is_vqas_own_where_ten_humans_answered() -> None:
+    """By the official definition: the mean over the ten sets of nine other answers."""
+    answers = ["red"] * 2 + ["blue"] * 8
+    others = [answers[:number] + answers[number + 1 :] for number in range(10)]
+    for answer in ("red", "blue", "green"):
+        official = sum(min(1, nine.count(answer) / 3) for nine in others) / 10
+        assert answer_scores(answers, "blue").get(answer, 0.0) == pytest.approx(official)
+    assert answer_scores(["red", "blue"], "red") == {"red": 1.0}
+
+
+def test_the_metric_is_the_mean_worth_of_what_is_chosen() -> None:
+    metric = VQAAccuracy()
+    metric.update(torch.eye(3), torch.tensor([[0.6, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.3]]))
+    assert metric.compute()["vqa_accuracy"] == pytest.approx((0.6 + 1.0 + 0.3) / 3)
+
+
+# Models and batches
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_the_head_alone_and_in_a_supernet(family: str) -> None:
+    options = {"decoder_dim": 8, "vocab_size": 9, "max_words": 4}
+    space = dense_space(small_space(family_space(family), num_classes=5), "vqa", **options)
+    supernet, arch = randomise(Supernet(space)).eval(), space.root.smallest()
+    x = ImageText(images(space), torch.tensor([[2, 3, 0, 0], [8, 1, 4, 5]]))
+    model = supernet.extract(arch)
+    assert model(x).shape == (2, 5)
+    torch.testing.assert_close(supernet(x, arch), model(x))
+    assert space.cost(arch).params == sum(weight.numel() for weight in model.parameters())
+    other = ImageText(x.images, x.words.roll(1, 0))
+    assert not torch.allclose(model(other), model(x))
+
+
+def test_the_cost_of_the_head_is_what_a_counter_sees() -> None:
+    sizes: dict[str, Any] = {"dim": 64, "depth": 2, "vocab_size": 11, "max_words": 7}
+    head = VQAHead((6,), ((3, 4),), (12, 16), 5, **sizes).eval()
+    with FlopCounterMode(display=False) as counter:  # without gradients, a fused kernel hides what it does
+        head([torch.randn(1, 6, 3, 4), torch.ones(1, 7).long()])
+    assert counter.get_total_flops() == 2 * VQAHead.cost((6,), ((3, 4),), (12, 16), 5, **sizes).macs
+
+
+def test_words_behind_the_question_do_not_matter() -> None:
+    head = randomise(VQAHead((6,), ((2, 2),), (8, 8), 5, dim=8, vocab_size=9, max_words=3)).eval()
+    x, words = torch.randn(1, 6, 2, 2), torch.tensor([[4, 5, 0]])
+    with torch.no_grad():
+        before = head([x, words])
+        head.words.weight[0] += 1
+        torch.testing.assert_close(head([x, words]), before)
+        assert not torch.allclose(head([x, words.roll(1)]), before)
+
+
+def test_images_are_not_mirrored(root: Path) -> None:
+    with pytest.raises(UserError, match="questions ask for left and right"):
+        QuestionBatches(opened(root)[0], AugmentOptions(hflip=0.5), 4, img_size=32)
+
+
+# Runs
+
+
+def words(command: str, folder: Path, data: Path, *more: str, **changes: Any) -> list[str]:
+    path = folder.parent / f"{folder.name}.json.yaml"
+    settings = {
+        key: value | changes.pop(key, {}) if isinstance(value, dict) else value for key, value in SETTINGS.items()
+    }
+    path.write_text(json.dumps(settings | changes))
+    return [command, *more, "--config", str(path), "--data", str(data), "--out", str(folder)]
+
+
+def test_from_training_to_answers(tmp_path: Path, capsys: Any) -> None:
+    data, run, out = write_questions(tmp_path / "set"), tmp_path / "run", tmp_path / "evaluation"
+    assert main(words("retrain", run, data, "--arch", "smallest")) == 0
+    text = capsys.readouterr()
+    assert "test VQA accuracy" in text.out
+    assert "mirrored" not in text.err
+    scores = json_output(capsys, "evaluate", run, "--data", data, "--out", out)
+    assert scores["vqa_accuracy"] == pytest.approx(read_json(run / "result.json")["winner"]["test_vqa_accuracy"])
+    assert scores["vqa_accuracy"] > 0.7  # half of the questions alone: 0.75 with the better guess of the other half
+    assert [kind["name"] for kind in scores["by_class"]] == ["is", "what"]
+    others = write_questions(tmp_path / "others", train=1, val=1, test=1)  # fewer answers than the model knows
+    assert json_output(capsys, "evaluate", run, "--data", others)["images"] == 2
+    assert {path.name for path in out.glob("*.png")} == {"best.png", "median.png", "worst.png"}
+    image = str(data / "test" / "images" / "shape_000016.png")
+    (found,) = json_output(capsys, "predict", run, image, "--question", "Is there a square?")
+    assert found["answers"][0] == "no"
+    assert output(capsys, "predict", run, image, "--question", "is there a square").startswith(f"{image}: no ")
+    assert "say what to ask about the images" in refused(capsys, ["predict", str(run), image])
+    assert "cannot be exported yet" in refused(capsys, ["export", str(run), "--to", str(tmp_path / "exported")])
+
+
+@pytest.mark.slow
+def test_a_killed_training_ends_as_if_undisturbed_and_archs_are_searched(tmp_path: Path, capsys: Any) -> None:
+    data, whole, killed = write_questions(tmp_path / "set"), tmp_path / "whole", tmp_path / "killed"
+    train = {"epochs": 200}
+    assert main(words("retrain", whole, data, "--arch", "smallest", train=train)) == 0
+    assert read_json(whole / "result.json")["winner"]["test_vqa_accuracy"] == 1.0
+    command = kill.nasformer(*words("retrain", killed, data, "--arch", "smallest", train=train))
+    assert kill.kill(command, lambda: any(killed.glob("train/checkpoints/*")), 0.3)
+    assert not (killed / "result.json").exists()
+    assert main(command[3:]) == 0
+    state, undisturbed = (load_model(path / "model").state_dict() for path in (killed, whole))
+    assert all(torch.equal(state[name], weight) for name, weight in undisturbed.items())
+    capsys.readouterr()
+    changes = {"finish": "none", "max_params": "90K", "search": {"population": 3, "generations": 1}}
+    result = json_output(capsys, *words("run", tmp_path / "run", data, **changes))
+    assert result["winner"]["params"] <= 90_000
+    journal = (tmp_path / "run" / "search" / "journal.jsonl").read_text().splitlines()
+    scores = [line["vqa_accuracy"] for line in map(json.loads, journal) if "vqa_accuracy" in line]
+    assert result["winner"]["holdout_vqa_accuracy"] == pytest.approx(max(scores))
