@@ -345,11 +345,19 @@ def read_log(path: Path) -> list[LogLine]:
     return [line for _, line in sorted({line.step: line for line in lines}.items())]
 
 
+@dataclass(frozen=True)
+class Incident:
+    """A line of workers.jsonl, as far as a report needs it."""
+
+    event: str
+
+
 def read_incidents(path: Path) -> dict[str, int]:
     """How often each kind of event befell the workers of a search; a last line that a crash has torn is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    events = [parse_json(line, path) for line in lines if line.endswith("\n")]
-    return dict(Counter(str(event.get("event")) for event in events if isinstance(event, dict)))
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = enumerate((line for line in lines if line.endswith(b"\n")), 1)
+    events = [from_json(Incident, parse_json(line, path), f"{path}, line {number}") for number, line in whole]
+    return dict(Counter(event.event for event in events))
 
 
 def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:

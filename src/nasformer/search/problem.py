@@ -211,7 +211,7 @@ class Problem:
 
     def winner(self, candidates: Sequence[Candidate]) -> Candidate:
         """The best by the first objective, or by all ranks together."""
-        ranked = self.ranked(candidates)
+        ranked = self.ranked(self.finite(candidates))
         if not ranked:
             wanted = ", ".join(self.objectives)
             raise UserError(
