@@ -27,6 +27,7 @@ from nasformer.cli.main import main
 from nasformer.utils.files import write_json
 from processes import running
 from small_run import SETTINGS
+from tasks.shapes import write_set
 
 LIMIT = 30.0  # seconds
 MICRO = "--space autoformer-micro --patch-size 4"
@@ -38,6 +39,9 @@ RANK = "rank --table YARD/table.json --target top1 --proxy params --device cpu"
 RETRAIN = "retrain YARD/run --data digits --train.epochs 1 --export false --device cpu"
 FINETUNE = "finetune YARD/run --data digits --holdout 0.2 --train.epochs 1 --export false --device cpu"
 
+SEGMENT = (
+    "train --task segment --space s3-micro --img-size 32 --patch-size 2 --train.epochs 1 --device cpu --out OWN/run"
+)
 EVOLVE = f"evolve {MICRO} --train.epochs 1 --evolve.steps 0 --evolve.samples 3 --evolve.top 1 --device cpu"
 
 
@@ -61,10 +65,15 @@ def cases() -> Iterator[Case | str]:
     yield from folders_of_others()
     yield from models_and_images()
     yield from runs_and_tables()
+    yield from pretrained_nets()
+    yield from workers()
+    yield from masks()
+    yield from shards()
+    yield from watching_and_advice()
 
 
 COMMANDS = "run plan train search evolve retrain finetune extract export evaluate predict doctor compare patterns"
-COMMANDS += " attention cost sample profile score rank"
+COMMANDS += " attention cost sample profile score rank advise watch pack"
 
 
 def words_that_are_wrong() -> Iterator[Case | str]:
@@ -254,6 +263,80 @@ def runs_and_tables() -> Iterator[Case | str]:
     yield from (f"{SEARCH} --out YARD/run --holdout 0.3", f"{SEARCH} --out YARD/run --seed 9")
 
 
+def pretrained_nets() -> Iterator[Case | str]:
+    sources = ("", "nobody", "timm:", "timm:no_such_net", "no/such", "YARD/file.txt", "YARD/photos", "YARD/foreign")
+    sources += ("OWN/fifo", "/dev/zero", "YARD/free", "YARD/ranked", "timm:resnet18:no.pth")
+    for source in sources:
+        yield f"run --from {source} --out OWN/run --device cpu"
+        yield f"plan --from {source} --device cpu"
+    yield from (f"run --from YARD/model --out OWN/run --front {value}" for value in ("-1", "1000", "x", ".nan", "1.5"))
+    for words in ("--front 3", "--no-training", "--importance luck", "--max-macs 50%", "--finish wish"):
+        yield f"run {MICRO} --out OWN/run --device cpu {words}"
+    for words in ("--finish retrain", "--baseline timm:resnet18", "--importance luck", "--space autoformer-micro"):
+        yield f"run --from YARD/model --no-training --out OWN/run --device cpu {words}"
+    yield from (f"run --from YARD/model --out OWN/run --max-macs {value}" for value in ("0%", "-5%", "nan%", "%", "x%"))
+    yield "run --from YARD/model --no-training --data YARD/photos --out YARD/foreign --device cpu"
+
+
+def workers() -> Iterator[Case | str]:
+    base = f"{FREE} --out OWN/run"
+    yield from (f"{base} --executor {value}" for value in ("moon", "''", "7"))
+    for option in ("cpus-per-trial", "gpus-per-trial", "max-concurrent-trials", "trial-timeout"):
+        yield from (f"{base} --{option} {value}" for value in ("-1", ".nan", ".inf", "many", "1e99"))
+    yield from (f"{base} --asynchronous", f"{base} --max-concurrent-trials 0", f"{base} --trial-timeout 0")
+    yield f"{base} --executor ray --asynchronous --search.strategy cyclic"
+    for value in ("0", "-1", "x", "1e9", ".nan"):
+        yield f"{RETRAIN} --out OWN/run --top {value}"
+
+
+LABELS = ("no.txt", "OWN/fifo", "/dev/zero", "YARD", "YARD/labels/list.json", "YARD/labels/deep.json")
+LABELS += ("YARD/labels/lists.json", "YARD/labels/words.json", "YARD/labels/binary.txt", "YARD/labels/one.txt")
+LABELS += ("YARD/labels/empty.txt", "YARD/labels/negative.json", "YARD/run/model/model.safetensors")
+
+
+def masks() -> Iterator[Case | str]:
+    yield from (f"{SEGMENT} --data YARD/masks --task {value}" for value in ("fly", "''", "7"))
+    for name in ("digits", "no/such", "YARD/photos", "YARD/empty", "YARD/file.txt", "YARD/npz/nan.npz", "/dev/zero"):
+        yield f"{SEGMENT} --data {name}"
+    yield from (f"{SEGMENT} --data YARD/{name}" for name in BAD_MASKS)
+    yield from (f"{SEGMENT} --data YARD/masks --segment.labels {name}" for name in LABELS)
+    for option in ("decoder-dim", "scale-min", "scale-max"):
+        yield from (f"{SEGMENT} --data YARD/masks --segment.{option} {value}" for value in ("0", "-1", ".nan", ".inf"))
+    yield from (f"{SEGMENT} --data YARD/masks --segment.ignore {value}" for value in ("x", "-1", "99999999", "½"))
+    yield from (f"{SEGMENT} --data YARD/masks --segment.layout {value}" for value in ("moon", "voc", "ade20k"))
+    yield from (f"{SEGMENT} --data YARD/masks --train.{words}" for words in ("sandwich -1", "augment.mixup 0.5"))
+    yield "search --task segment --supernet YARD/run/supernet --data YARD/masks --out OWN/run --device cpu"
+    yield "finetune YARD/run --task segment --data YARD/photos --out OWN/run --device cpu"
+
+
+def shards() -> Iterator[Case | str]:
+    pack = "pack YARD/photos --to OWN/to"
+    for option in ("size", "quality", "shard-images", "max-bad"):
+        yield from (f"{pack} --{option} {value}" for value in ("-1", ".nan", ".inf", "x", "1e30"))
+    yield from (f"{pack} --size 0", f"{pack} --quality 101", f"{pack} --shard-images 0", f"{pack} --max-bad 2")
+    for source in ("no/such", "YARD/file.txt", "YARD/empty", "YARD/texts", "YARD/pipes", "OWN/fifo", "digits", "''"):
+        yield f"pack {source} --to OWN/to"
+    for other in ("run", "model", "free", "ranked", "foreign", "file.txt", "photos", "profile.json", "npz"):
+        yield f"pack YARD/photos --to YARD/{other}"
+    yield from ("pack YARD/photos --to YARD/shards --size 4", "pack YARD/one-class --to YARD/shards")
+    yield from (f"pack {name} --check" for name in ("no/such", "YARD/photos", "YARD/file.txt", "YARD/run", "''"))
+    yield from (f"{TRAIN} --data YARD/{name}" for name in BAD_SHARDS)
+    yield Case("pack YARD/shards-cut --check", codes=(1,))
+
+
+def watching_and_advice() -> Iterator[Case | str]:
+    for run in ("''", "no/run", "YARD/file.txt", "YARD/foreign", "YARD/model", "YARD/photos", "OWN", "/dev/zero"):
+        yield f"watch {run}"
+    yield from (f"watch YARD/run --port {value}" for value in ("-1", "65536", "x", ".nan", "1e9"))
+    yield from (f"watch YARD/run --seconds {value}" for value in ("-1", "0", "x", ".inf", "1e9"))
+    for name in ("''", "no/such", "YARD/file.txt", "YARD/empty", "YARD/npz/no-channels.npz", "OWN/fifo", "/dev/zero"):
+        yield f"advise --data {name}"
+    for value in ("-5", "nan", "6Q", "1e999999", "½M"):
+        yield from (f"advise --data digits --max-params {value}", f"advise --data digits --max-macs {value}")
+    yield from (f"advise --data digits --max-latency {value}" for value in ("5", "-5ms", "nanms", "5ms"))
+    yield "advise --data digits --max-latency 5ms --latency-profile YARD/table.json"
+
+
 NPZ = {
     "not-a-zip": {},
     "no-labels": {"train_images": np.zeros((9, 8, 8), np.uint8)},
@@ -276,6 +359,8 @@ NPZ = {
     "classes-fewer": {"classes": np.array(["a"])},
     "classes-objects": {"classes": np.array([object()], dtype=object)},
 }
+BAD_MASKS = ("masks-missing", "masks-coloured", "masks-of-pipes", "masks-cut", "voc-binary", "ade20k-words")
+BAD_SHARDS = ("shards-cut", "shards-list", "shards-unfinished", "shards-labels")
 WEIGHTS = ("evil.pth", "evil.npz", "cut.safetensors", "empty.pth", "list.pth", "text.pth", "other.safetensors")
 
 
@@ -301,6 +386,8 @@ def yard(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"arch": arch, "accuracy": {"top1": number}} for number, arch in enumerate(archs)]
     write_json(yard / "table.json", {"space": "autoformer-micro", "rows": rows})
     make_images(yard)
+    make_masks(yard)
+    make_shards(yard)
     make_npz(yard / "npz")
     make_weights(yard / "weights")
     (yard / "configs").mkdir()
@@ -331,6 +418,47 @@ def make_images(yard: Path) -> None:
     (yard / "loops" / "cat" / "more").symlink_to(yard / "loops")
     (yard / "texts" / "cat" / "a.png").write_text("no image")
     (yard / "texts" / "dog" / "a.png").write_text("no image")
+
+
+def make_masks(yard: Path) -> None:
+    """A sound set, and others whose masks or lists cannot be used."""
+    write_set(yard / "masks", 4, 2, 2)
+    for name in BAD_MASKS[:4]:
+        shutil.copytree(yard / "masks", yard / name)
+    for mask in (yard / "masks-missing").rglob("masks/*.png"):
+        mask.unlink()
+    for mask in (yard / "masks-coloured").rglob("masks/*.png"):
+        Image.new("RGB", (32, 24)).save(mask)
+    for image in (yard / "masks-of-pipes").rglob("*.png"):
+        image.unlink()
+        os.mkfifo(image)
+    for mask in (yard / "masks-cut").rglob("masks/*.png"):
+        mask.write_bytes(mask.read_bytes()[:50])
+    lists = yard / "voc-binary" / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_bytes(b"\xff\xfe\x00")
+    for part in ("images/training", "annotations/training"):
+        (yard / "ade20k-words" / part).mkdir(parents=True)
+    (yard / "ade20k-words" / "objectInfo150.txt").write_text("Idx\tName\nwall\twall\n")
+    texts = {"list.json": "[1]", "deep.json": '{"0":' * 10_000, "lists.json": '{"0": [1], "1": {}}', "one.txt": "sky"}
+    texts |= {"words.json": '{"sky": "0", "road": "1"}', "empty.txt": "", "negative.json": '{"-1": "a", "-2": "b"}'}
+    for name, text in texts.items():
+        (yard / "labels").mkdir(exist_ok=True)
+        (yard / "labels" / name).write_text(text)
+    (yard / "labels" / "binary.txt").write_bytes(b"\xff\xfe\x00\x80")
+
+
+def make_shards(yard: Path) -> None:
+    """A packed set, and others that are damaged."""
+    assert main(["pack", str(yard / "photos"), "--to", str(yard / "shards")]) == 0
+    for name in BAD_SHARDS:
+        shutil.copytree(yard / "shards", yard / name)
+    (tar,) = (yard / "shards-cut").glob("*.tar")
+    tar.write_bytes(tar.read_bytes()[:1000])
+    (yard / "shards-list" / "shards.json").write_text("[]")
+    index = json.loads((yard / "shards" / "shards.json").read_text())
+    write_json(yard / "shards-unfinished" / "shards.json", index | {"parts": None})
+    write_json(yard / "shards-labels" / "shards.json", index | {"classes": ["cat"]})
 
 
 def make_npz(folder: Path) -> None:

@@ -22,8 +22,7 @@ from nasformer.report.compare import (
     progress,
     write_comparison,
 )
-from nasformer.report.plots import front
-from nasformer.results.contents import RunContents
+from nasformer.results.contents import RunContents, front
 from nasformer.search.problem import Candidate
 
 from .fake import edit, log_lines, write_log, write_run, write_untrained_run

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.report.page import captions
-from nasformer.report.plots import BEST, FIGURES, MOST, drawn_candidates, front
-from nasformer.results.contents import RunContents, read_run
+from nasformer.report.plots import FIGURES
+from nasformer.results.contents import BEST, MOST, RunContents, front, read_run
 from nasformer.search.model_result import ModelResult
 from nasformer.space.arch import Arch
 
@@ -120,13 +120,13 @@ def test_a_long_search_is_thinned_to_its_front_its_best_and_a_sample(run: RunCon
     rng, first = Random(0), run.candidates[0]
     scores = [{"params": rng.randrange(30_000, 150_000), "accuracy": rng.random()} for _ in range(20_000)]
     long = replace(run, candidates=[replace(first, id=n, scores=one) for n, one in enumerate(scores)])
-    kept = drawn_candidates(long)
+    kept = long.drawn
     ids = {candidate.id for candidate in kept}
     stairs = front(long.candidates, "params", "accuracy")
     assert len(kept) <= MOST + BEST + len(stairs)
     assert ids >= {candidate.id for candidate in stairs}
     assert ids >= set(sorted(range(20_000), key=lambda n: -scores[n]["accuracy"])[:BEST])
-    assert kept == drawn_candidates(long)
+    assert kept == replace(long).drawn
     assert f"Of 20,000 candidates, {len(kept):,} are drawn" in captions(long)["score_vs_cost"][1]
     assert "are drawn" not in captions(run)["score_vs_cost"][1]
     dots = drawn("score_vs_cost", long).axes[0].collections[0]

@@ -32,6 +32,9 @@ SAMPLE = "sample --space autoformer-micro --img-size 8 --patch-size 4 --in-chans
 FREE = "search --space autoformer-micro --proxy params --out ROOT/free --probe-size 4 --device cpu"
 FREE += " --search.strategy random --search.evaluations 3"
 RANK = "rank --table ROOT/table.json --target top1 --proxy params --out ROOT/ranked --probe-size 4 --device cpu"
+RANK_RUN = "rank --table RUN --target accuracy --proxy params --device cpu"
+PACK, CHECK = "pack ROOT/photos --to ROOT/shards", "pack ROOT/shards --check"
+TRAIN_PACKED = "train --space autoformer-micro --data ROOT/shards --patch-size 4 --out ROOT/new --device cpu"
 EVOLVE = "evolve --config ROOT/evolve.yaml --out ROOT/evolved --device cpu"
 
 
@@ -75,9 +78,11 @@ FILES = {
         (EXTRACT, RETRAIN, COMPARE, PATTERNS, EXPORT),
         "space winner winner.arch winner.params references references.0 health front budget",
     ),
-    "journal": Damage("run/search/journal.jsonl", (COMPARE, SEARCH, PATTERNS), "journal settings", line=0),
-    "candidate": Damage("run/search/journal.jsonl", (COMPARE, SEARCH), f"{CANDIDATE} accuracy", line=2),
+    "journal": Damage("run/search/journal.jsonl", (COMPARE, SEARCH, PATTERNS, RANK_RUN), "journal settings", line=0),
+    "candidate": Damage("run/search/journal.jsonl", (COMPARE, SEARCH, RANK_RUN), f"{CANDIDATE} accuracy", line=2),
     "random search": Damage("run/search/random.jsonl", (COMPARE,), f"{CANDIDATE} accuracy", line=2),
+    "workers": Damage("run/search/workers.jsonl", (COMPARE,), "event", line=0),
+    "threads": Damage("run/train/threads.json", (SEARCH,), "threads"),
     "log": Damage("run/train/log.jsonl", (DOCTOR, COMPARE, TRAIN), "step epoch loss lr", line=1),
     "log of a baseline": Damage("run/baselines/timm-tiny/log.jsonl", (COMPARE,), "step loss", line=0),
     "checkpoint": Damage("run/train/checkpoints/step-16/settings.json", (TRAIN,), "space model_options checksums"),
@@ -98,6 +103,17 @@ FILES = {
         "steps steps.0 steps.0.space steps.0.cardinality steps.0.error steps.0.error.top steps.0.errors "
         "steps.0.dimensions budget options options.steps",
     ),
+    "packed set": Damage(
+        "shards/shards.json",
+        (TRAIN_PACKED, CHECK, PACK),
+        "settings settings.size settings.listing classes classes.0 parts parts.train parts.train.0 parts.train.0.file "
+        "parts.train.0.images parts.train.0.bytes parts.train.0.sha256",
+    ),
+    "shard": Damage(
+        "shards/train-000000.json",
+        (TRAIN_PACKED, PACK),
+        "shard shard.file shard.images shard.bytes numbers numbers.0 labels labels.0 offsets offsets.0 sizes sizes.0",
+    ),
     "recipe": Damage(
         "run.yaml", (TRAIN,), "space patch_size model train train.epochs train.lr train.augment train.augment.hflip"
     ),
@@ -114,6 +130,7 @@ def root(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(run / "train" / "log.jsonl", run / "baselines" / "timm-tiny" / "log.jsonl")
     step = {"step": 16, "images": "held-out images", "subnets": [], "correlations": {}, "taus": [], "looks": []}
     write_json(run / "health.json", {**step, "alarms": []})
+    (run / "search" / "workers.jsonl").write_text('{"event": "worker lost"}\n')
     fake_profile().save(root / "profile.json")
     write_json(root / "run.yaml", SETTINGS)
     write_json(root / "evolve.yaml", SETTINGS | {"train": {"epochs": 1}, "max_params": None})
@@ -122,9 +139,13 @@ def root(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"arch": arch, "accuracy": {"top1": accuracy}} for accuracy in (1.0, 2.0, 3.0)]
     write_json(root / "table.json", {"space": "autoformer-micro", "model": {}, "rows": rows, "note": "made up"})
     Image.new("RGB", (8, 8)).save(root / "image.png")
+    for number in range(12):
+        folder = root / "photos" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(folder / f"{number}.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nasformer.report.page.FIGURES", {})
-        for command in (FREE, RANK):
+        for command in (FREE, RANK, PACK):
             assert main(words(command, root)) == 0
     return root
 
@@ -237,6 +258,7 @@ def test_json_of_many_wrong_shapes(
 
 NO_JSON = {"empty": b"", "binary": b"\xff\xfe\x00\x80\n", "deep": b"[" * 100_000 + b"\n", "missing": None}
 OPTIONAL = ("health", "random", "baselines", "log", "checkpoint", "journal", "scores", "evolution", "free/config")
+OPTIONAL += ("workers", "threads", "shards")
 """Files that need not be there, or not be begun."""
 
 

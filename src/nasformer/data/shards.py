@@ -80,6 +80,15 @@ class ShardContents:
     sizes: list[int] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        columns = (self.numbers, self.labels, self.offsets, self.sizes)
+        if any(len(column) != self.shard.images for column in columns):
+            raise ValueError(f"it does not have {self.shard.images} numbers, labels, offsets and sizes")
+        if any(min(column, default=0) < 0 or max(column, default=0) >= 2**60 for column in columns):
+            raise ValueError("a number is negative or huge")
+        if any(start + size > self.shard.bytes for start, size in zip(self.offsets, self.sizes, strict=True)):
+            raise ValueError("an image ends after its shard")
+
 
 # Reading
 
@@ -142,6 +151,8 @@ def _load_part(folder: Path, part: str, index: ShardIndex, shards: list[Path]) -
     rows, labels, numbers = list[Tensor](), list[int](), list[int]()
     for entry in (index.parts or {}).get(part, []):
         contents = _read_contents(folder / entry.file)
+        if contents.shard != entry or max(contents.labels, default=0) >= len(index.classes):
+            raise UserError(f"{folder / entry.file} and its JSON file are not those of {INDEX}; copy them or pack anew")
         number = torch.full((entry.images,), shards.index(folder / entry.file))
         rows.append(torch.stack([number, torch.tensor(contents.offsets), torch.tensor(contents.sizes)], dim=1))
         labels += contents.labels
@@ -198,7 +209,8 @@ def pack_files(
     with locked(folder / "lock"):
         clear_drafts(folder)
         _check_settings(folder, settings)
-        write_json(folder / INDEX, to_json(ShardIndex(settings, listing.classes)))
+        if not (folder / INDEX).is_file():
+            write_json(folder / INDEX, to_json(ShardIndex(settings, listing.classes)))
         total = sum(len(files) for files in parts.values() if files)
         packed = dict[str, list[ShardEntry]]()
         with progress("pack", total) as report:

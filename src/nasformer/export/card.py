@@ -13,7 +13,7 @@ import nasformer
 from nasformer.export.standalone import ANSWERS, normalises, predicts
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
-from nasformer.layers.cost import Cost
+from nasformer.layers.cost import total_cost
 from nasformer.tasks.options import split_scores
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
@@ -127,7 +127,7 @@ def timm_loading(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
-    cost = sum((segment.cost() for segment in model.plan(model.arch, **model.options)), Cost())
+    cost = total_cost([segment.cost() for segment in model.plan(model.arch, **model.options)])
     macs = f"{format_quantity(cost.macs)}"
     if cost.position_macs:
         macs += f", and {format_quantity(cost.position_macs)} for relative positions"

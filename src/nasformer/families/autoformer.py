@@ -20,6 +20,7 @@ The published supernet checkpoints are read at the end, so that a downloaded sup
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import torch
@@ -33,7 +34,7 @@ from nasformer.families.space import Space
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.head import TokenHead
 from nasformer.layers.norm import LayerNorm
-from nasformer.layers.stem import PatchEmbed
+from nasformer.layers.stem import Grid, PatchEmbed
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
@@ -82,20 +83,9 @@ class AutoFormer(TokenBackbone):
         grid, dim = patch_grid(img_size, patch_size), arch.embed_dim
         last = max((super_depth or len(arch.blocks)) - 1, 1)
         stem = Segment.of("patch_embed", PatchEmbed, grid=grid, patch_size=patch_size, in_chans=in_chans, embed_dim=dim)
+        distance = max_relative_position if relative_position else None
         blocks = [
-            Segment.of(
-                f"blocks.{index}",
-                TransformerBlock,
-                drop_path=drop_path_rate * index / last,
-                embed_dim=dim,
-                num_heads=block.num_heads,
-                head_dim=head_dim or dim // block.num_heads,
-                hidden_dim=int(dim * block.mlp_ratio),
-                grid=grid,
-                max_distance=max_relative_position if relative_position else None,
-                qkv_bias=qkv_bias,
-                stochastic_depth=drop_path_rate > 0,
-            )
+            _block(index, block, dim, head_dim, grid, distance, qkv_bias, drop_path_rate, last)
             for index, block in enumerate(arch.blocks)
         ]
         norm = Segment.of("norm", LayerNorm, embed_dim=dim)
@@ -140,6 +130,33 @@ class AutoFormer(TokenBackbone):
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return {"stem": r"^patch_embed", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
+
+
+@lru_cache(100_000, typed=True)  # keys are shorter than those of Segment.of: a plan takes half the time
+def _block(
+    index: int,
+    block: Arch,
+    embed_dim: int,
+    head_dim: int | None,
+    grid: Grid,
+    max_distance: int | None,
+    qkv_bias: bool,
+    drop_path_rate: float,
+    last: int,
+) -> Segment:
+    return Segment.of(
+        f"blocks.{index}",
+        TransformerBlock,
+        drop_path=drop_path_rate * index / last,
+        embed_dim=embed_dim,
+        num_heads=block.num_heads,
+        head_dim=head_dim or embed_dim // block.num_heads,
+        hidden_dim=int(embed_dim * block.mlp_ratio),
+        grid=grid,
+        max_distance=max_distance,
+        qkv_bias=qkv_bias,
+        stochastic_depth=drop_path_rate > 0,
+    )
 
 
 def declare(

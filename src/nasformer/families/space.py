@@ -19,7 +19,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, Segment
-from nasformer.layers.cost import Cost
+from nasformer.layers.cost import Cost, total_cost
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
@@ -112,12 +112,12 @@ class Space:
 
     def cost(self, arch: Arch) -> Cost:
         """Parameters and MACs in closed form; no model is built."""
-        return sum((segment.cost() for segment in self.plan(arch)), Cost())
+        return total_cost([segment.cost() for segment in self.plan(arch)])
 
     def costs(self, arch: Arch) -> dict[str, float]:
         """The costs by name, as budgets and journals have them: those of `cost`, and predicted ones."""
         plan = self.plan(arch)
-        counted = vars(sum((segment.cost() for segment in plan), Cost()))
+        counted = vars(total_cost([segment.cost() for segment in plan]))
         return counted | dict(self.predicted(plan) if self.predicted else {})
 
     def sample(self, seed: int | random.Random = 0) -> Arch:

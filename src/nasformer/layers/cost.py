@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -25,7 +26,6 @@ class Cost:
     position_macs_literal: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        # Searches add up the costs of a million layers; astuple would copy each number.
         return Cost(
             self.params + other.params,
             self.macs + other.macs,
@@ -35,6 +35,20 @@ class Cost:
 
     def __mul__(self, times: int) -> Cost:
         return Cost(*(count * times for count in vars(self).values()))
+
+
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """The sum of many costs, faster than one by one: searches add up those of a million layers.
+
+    >>> total_cost([Cost(params=10, macs=5), Cost(params=1)])
+    Cost(params=11, macs=5, position_macs=0, position_macs_literal=0)
+    """
+    return Cost(
+        sum([cost.params for cost in costs]),
+        sum([cost.macs for cost in costs]),
+        sum([cost.position_macs for cost in costs]),
+        sum([cost.position_macs_literal for cost in costs]),
+    )
 
 
 def linear_cost(tokens: int, in_features: int, out_features: int, bias: bool = True) -> Cost:

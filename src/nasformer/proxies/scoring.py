@@ -175,6 +175,7 @@ class Scorer:
         if self.threads != 1:
             self.settings["threads"] = self.threads  # sums are rounded otherwise, by 1e-8 or so
         if batches is None:
+            space.plan(space.root.smallest())  # refuses images that it cannot have, before they fill the memory
             seeds = [mix(seed, repeat) for repeat in range(repeats)]
             probes = [noise_probe(*image_shape(space), batch_size, each, device) for each in seeds]
         else:

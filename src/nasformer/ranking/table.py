@@ -42,6 +42,7 @@ from nasformer.search.journal import stream_journal
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch, Value
 from nasformer.utils.files import read_json, read_limited
+from nasformer.utils.schema import from_json
 
 MIN_ROWS = 3  # with fewer there is nothing to rank
 
@@ -105,14 +106,15 @@ def _load_run(folder: Path) -> dict[str, Any]:
     if not journal.exists():
         raise UserError("cannot be read (a folder without a search); give a run folder with one, or a JSON file")
     settings, records = stream_journal(journal)
-    candidates = [Candidate.from_dict(record) for record in records]
+    candidates = [from_json(Candidate, record, f"{journal}, line {n}") for n, record in enumerate(records, 2)]
     costs = ("params", "macs", "position_", "latency_ms", "memory_bytes")
     rows = [
         {"arch": one.arch.to_dict(), "accuracy": {k: v for k, v in one.scores.items() if not k.startswith(costs)}}
         for one in candidates
     ]
     space = settings.get("space") or read_json(folder / "config.json").get("space")
-    note, options = f"candidates of {folder}", options_from_json(settings.get("model_options") or {})
+    model = from_json(dict[str, Any], settings.get("model_options") or {}, f"{journal}, line 1, model_options")
+    note, options = f"candidates of {folder}", options_from_json(model)
     return {"note": note, "space": space, "model": options, "rows": rows}
 
 

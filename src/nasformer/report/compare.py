@@ -16,8 +16,8 @@ from nasformer.errors import UserError
 from nasformer.report.html import document, figures, save_pictures
 from nasformer.report.labels import axis_label, axis_value, describe_candidate, describe_model, format_setting
 from nasformer.report.page import models_table
-from nasformer.report.plots import MOST, SINGLE, front, has_loss, log_column, points, quantity_ticks, smoothed
-from nasformer.results.contents import RunContents, read_run, thinned
+from nasformer.report.plots import SINGLE, has_loss, log_column, points, quantity_ticks, smoothed
+from nasformer.results.contents import MOST, RunContents, front, read_run, thinned
 from nasformer.results.folder import RunFolder
 from nasformer.search.journal import flatten
 from nasformer.search.model_result import ModelResult
@@ -128,7 +128,7 @@ def comparable(comparison: Comparison) -> dict[str, RunContents]:
 
 
 def judged(run: RunContents) -> list[Candidate]:
-    return [one for one in run.judged() if math.isfinite(one.scores.get(COST, math.nan))]
+    return [one for one in run.judged if math.isfinite(one.scores.get(COST, math.nan))]
 
 
 def fronts(comparison: Comparison) -> Figure | None:

@@ -39,7 +39,7 @@ from nasformer.report.labels import (
     sentence_case,
 )
 from nasformer.report.operators import SAMPLED
-from nasformer.report.plots import FIGURES, drawn_candidates, finalist_rows
+from nasformer.report.plots import FIGURES, finalist_rows
 from nasformer.results.contents import RunContents, read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.verdict import judge, search_gain
@@ -73,7 +73,7 @@ def candidate_tooltips(run: RunContents) -> dict[str, str]:
     """The tooltips of `score_vs_cost` by the name of the dot."""
     tooltips = {f"model-{number}": describe_model(model) for number, model in enumerate(run.models)}
     room = TOOLTIP_ARCHS
-    for candidate in sorted(drawn_candidates(run), key=lambda one: -one.scores[run.score]):
+    for candidate in sorted(run.drawn, key=lambda one: -one.scores[run.score]):
         room -= len(describe_arch(candidate.arch.to_dict()))
         tooltips[f"candidate-{candidate.id}"] = describe_candidate(candidate, with_arch=room >= 0)
     return tooltips
@@ -159,7 +159,7 @@ def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
     yield from gain(run)
     if run.candidates:
         yield f"{len(run.candidates):,}", "candidates judged"
-        if lost := len(run.candidates) - len(run.judged()):
+        if lost := len(run.candidates) - len(run.judged):
             yield f"{lost:,}", "of them without a score, not in the plots"
 
 
@@ -352,7 +352,7 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
 
 def thinning(run: RunContents) -> str:
     """That not all candidates of a long search are drawn."""
-    drawn, judged = len(drawn_candidates(run)), len(run.judged())
+    drawn, judged = len(run.drawn), len(run.judged)
     if drawn == judged:
         return ""
     return f" Of {judged:,} candidates, {drawn:,} are drawn: the front, the best, and a random sample of the others."

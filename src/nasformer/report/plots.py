@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
-from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from nasformer.report.labels import (
     model_kind,
 )
 from nasformer.report.operators import operator_curves, operator_shares
-from nasformer.results.contents import LogLine, RunContents, read_run, thinned
+from nasformer.results.contents import LogLine, RunContents, front, read_run
 from nasformer.results.diagnosis import Snapshot
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
@@ -64,28 +63,11 @@ from nasformer.utils.units import format_quantity
 
 Point = tuple[float, float]
 SINGLE: dict[str, Any] = {"marker": "o", "ms": 4}  # a line of one point would not be seen
-MOST, BEST = 2_000, 100  # candidates that are drawn of a long search: at random, and by score
 SMOOTH_FROM, SMOOTH_POINTS = 60, 1_000  # lines of a log from which a running median is drawn, and its points at most
 FAR = 2.0  # times the largest value: a limit beyond it would squeeze the dots
 
 
 # Score against cost
-
-
-def plotted_costs(run: RunContents) -> list[str]:
-    """The costs with a limit; parameters where none has one."""
-    costs, judged = list(run.limits or ["params"]), run.judged()
-    return [cost for cost in costs if any(math.isfinite(one.scores.get(cost, math.nan)) for one in judged)]
-
-
-def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candidate]:
-    """The candidates with which the best score rises as the cost does, cheapest first."""
-    known = [one for one in candidates if math.isfinite(one.scores.get(cost, math.nan))]
-    rising: list[Candidate] = []
-    for one in sorted(known, key=lambda one: (one.scores[cost], -one.scores[score])):
-        if not rising or one.scores[score] > rising[-1].scores[score]:
-            rising.append(one)
-    return rising
 
 
 def points(candidates: Sequence[Candidate], cost: str, score: str) -> tuple[list[float], list[float]]:
@@ -94,25 +76,14 @@ def points(candidates: Sequence[Candidate], cost: str, score: str) -> tuple[list
     return [one.scores.get(cost, math.nan) for one in candidates], heights
 
 
-def drawn_candidates(run: RunContents) -> list[Candidate]:
-    """The candidates to draw: all of a short search; of a long one its fronts, the best, and a sample of the others."""
-    judged = run.judged()
-    if len(judged) <= MOST:
-        return judged
-    kept = {one.id for cost in plotted_costs(run) for one in front(judged, cost, run.score)}
-    kept |= {one.id for one in nlargest(BEST, judged, key=lambda one: one.scores[run.score])}
-    kept |= {one.id for one in thinned([one for one in judged if one.id not in kept], MOST)}
-    return [one for one in judged if one.id in kept]
-
-
 def score_vs_cost(run: RunContents) -> Figure | None:
     """Candidates, the window of the budget, the front, the winner and the references; a panel for each cost."""
-    costs = plotted_costs(run)
+    costs = run.plotted_costs
     if not costs:
         return None
     figure = new_figure(1.5 + 6.5 * len(costs), 5.4)
     panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
-    judged, drawn = run.judged(), drawn_candidates(run)
+    judged, drawn = run.judged, run.drawn
     for panel, cost in zip(panels, costs, strict=True):
         cost_panel(panel, run, cost, judged, drawn)
     if len({one.generation for one in judged}) > 1:

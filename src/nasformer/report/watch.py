@@ -30,8 +30,8 @@ class LiveReport:
     """
 
     def __init__(self, folder: RunFolder, seconds: int) -> None:
-        if not folder.config.exists():
-            raise UserError(f"{folder} is no run folder: it has no config.json; name one that a command has begun")
+        if folder.kind() is None:
+            raise UserError(f"{folder} is no run folder; name one that a command has begun")
         self.folder, self.seconds = folder, seconds
         self.drawn: tuple[list[tuple[str, int]], str] = ([], "")
         self.lock = threading.Lock()  # plots are drawn by one request at a time

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import nlargest
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -98,6 +100,7 @@ def read_evolution(path: Path) -> Evolution:
 Limits = Mapping[str, tuple[float | None, float | None]]
 DRAWS, TRIES = 200, 1000  # of random members of a space
 BATCHES = 20  # of a search without generations
+MOST, BEST = 2_000, 100  # candidates that are drawn of a long search: at random, and by score
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ class RunContents:
     def note(self) -> str:
         return (self.result.note if self.result else None) or ""
 
-    @property
+    @cached_property
     def score(self) -> str:
         """The score that the search raised; of several, the first. Accuracy where there is one."""
         if any("accuracy" in candidate.scores for candidate in self.candidates[:1]):
@@ -255,9 +258,28 @@ class RunContents:
         """The references of that kind: `random` stands for `random`, `random 2`, `random-3` ..."""
         return [model for model in self.models[1:] if model.name.lower().startswith(name)]
 
+    @cached_property
     def judged(self) -> list[Candidate]:
         """The candidates that have a score, in the order of the search."""
-        return [one for one in self.candidates if math.isfinite(one.scores.get(self.score, math.nan))]
+        name = self.score
+        return [one for one in self.candidates if math.isfinite(one.scores.get(name, math.nan))]
+
+    @cached_property
+    def plotted_costs(self) -> list[str]:
+        """The costs with a limit; parameters where none has one."""
+        costs = list(self.limits or ["params"])
+        return [cost for cost in costs if any(math.isfinite(one.scores.get(cost, math.nan)) for one in self.judged)]
+
+    @cached_property
+    def drawn(self) -> list[Candidate]:
+        """The candidates to draw: all of a short search; of a long one its fronts, the best, a sample of the others."""
+        judged, score = self.judged, self.score
+        if len(judged) <= MOST:
+            return judged
+        kept = {one.id for cost in self.plotted_costs for one in front(judged, cost, score)}
+        kept |= {one.id for one in nlargest(BEST, judged, key=lambda one: one.scores[score])}
+        kept |= {one.id for one in thinned([one for one in judged if one.id not in kept], MOST)}
+        return [one for one in judged if one.id in kept]
 
     def score_of(self, model: ModelResult) -> float:
         """A model's score, comparable with that of the candidates; NaN where it is not known."""
@@ -319,6 +341,16 @@ class RunContents:
         return sorted(groups.items()), unit
 
 
+def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candidate]:
+    """The candidates with which the best score rises as the cost does, cheapest first."""
+    known = [one for one in candidates if math.isfinite(one.scores.get(cost, math.nan))]
+    rising: list[Candidate] = []
+    for one in sorted(known, key=lambda one: (one.scores[cost], -one.scores[score])):
+        if not rising or one.scores[score] > rising[-1].scores[score]:
+            rising.append(one)
+    return rising
+
+
 def thinned(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
     """At most so many candidates in their order, drawn at random but always the same."""
     if len(candidates) <= most:
@@ -356,11 +388,19 @@ def read_log(path: Path) -> list[LogLine]:
     return [line for _, line in sorted({line.step: line for line in lines}.items())]
 
 
+@dataclass(frozen=True)
+class Incident:
+    """A line of workers.jsonl, as far as a report needs it."""
+
+    event: str
+
+
 def read_incidents(path: Path) -> dict[str, int]:
     """How often each kind of event befell the workers of a search; a last line that a crash has torn is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    events = [parse_json(line, path) for line in lines if line.endswith("\n")]
-    return dict(Counter(str(event.get("event")) for event in events if isinstance(event, dict)))
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = enumerate((line for line in lines if line.endswith(b"\n")), 1)
+    events = [from_json(Incident, parse_json(line, path), f"{path}, line {number}") for number, line in whole]
+    return dict(Counter(event.event for event in events))
 
 
 def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:

@@ -92,7 +92,7 @@ def retrain_top(command: RetrainCommand) -> list[RunResult]:
 def best_candidates(folder: RunFolder, count: int) -> list[Arch]:
     """The best candidates of a run's search by the score that it raised; of equal ones the cheaper."""
     run = read_run(folder.path)
-    judged = sorted(run.judged(), key=lambda one: (-one.scores[run.score], one.scores.get("params", 0)))
+    judged = sorted(run.judged, key=lambda one: (-one.scores[run.score], one.scores.get("params", 0)))
     if not judged:
         raise UserError(f"{folder} has no candidates; search it first")
     return [candidate.arch for candidate in judged[:count]]

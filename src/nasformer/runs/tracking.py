@@ -21,6 +21,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.train.log import scalars
 from nasformer.utils.files import parse_json, read_json, write_json
 from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json
 
 Service = Literal["none", "mlflow", "wandb"]
 SECONDS = 10.0  # between two looks at the run folder
@@ -89,6 +90,14 @@ def check_service(service: Service) -> None:
 
 
 @dataclass
+class Passed:
+    """The content of tracking.json: the run's id at the service, and the lines of each file that it was told."""
+
+    id: str | None = None
+    passed: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
 class Tracker:
     """Passes on what is new in a run folder."""
 
@@ -139,9 +148,9 @@ def tracking(folder: RunFolder, service: Service) -> Iterator[None]:
         yield
         return
     path = folder.path / "tracking.json"
-    before = read_json(path) if path.exists() else {}
+    before = from_json(Passed, read_json(path), path) if path.exists() else Passed()
     name = folder.path.resolve().name
-    tracker = Tracker(folder, CLIENTS[service](name, before.get("id")), dict(before.get("passed", {})))
+    tracker = Tracker(folder, CLIENTS[service](name, before.id), before.passed)
     stop = threading.Event()
 
     def follow() -> None:

@@ -76,7 +76,7 @@ class TopArchive(Archive):
         del self.entries[self.count :]
 
     def best(self) -> list[Candidate]:
-        return [candidate for *_, candidate in self.entries]
+        return [entry[-1] for entry in self.entries]
 
 
 class ParetoArchive(Archive):

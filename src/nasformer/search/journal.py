@@ -34,21 +34,25 @@ class Journal:
         header = {"journal": VERSION, "settings": json.loads(_dumps(settings))}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lines = size = 0
-        for line, end in _read(self.path) if self.path.exists() else ():
+        for line in _read(self.path) if self.path.exists() else ():
             if self._lines == 0:
-                _check_settings(self.path, line, header["settings"])
-            self._lines, size = self._lines + 1, end
+                _check_settings(self.path, parse_line(line, self.path, 1), header["settings"])
+            self._lines, size = self._lines + 1, size + len(line)
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
         self._file.truncate(size)
         if not self._lines:
             self.append(header)
 
     @property
-    def records(self) -> Iterator[dict[str, Any]]:
-        """The candidates that were in the file when it was opened, oldest first, read one by one."""
+    def lines(self) -> Iterator[bytes]:
+        """The lines that were in the file when it was opened, without the header, read one by one."""
         with open(self.path, "rb") as file:
-            for line in islice(file, 1, self._lines):
-                yield json.loads(line)
+            yield from islice(file, 1, self._lines)
+
+    @property
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The same as dicts."""
+        return (parse_line(line, self.path, number) for number, line in enumerate(self.lines, 2))
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Puts lines on the disk, together. If that fails the part already written is taken back."""
@@ -88,36 +92,49 @@ def stream_journal(path: str | Path) -> tuple[dict[str, Any], Iterator[dict[str,
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist; expected the journal of a search")
-    lines = (line for line, _ in _read(path))
+    lines = (parse_line(line, path, number) for number, line in enumerate(_read(path), 1))
     header = next(lines, None)
     if header is None:
         raise UserError(f"{path} is empty; run the search again to fill it")
     return _settings(path, header), lines
 
 
-def _read(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """The lines of the file, each with the number of bytes up to its end; without a damaged last line."""
+def _read(path: Path) -> Iterator[bytes]:
+    """The lines of the file without a damaged last one; of the others, only the two ends are looked at."""
     with open(path, "rb") as file:
         start = file.read(len(_START))
         if start != _START[: len(start)]:
             raise UserError(f"{path} is not a search journal; use another --out folder or move that file away")
-        size = file.seek(0)
-        for number, raw in enumerate(file, start=1):
-            line = _parse(raw)
-            if line is None:
-                if file.read(1):
-                    raise UserError(f"{path}, line {number} is damaged; restore the file or use another --out folder")
-                return
-            size += len(raw)
-            yield line, size
+        file.seek(0)
+        last = b""
+        for number, line in enumerate(file):
+            if number:
+                if not (last.startswith(b"{") and last.endswith(b"}\n")):
+                    raise _damaged(path, number)
+                yield last
+            last = line
+        if _parse(last) is not None:
+            yield last
 
 
-def _parse(raw: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """A line of a journal as a dict; UserError for one that is damaged."""
+    record = _parse(line)
+    if record is None:
+        raise _damaged(path, number)
+    return record
+
+
+def _damaged(path: Path, number: int) -> UserError:
+    return UserError(f"{path}, line {number} is damaged; restore the file or use another --out folder")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
     """The line as a dict, or None if it is damaged or cut short by a crash."""
-    if not raw.endswith(b"\n"):
+    if not line.endswith(b"\n"):
         return None
     try:
-        record = json.loads(raw)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

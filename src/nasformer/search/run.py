@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
 from nasformer.search.executor import Evaluate, Executor, Failed, InProcess, Outcome, Scores
-from nasformer.search.journal import Journal
+from nasformer.search.journal import Journal, parse_line
 from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
@@ -227,14 +227,14 @@ class JournaledEvaluator:
 
     def __init__(self, problem: Problem, executor: Executor, journal: Journal | None) -> None:
         self.problem, self.executor, self.journal = problem, executor, journal
-        self.records: Iterator[dict[str, Any]] = iter(journal.records if journal else ())
+        self.lines: Iterator[bytes] = iter(journal.lines if journal else ())
         self.count = self.failures = 0  # of candidates so far
 
     def evaluate(self, proposals: Sequence[Proposal]) -> Iterator[Candidate]:
         """The candidates in order: those in the journal first, then the others, each written before it is given."""
         read = 0
-        for proposal, record in zip(proposals, self.records, strict=False):
-            yield self._restore(proposal, record)
+        for proposal, line in zip(proposals, self.lines, strict=False):
+            yield self._restore(proposal, line)
             read += 1
         for outcomes in self.executor.evaluate([proposal.arch for proposal in proposals], read):
             yield from self.write(proposals[read : read + len(outcomes)], outcomes)
@@ -278,16 +278,20 @@ class JournaledEvaluator:
 
     def restore_all(self) -> Iterator[tuple[Proposal, Candidate]]:
         """All candidates of the journal of an asynchronous search, whose order only the journal knows."""
-        for record in self.records:
+        for line in self.lines:
             try:
-                proposal = Candidate.from_dict(record).proposal()
+                proposal = Candidate.from_dict(self._parse(line)).proposal()
             except (KeyError, TypeError, ValueError):
                 raise self._wrong_line() from None
-            yield proposal, self._restore(proposal, record)
+            yield proposal, self._restore(proposal, line)
 
-    def _restore(self, proposal: Proposal, record: Mapping[str, Any]) -> Candidate:
-        expected = Candidate.from_proposal(self.count, proposal, {}).to_dict()
-        if any(record.get(name) != value for name, value in expected.items()):
+    def _restore(self, proposal: Proposal, line: bytes) -> Candidate:
+        """The candidate of a line, which begins with just what would be written now: then only scores are parsed."""
+        expected = Candidate.from_proposal(self.count, proposal, {})
+        start = f"{expected.json_start()},".encode()
+        is_same = line.startswith(start)
+        record = self._parse(b"{" + line[len(start) :] if is_same else line)
+        if not is_same and any(record.get(name) != value for name, value in expected.to_dict().items()):
             raise self._wrong_line()
         try:
             scores = recorded_scores(record)
@@ -298,8 +302,11 @@ class JournaledEvaluator:
         self.count += 1
         return candidate
 
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        return parse_line(line, self.journal.path if self.journal else Path(), self.count + 2)
+
     def check_all_used(self) -> None:
-        if next(self.records, None) is not None:
+        if next(self.lines, None) is not None:
             raise self._wrong_line()
 
     def _wrong_line(self) -> UserError:

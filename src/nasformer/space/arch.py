@@ -71,7 +71,14 @@ class Arch(Mapping[str, Value]):
         return thaw(self)
 
     def to_json(self) -> str:
-        return self._text or _dumps(self.to_dict())
+        """Compact JSON. A part without parts of its own keeps its text: many archs share it."""
+        if self._text:
+            return self._text
+        values = self._fields.values()
+        text = "{" + ",".join([f"{_dumps(name)}:{_json(value)}" for name, value in self._fields.items()]) + "}"
+        if tuple not in map(type, values) and Arch not in map(type, values):
+            _set(self, "_text", text)
+        return text
 
     def __getitem__(self, name: str) -> Value:
         return self._fields[name]
@@ -158,6 +165,12 @@ def _block(fields: dict[str, Value]) -> Arch:
         if len(_blocks) < MOST_BLOCKS:
             _blocks[key] = block
     return block
+
+
+def _json(value: Value) -> str:
+    if type(value) is Arch:
+        return value.to_json()
+    return f"[{','.join(map(_json, value))}]" if type(value) is tuple else _dumps(value)
 
 
 def thaw(value: Value) -> Value:

@@ -76,9 +76,9 @@ class Choice(Node):
         return self.values[nearest_position(vector[0], self.cardinality)]
 
     def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Scalar:
-        if not mutation.moves(self.role):
-            return value
-        return self.sample(rng) if rng.random() < mutation.width else value
+        if mutation.moves(self.role) and rng.random() < mutation.width:
+            return self.sample(rng)
+        return value  # type: ignore[no-any-return]
 
     def cross(self, a: Value, b: Value, rng: Random) -> Scalar:
         return a if rng.random() < 0.5 else b

@@ -252,7 +252,10 @@ class Struct(Node):
         return self._arch(values, *(group.nearest(values) for group in self.groups))
 
     def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
-        free = {name: field.mutate(value[name], rng, mutation) for name, field in self.free.items()}
+        old = value._fields
+        free = {name: field.mutate(old[name], rng, mutation) for name, field in self.free.items()}
+        if not self.groups and free == old:
+            return value  # type: ignore[no-any-return]
         return self._arch(free, *(group.mutate(value, rng, mutation) for group in self.groups))
 
     def cross(self, a: Value, b: Value, rng: Random) -> Arch:

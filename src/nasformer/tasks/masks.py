@@ -6,7 +6,6 @@ out, counted and listed like an image that cannot be read, until there are too m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +21,9 @@ from nasformer.data.files import SURVEY_THREADS, BadImages
 from nasformer.data.images import Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.tasks.options import MOST_ID, SegmentOptions
+from nasformer.utils.files import parse_json, read_limited
 from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json
 
 IGNORED = 255
 """What pixels without a class have in the masks that training and evaluation see."""
@@ -119,7 +120,7 @@ def list_voc(root: Path) -> MaskListing | None:
         return None
 
     def listed(name: str) -> MaskFiles:
-        stems = (lists / f"{name}.txt").read_text(encoding="utf-8").split()
+        stems = read_text(lists / f"{name}.txt").split()
         masks = [root / "SegmentationClass" / f"{stem}.png" for stem in stems]
         images = [str(root / "JPEGImages" / f"{stem}.jpg") for stem in stems]
         return MaskFiles(images, [str(mask) if mask.is_file() else "" for mask in masks])
@@ -135,8 +136,10 @@ def list_ade20k(root: Path) -> MaskListing | None:
         return None
     info, names = root / "objectInfo150.txt", {number: str(number) for number in range(1, 151)}
     if info.is_file():
-        lines = info.read_text(encoding="utf-8").splitlines()[1:]
-        names = {int(columns[0]): columns[-1].split(",")[0].strip() for line in lines if (columns := line.split("\t"))}
+        rows = [line.split("\t") for line in read_text(info).splitlines()[1:] if line.strip()]
+        if not all(row[0].isdecimal() for row in rows):
+            raise UserError(f"{info} has a line that begins with no id; restore the file or remove it")
+        names = {int(row[0]): row[-1].split(",")[0].strip() for row in rows}
     test = folder_pairs(images / "validation", masks / "validation") if (images / "validation").is_dir() else None
     return MaskListing(folder_pairs(images / "training", masks / "training"), None, test, names, [0])
 
@@ -260,16 +263,20 @@ def find_labels(root: Path, listing: MaskListing, options: SegmentOptions) -> La
 
 def read_names(path: Path) -> dict[int, str]:
     """Names by id: of a text file, one a line from id 0 on; or of a JSON object."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            return {int(number): str(name) for number, name in json.loads(text).items()}
-    except (OSError, ValueError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f'cannot read names from {path} ({reason}); give lines or JSON such as {{"0": "sky"}}'
-        ) from None
+    text = read_text(path)
+    if path.suffix == ".json":
+        return from_json(dict[int, str], parse_json(text, path), path, 'give JSON such as {"0": "sky"}')
     return dict(enumerate(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that names classes or images."""
+    if not path.is_file():
+        raise UserError(f'there is no file {path}; name one with a class a line, or JSON such as {{"0": "sky"}}')
+    try:
+        return read_limited(path).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path} ({str(error).splitlines()[0]}); give a text file in UTF-8") from None
 
 
 def occurring_ids(files: MaskFiles) -> list[int]:

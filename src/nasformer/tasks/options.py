@@ -215,16 +215,6 @@ def split_scores() -> dict[str, str]:
     return {f"{split}_{score}": f"{name} {words}" for score, words in scores for split, name in splits}
 
 
-def judged_by(scores: Mapping[str, float]) -> tuple[str, str]:
-    """What a trained model was judged by, and its name in words.
-
-    >>> judged_by({"params": 1000, "test_miou": 0.5})
-    ('miou', 'mIoU')
-    """
-    found = ((score, words) for score, words in task_scores().items() if f"test_{score}" in scores)
-    return next(found, ("accuracy", "accuracy"))
-
-
 @dataclass
 class TaskOptions:
     """What is learned."""

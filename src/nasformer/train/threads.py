@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,16 +15,29 @@ import torch
 from nasformer.utils.device import cpu_threads, fastest_threads, threads_are_fixed
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json
+from nasformer.utils.units import check_range
 
 FILE = "threads.json"
+MOST_THREADS = 2**16
 FEW_STEPS = 20
 """A training of fewer steps is over before a trial pays."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The content of threads.json."""
+
+    threads: int
+
+    def __post_init__(self) -> None:
+        check_range(self, "threads", 1, MOST_THREADS)
 
 
 def recorded_threads(folder: Path | None) -> int | None:
     """The threads that a training began with."""
     path = folder / FILE if folder else None
-    return int(read_json(path)["threads"]) if path and path.exists() else None
+    return from_json(Threads, read_json(path), path).threads if path and path.exists() else None
 
 
 def training_threads(folder: Path | None, steps: int, work: Callable[[], object], label: str, quiet: bool) -> int:

@@ -48,8 +48,9 @@ class PackCommand:
 def pack(options: PackCommand, as_json: bool) -> int | None:
     from pathlib import Path
 
-    from nasformer.data.shards import check_shards, describe, pack_files
+    from nasformer.data.shards import INDEX, check_shards, describe, pack_files
     from nasformer.data.sources import list_files
+    from nasformer.results.folder import check_output
     from nasformer.utils.schema import to_json
 
     if options.check:
@@ -60,7 +61,8 @@ def pack(options: PackCommand, as_json: bool) -> int | None:
         return 1 if damaged else None
     if not options.source or not options.to:
         raise UserError("say what to pack and where to: nasformer pack FOLDER --to SHARDS")
-    listing, folder = list_files(options.source, options.data_root, options.download), Path(options.to).expanduser()
+    folder = check_output(Path(options.to).expanduser(), INDEX, "--to")
+    listing = list_files(options.source, options.data_root, options.download)
     settings = (options.size, options.quality, options.shard_images, options.max_bad)
     index = pack_files(listing, folder, *settings)
     print_json(to_json(index)) if as_json else print(describe(index, folder))

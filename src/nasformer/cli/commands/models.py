@@ -11,7 +11,7 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
-from nasformer.tasks.options import PredictOptions, TaskOptions, judged_by
+from nasformer.tasks.options import PredictOptions, TaskOptions, task_scores
 from nasformer.utils.units import check_threads, format_quantity
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def show(result: RunResult | None, out: str, as_json: bool) -> None:
         return None
     if as_json:
         return print_json(result.to_dict())
+    score = result.metric
+    what = "" if score == "accuracy" else f"{task_scores()[score]} "
     for model in result.models:
         costs = f"{format_quantity(model['params'])} parameters, {format_quantity(model['macs'])} MACs"
-        score, words = judged_by(model.scores)
-        what = "" if score == "accuracy" else f"{words} "
         held_out = f", held-out {model[f'holdout_{score}']:.2%}" if f"holdout_{score}" in model.scores else ""
         print(f"{model.name}: {costs}, test {what}{model[f'test_{score}']:.2%}{held_out}")
     print(RunFolder(out).outputs())

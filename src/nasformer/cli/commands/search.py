@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.tables import print_json, print_table, print_verdict
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
-from nasformer.tasks.options import judged_by
+from nasformer.tasks.options import task_scores
 from nasformer.utils.progress import in_hours
 from nasformer.utils.units import format_quantity
 
@@ -59,8 +59,8 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
 
     out = options.out
 
-    score, words = judged_by(result.shipped.scores)
-    what = "" if score == "accuracy" else f" {words}"
+    score = result.metric
+    what = "" if score == "accuracy" else f" {task_scores()[score]}"
     scores = {f"holdout_{score}": f"held-out{what}", f"test_{score}": f"test{what}"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
