@@ -114,7 +114,7 @@ def show(result: RunResult | None, out: str, as_json: bool) -> None:
     if as_json:
         return print_json(result.to_dict())
     score = result.metric
-    what = "" if score == "accuracy" else f"{task_scores()[score]} "
+    what = "" if score == "accuracy" else f"{task_scores().get(score, score)} "
     for model in result.models:
         costs = f"{format_quantity(model['params'])} parameters, {format_quantity(model['macs'])} MACs"
         held_out = f", held-out {model[f'holdout_{score}']:.2%}" if f"holdout_{score}" in model.scores else ""

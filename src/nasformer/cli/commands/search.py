@@ -60,7 +60,7 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
     out = options.out
 
     score = result.metric
-    what = "" if score == "accuracy" else f" {task_scores()[score]}"
+    what = "" if score == "accuracy" else f" {task_scores().get(score, score)}"
     scores = {f"holdout_{score}": f"held-out{what}", f"test_{score}": f"test{what}"}
     if result.proxies is not None:
         scores = {name: name for name in result.proxies}
