@@ -77,7 +77,7 @@ def list_tasks() -> dict[str, Task]:
 
 
 def get_task(name: str) -> Task:
-    tasks = list_tasks()
-    if name not in tasks:
-        raise UserError(f"unknown task {name!r}; there are: {', '.join(tasks)}")
-    return tasks[name]
+    if name not in TASKS:
+        raise UserError(f"unknown task {name!r}; there are: {', '.join(TASKS)}")
+    import_module(f"nasformer.tasks.{name}")  # of the others, some need torchvision, which is slow to import
+    return _tasks[name]
