@@ -12,11 +12,14 @@ from sklearn.neighbors import NearestCentroid
 
 import kill
 import tiny
+from nasformer.cli.commands.results import print_diagnosis
 from nasformer.cli.main import main
 from nasformer.data.images import ImageSet
 from nasformer.results.contents import read_run
+from nasformer.results.diagnosis import Diagnosis
 from nasformer.results.folder import RunFolder
 from nasformer.runs.doctor import NEAREST_MEAN, SupernetRun
+from nasformer.search.model_result import ModelResult
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
@@ -54,6 +57,14 @@ def graded(run: Path, sign: float) -> dict[str, float]:
 
 def pixels(images: ImageSet) -> tuple[Any, Any]:
     return images.images.flatten(1).numpy(), images.labels.numpy()
+
+
+@pytest.mark.parametrize(("pixels_alone", "said"), [(0.5, "but no better than " + NEAREST_MEAN), (0.4, "healthy: ")])
+def test_subnets_that_plain_pixels_match_are_not_simply_healthy(pixels_alone: float, said: str, capsys: Any) -> None:
+    subnet = ModelResult("largest", {}, {"params": 1, "depth": 1, "width": 1, "accuracy": 0.5})
+    found = Diagnosis(1, "held-out images", [subnet], {}, [], [], [], {NEAREST_MEAN: pixels_alone})
+    print_diagnosis(found, Path("run"))
+    assert said in capsys.readouterr().out
 
 
 def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
@@ -59,6 +58,8 @@ class PatchEmbed(nn.Module):
 
     def set_grid(self, grid: Grid) -> None:
         """Takes another image size: positions are resampled, that of the class token stays."""
+        from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
+
         positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=1)
         self.pos_embed, self.grid = nn.Parameter(positions), grid
 
@@ -96,6 +97,8 @@ class OverlapPatchEmbed(nn.Module):
 
     def set_grid(self, grid: Grid) -> None:
         """Takes another image size: positions are resampled."""
+        from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
+
         positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=0)
         self.pos_embed, self.grid = nn.Parameter(positions), grid
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from nasformer.layers.attention import SelfAttention
@@ -61,6 +60,8 @@ class TokenEmbed(PatchEmbed):
 
     def set_grid(self, grid: Grid) -> None:
         """Takes another image size: positions of patches are resampled."""
+        from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
+
         positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), self.positioned)
         self.pos_embed, self.grid = nn.Parameter(positions), grid
 

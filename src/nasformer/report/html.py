@@ -48,7 +48,7 @@ th, td { padding: .4rem .6rem; text-align: right; border-bottom: 1px solid var(-
 td { white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
-td:first-child, .text td { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
+td:first-child, .text td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
 .text th, .text td { text-align: left; overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; }
 table:has(th:nth-child(9)) { font-size: .8rem; }

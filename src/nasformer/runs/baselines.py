@@ -16,7 +16,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import timm
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -124,6 +123,8 @@ def timm_names(asked: str) -> list[str]:
     >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224")
     ['resnet18', 'vit_tiny_patch16_224']
     """
+    import timm  # late: it takes longer to import than torch
+
     words = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
     names = [word.removeprefix(PREFIX) for word in words]
     for word, name in zip(words, names, strict=True):
@@ -148,6 +149,8 @@ def build_timm(
 
     Stochastic depth is for models that have it.
     """
+    import timm
+
     asked = {"in_chans": in_chans, "num_classes": num_classes, "pretrained": False, **options}
     size = {"img_size": img_size}  # most convolutional nets take any size and know no such option
     depth = {"drop_path_rate": drop_path_rate} if drop_path_rate else {}

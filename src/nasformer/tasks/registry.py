@@ -179,7 +179,9 @@ def list_tasks() -> dict[str, Task]:
 
 def get_task(name: str) -> Task:
     find_task(name)
-    return list_tasks()[name]
+    if name in BUILTIN_TASKS:  # of the others, some need torchvision, which is slow to import
+        import_module(f"nasformer.tasks.{name}")
+    return _tasks[name]
 
 
 def chosen_task(options: Any) -> Task:
