@@ -249,6 +249,8 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     """What the command is to start from: the weights of a supernet, of a model, or of a net of timm."""
     path = Path(command.run)
     if command.run.startswith("timm:"):
+        if command.arch:
+            raise UserError(f"{command.run} is a net, which has its architecture; leave --arch out")
         found = find_pretrained(command.run)
         return PretrainedSource(RunFolder(path), found.model, found.space.name, shared=False, images=found.facts)
     if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
