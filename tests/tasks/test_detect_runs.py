@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,18 @@ def test_a_detector_is_trained_on_also_in_parts_of_a_batch(retrained: Path, obje
     changes = {"train": {"epochs": 1, "batch_size": 6, "accumulate": 2, "lr": 1e-4}, "detect": {}}
     assert main(words("finetune", tmp_path / "more", objects, retrained, space=None, **changes)) == 0
     assert load_model(tmp_path / "more" / "model").options == load_model(retrained / "model").options
+
+
+def test_boxes_alone_are_learned_and_judged_without_masks(objects: Path, tmp_path: Path, capsys: Any) -> None:
+    data = tmp_path / "boxes"
+    shutil.copytree(objects, data)
+    for file in (data / "annotations").iterdir():
+        content = json.loads(file.read_text())
+        content["annotations"] = [{**one, "segmentation": None} for one in content["annotations"]]
+        file.write_text(json.dumps(content))
+    changes = {"train": {"iterations": 1, "batch_size": 6}, "detect": {"decoder_dim": 16, "masks": False}}
+    assert main(words("retrain", tmp_path / "run", data, "--arch", "smallest", **changes)) == 0
+    assert "mask_ap" not in json_output(capsys, "evaluate", tmp_path / "run", "--data", data)
 
 
 def test_a_pretrained_net_of_timm_learns_objects(objects: Path, tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def timm_models(run: RunContents) -> str:
 
 def examples(run: RunContents) -> list[str]:
     """Images of a task other than classification with truth and answer."""
-    caption = "The image, the truth and the model's answer, by the score of each held-out image (test image without)."
+    caption = "The truth and the model's answer, by the score of each held-out image (test image, where none are)."
     files = {name: run.folder.pictures / f"{name}.png" for name in ("best", "median", "worst")}
     found = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
     return [figure(f"The {name} image", caption, picture) for name, picture in found.items()]

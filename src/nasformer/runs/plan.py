@@ -362,9 +362,10 @@ def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
     """One candidate of the search: the held-out images, and training images for batch norm where there is some."""
     images = run.batches.held_out + (run.options.calibration_images if supernet.has_statistics else 0)
     few: Any = FirstBatches(run.batches)
+    size = min(EVALUATION_BATCH, objective_of(run.batches).batch_size)
     for _ in range(WARM_UP):  # the second time counts
         start, few.images = time.perf_counter(), 0
-        evaluate(supernet, few, "holdout", arch=arch, batch_size=EVALUATION_BATCH, precision=run.recipe.precision)
+        evaluate(supernet, few, "holdout", arch=arch, batch_size=size, precision=run.recipe.precision)
         synchronize(run.device)
         seconds = time.perf_counter() - start
     return seconds / few.images * images
@@ -375,6 +376,9 @@ class FirstBatches:
 
     def __init__(self, batches: BatchSource) -> None:
         self.batches, self.images = batches, 0
+
+    def __getattr__(self, name: str) -> Any:  # the task's objective, and what its metric asks for
+        return getattr(self.batches, name)
 
     def evaluation(self, split: Split, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         for x, labels in islice(self.batches.evaluation(split, batch_size), BATCHES):

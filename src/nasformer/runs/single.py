@@ -190,11 +190,16 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str,
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
     head = {name: merged.pop(name) for name in head_option_names() if name in merged}
-    left_open = {name: value for name, value in head.items() if getattr(command.of_task, name, value) is None}
-    if left_open and command.task == task:
-        command = command.with_task_options(**left_open)
+    if command.task == task:
+        command = with_head(command, head)
     named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **named)
+
+
+def with_head(options: Any, head: Mapping[str, Any]) -> Any:
+    """The options of a command, whose task has the options of a head that it leaves open."""
+    left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, value) is None}
+    return options.with_task_options(**left_open) if left_open else options
 
 
 def check_out(command: RetrainCommand | FinetuneCommand) -> None:
@@ -249,6 +254,8 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     """What the command is to start from: the weights of a supernet, of a model, or of a net of timm."""
     path = Path(command.run)
     if command.run.startswith("timm:"):
+        if command.arch:
+            raise UserError(f"{command.run} is a net, which has its architecture; leave --arch out")
         found = find_pretrained(command.run)
         return PretrainedSource(RunFolder(path), found.model, found.space.name, shared=False, images=found.facts)
     if path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists():
@@ -337,8 +344,8 @@ def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tu
     asked = getattr(options, "task", "classify")
     if model.task != asked and asked != "classify":
         raise UserError(f"{path} is a model for --task {model.task}, not {asked}; leave --task out")
-    if model.task != asked:
-        options = replace(options, task=model.task)
+    if model.task != "classify":
+        options = with_head(replace(options, task=model.task), model.options)
     sizes = model.options["img_size"], model.options["in_chans"]
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)
     normalize_as(batches, RunFolder(path))

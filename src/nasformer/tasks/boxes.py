@@ -305,7 +305,7 @@ def open_scenes(
         raise UserError(f"there is no folder {root}; name one with images and objects: {EXPECTED}")
     coco_mask()  # says what to install before anything is read
     bad_objects = BadImages(bad.limit, bad.log, bad.quiet, what="objects cannot be used")
-    parts, classes = read_parts(root, options.masks, bad, bad_objects)
+    parts, classes = read_parts(root, options.masks is not False, bad, bad_objects)
     # As VOC's and ADE20K's: the val part of a set without a test part is the test part.
     val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
     splits = make_splits(parts["train"], val, test, classes, holdout=holdout, seed=seed, train_images=train_images)

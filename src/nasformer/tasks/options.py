@@ -114,14 +114,14 @@ class DetectOptions(JitterOptions):
     head: Literal["mask-rcnn", "cascade"] | None = None
     """mask-rcnn, or cascade: three box heads, each on the boxes of the one before; None: as in the model to start from,
     or mask-rcnn"""
-    masks: bool = True
-    """learn masks, too; false: boxes alone"""
+    masks: bool | None = None
+    """learn masks, too; false: boxes alone; None: as the model to start from, or true"""
     judged_by: Literal["box_ap", "mask_ap"] = "box_ap"
     """the score of a search and of patience: COCO's AP of boxes, or of masks"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.judged_by == "mask_ap" and not self.masks:
+        if self.judged_by == "mask_ap" and self.masks is False:
             raise UserError("judged_by mask_ap needs masks; leave --detect.masks false out")
 
 

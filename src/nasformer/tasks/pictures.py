@@ -61,7 +61,8 @@ def draw_objects(image: Tensor, boxes: Tensor, masks: Tensor | None, labels: Ten
     if masks is not None and len(masks):
         picture = draw_segmentation_masks(picture, masks.bool().cpu(), alpha=OPACITY, colors=colours)
     if len(boxes):
-        picture = draw_bounding_boxes(picture, boxes.cpu(), words, colours, width=2)
+        named = {"label_colors": "white", "label_background_colors": colours, "fill_labels": True}
+        picture = draw_bounding_boxes(picture, boxes.cpu(), words, colours, width=2, **named)
     return plain(picture)
 
 
