@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import family_space, image_size, images, randomise, small_space
 from nasformer.errors import UserError
+from nasformer.export.standalone import standalone_source
 from nasformer.families.dense import dense_space
 from nasformer.families.registry import list_families
 from nasformer.families.space import Space
@@ -141,3 +143,16 @@ def test_deeplabv3_equals_that_of_torchvision() -> None:
 def test_an_unknown_decoder_is_refused() -> None:
     with pytest.raises(UserError, match='head is "fcn", expected one of "upernet"'):
         small_dense_space("s3").with_options(head="fcn")
+
+
+@pytest.mark.parametrize(
+    ("task", "options"), [("segment", {"head": "deeplabv3"}), ("segment", {"head": "deeplabv3plus"}), ("panoptic", {})]
+)
+def test_an_exported_file_hands_the_head_the_maps_that_it_reads(task: str, options: dict[str, str]) -> None:
+    space = dense_space(small_space(family_space("s3"), num_classes=CLASSES), task, decoder_dim=16, **options)
+    model = randomise(space.build(space.root.smallest())).eval()
+    module: dict[str, Any] = {"__file__": "model.py"}
+    exec(compile(standalone_source(model), "model.py", "exec"), module)
+    network = module["Model"]().eval()
+    network.load_state_dict(model.state_dict())
+    torch.testing.assert_close(network(images(space)), model(images(space)))

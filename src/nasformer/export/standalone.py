@@ -225,7 +225,10 @@ def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
     *stem, stages = before
     lines += ["        maps = []", *(f"        x = self.{name}(x)" for name in stem)]
     lines += [f"        for stage in self.{stages}:", "            x = stage(x)", "            maps.append(x)"]
-    return [*lines, f"        return self.{head}(maps)"]
+    order = list(tree[stages])
+    chosen = [order.index(name.split(".")[1]) for name in inputs]
+    wanted = "maps" if len(chosen) == len(order) else f"[{', '.join(f'maps[{number}]' for number in chosen)}]"
+    return [*lines, f"        return self.{head}({wanted})"]
 
 
 def nested(segments: list[Segment]) -> dict[str, Any]:
