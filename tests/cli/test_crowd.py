@@ -321,7 +321,6 @@ def shards() -> Iterator[Case | str]:
     yield from ("pack YARD/photos --to YARD/shards --size 4", "pack YARD/one-class --to YARD/shards")
     yield from (f"pack {name} --check" for name in ("no/such", "YARD/photos", "YARD/file.txt", "YARD/run", "''"))
     yield from (f"{TRAIN} --data YARD/{name}" for name in BAD_SHARDS)
-    yield Case("pack YARD/shards-cut --check", codes=(1,))
 
 
 def watching_and_advice() -> Iterator[Case | str]:
