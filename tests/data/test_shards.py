@@ -157,6 +157,7 @@ def test_errors(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["pack", str(photos)], "say what to pack and where to"),
         (["pack", str(photos), "--to", "x", "--quality", "0"], "quality is 0; give a whole number from 1 to 100"),
         (["pack", str(tmp_path), "--check"], "shards.json is missing"),
+        (["pack", str(photos), "--to", str(photos)], "holds other files; give an empty or a new --to folder"),
     ):
         assert main(argv) == 2
         assert message in capsys.readouterr().err

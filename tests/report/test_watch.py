@@ -59,7 +59,8 @@ def test_it_is_for_this_machine(address: tuple[str, int]) -> None:
 
 
 def test_refusals(run: Path, tmp_path: Path, address: tuple[str, int]) -> None:
-    with pytest.raises(UserError, match="no run folder"):
-        serve(tmp_path)
+    for folder in (tmp_path, run / "model"):
+        with pytest.raises(UserError, match="no run folder"):
+            serve(folder)
     with pytest.raises(UserError, match=f"port {address[1]} cannot be used"):
         serve(run, port=address[1])

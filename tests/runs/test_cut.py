@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,13 @@ def test_a_finished_cut_is_left_as_it_is(cut: Path, source: Path) -> None:
     before = contents(cut)
     assert main(words(source, cut, front=3)) == 0
     assert contents(cut) == before
+
+
+def test_latencies_of_a_wrong_shape_are_refused(cut: Path, source: Path, tmp_path: Path, capsys: Any) -> None:
+    run = shutil.copytree(cut, tmp_path / "run")
+    (run / "search" / "latency.json").write_text('{"ms": 7}')
+    assert main(words(source, run, front=3)) == 2
+    assert "latency.json" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_front_of_sizes_is_shipped_and_timed(cut: Path) -> None:

@@ -95,6 +95,10 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
         ({"space": "vit-micro"}, "has a space of its own; leave --space vit-micro out"),
         ({"max_macs": "0%"}, "--max-macs is 0%; expected more than 0% and at most 100%"),
         ({"from": None, "space": "vit-micro", "front": 3}, "--front is for a pretrained net that is cut"),
+        (
+            {"from": None, "space": "vit-micro", "importance": "gate"},
+            "--importance is for a pretrained net that is cut",
+        ),
         ({"no_training": True, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
         ({"from": "timm:resnet18"}, "timm's resnet18 is a ResNet, from which we can cut nothing"),

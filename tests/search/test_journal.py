@@ -88,6 +88,15 @@ def test_damage_before_the_end_is_an_error_that_names_the_line(path: Path, after
     assert path.read_bytes() == before
 
 
+def test_damage_inside_a_line_is_found_when_it_is_read(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"id":3,"accuracy":}\n{"id":4}\n')
+    with Journal(path, SETTINGS) as journal, pytest.raises(UserError, match=r"journal\.jsonl, line 5 is damaged"):
+        list(journal.records)
+    with pytest.raises(UserError, match=r"journal\.jsonl, line 5 is damaged"):
+        read_journal(path)
+
+
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes")

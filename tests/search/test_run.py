@@ -38,6 +38,17 @@ def uninterrupted(name: str, folder: Path) -> tuple[SearchResult, bytes]:
     return result, (folder / "whole.jsonl").read_bytes()
 
 
+def test_a_journal_in_another_spelling_goes_on_all_the_same(tmp_path: Path) -> None:
+    """Lines are compared as text where they can be; with other blanks and another order of fields they are parsed."""
+    result, whole = uninterrupted("evolution", tmp_path)
+    header, *lines = whole.decode().splitlines()
+    others = [json.dumps(json.loads(line), sort_keys=True) for line in lines[:30]]
+    path = tmp_path / "other.jsonl"
+    path.write_text("".join(f"{line}\n" for line in [header, *others]))
+    assert run("evolution", path).candidates == result.candidates
+    assert path.read_text().splitlines()[31:] == lines[30:]
+
+
 @every_strategy
 def test_the_journal_holds_one_line_per_candidate(name: str, tmp_path: Path) -> None:
     result, _ = uninterrupted(name, tmp_path)

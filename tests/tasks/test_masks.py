@@ -122,9 +122,10 @@ def test_names_and_ignored_ids_can_be_given(tmp_path: Path) -> None:
     mask = data.labels.read(str(root / "train/masks/001.png"))  # a square, which is ignored
     assert mask.dtype == torch.uint8
     assert mask.unique().tolist() == [0, 255]
-    names.write_text("[1")
-    with pytest.raises(UserError, match="cannot read names from"):
-        open_set(root, labels=str(names))
+    for text in ("[1", "[1]", '{"0": 7}', '{"sky": "0"}', '{"0":' * 10_000):
+        names.write_text(text)
+        with pytest.raises(UserError, match=r"names\.json"):
+            open_set(root, labels=str(names))
 
 
 def test_ids_of_16_bits_and_palettes_are_read_as_they_are(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.families.storage import load_model
 from nasformer.train.loop import Trainer
-from nasformer.utils.files import read_json
+from nasformer.utils.files import read_json, write_json
 from small_run import json_output, output, refused
 from tasks.shapes import CLASSES, draw, write_set
 
@@ -66,6 +67,28 @@ def test_a_net_learns_masks(retrained: Path) -> None:
     assert "accuracy" not in page.lower().partition("<h2>settings</h2>")[0]
     assert "The median image" in page
     assert {path.name for path in (retrained / "pictures").iterdir()} == {"best.png", "median.png", "worst.png"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("family", 7),
+        ("family", "segment:"),
+        ("arch", []),
+        ("options", {"decoder_dim": "x"}),
+        ("classes", 3),
+        ("mean", {}),
+    ],
+)
+def test_a_config_of_a_wrong_shape_is_refused(
+    retrained: Path, shapes: Path, tmp_path: Path, capsys: Any, field: str, value: Any
+) -> None:
+    model = shutil.copytree(retrained / "model", tmp_path / "model")
+    config = read_json(model / "config.json")
+    both = config[field] | value if isinstance(value, dict) and isinstance(config[field], dict) else value
+    write_json(model / "config.json", config | {field: both})
+    refused(capsys, ["evaluate", str(model), "--data", str(shapes), "--device", "cpu"])
+    refused(capsys, ["predict", str(model), str(shapes / "test/images/016.png"), "--out", str(tmp_path / "out")])
 
 
 def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Path, tmp_path: Path, capsys: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from nasformer.data.files import ImageFiles
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
+from nasformer.latency.profile import Profile
 from nasformer.results.evidence import Evidence, Road, load_evidence
 from nasformer.runs.options import BUDGET, AdviseCommand
 
@@ -73,6 +74,8 @@ def image_facts(command: AdviseCommand) -> ImageFacts:
     for name, value in command.limits().items():
         if not str(value).endswith("%"):  # a quantity that cannot be read is refused before images are
             command.quantity(name, value)
+    if command.latency_profile:
+        Profile.load(command.latency_profile)  # the commands that are advised will ask for it
     if not command.data:
         raise UserError("say which images the advice is for: nasformer advise --data FOLDER")
     data = open_data(command.data, root=command.data_root, quiet=True)

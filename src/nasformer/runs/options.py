@@ -138,9 +138,9 @@ class RunCommand(TaskOptions, TrackOptions, ExecutorOptions, BudgetOptions, Data
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "front", 0, 100, whole=True)
-        if not self.from_ and (self.front or self.no_training):
-            flag = "--front" if self.front else "--no-training"
-            raise UserError(f"{flag} is for a pretrained net that is cut; name one with --from")
+        cutting = {"front": self.front, "no-training": self.no_training, "importance": self.importance != "auto"}
+        if not self.from_ and (named := [name for name, given in cutting.items() if given]):
+            raise UserError(f"--{named[0]} is for a pretrained net that is cut; name one with --from")
         if self.no_training and (self.baseline or self.finish == "retrain"):
             flag = "--baseline" if self.baseline else "--finish retrain"
             raise UserError(f"{flag} trains, --no-training does not; leave one of them out")
