@@ -182,7 +182,8 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
             check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
-        check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""))
+        executor = getattr(command, "executor", "local")
+        check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""), executor)
         if objectives and not getattr(command, "proxy", ""):
             known = KNOWN_SCORES | ({"agreement": 0.0} if getattr(command, "no_training", False) else {})
             Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
@@ -253,7 +254,7 @@ class Run:
         """Adds predicted costs as `use_profile` does, but measures first what was not profiled yet."""
         if self.world.main:
             measure_if_missing(self.space, command, objectives, self.device.type)
-        self.world.barrier()
+        self.world.wait_for_main()
         self.use_profile(command, objectives)
 
     def stages(
