@@ -6,30 +6,41 @@ python benchmarks/pretrained_cut.py --net timm:deit_tiny_patch16_224:weights.saf
 For each seed: the full net is fine-tuned, sorted, made a supernet and searched for each budget, on the held-out images
 of the .npz. Then every arch is cut out of the full net and trained by it. Trainings are processes of their own,
 `--jobs` of them at a time. Test images are seen once, by each finished net (`--split holdout` to choose settings).
+
+Where Torch-Pruning (pip install torch-pruning) is installed, its cut of the same net is finished alike: the dimensions
+of heads and the neurons of all blocks, ranked together by Taylor importance on the same images (its isomorphic way).
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import random
 import statistics
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from nasformer.data.images import Data, ImageSet
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
+from nasformer.families.base import Backbone
 from nasformer.families.space import Space
 from nasformer.families.storage import WeightFacts, build_from
+from nasformer.layers.attention import SelfAttention
+from nasformer.layers.blocks import Mlp
 from nasformer.search.budget import Budget
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
@@ -94,7 +105,7 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     full = build_from(source.model, space, seed, keep_classifier=False).to(DEVICE)
     train_model(full, batches, recipe(settings, "full"), seed=seed, quiet=True)
     times = {"full": time.perf_counter() - start}
-    labelled = list(batches.evaluation("train", 64))[:16]
+    labelled = labelled_images(batches)
     sort_by_importance(full, labelled, settings["importance"])
     supernet = supernet_from(full, space)
     teacher = supernet_from(full, space).extract(space.root.largest())
@@ -113,6 +124,8 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
             inherited = evaluator.accuracy(arch, "holdout")
             facts = {"macs": space.costs(arch)["macs"] / whole, "inherited": inherited}
             jobs[f"{share} {name}"] = {"arch": arch.to_dict(), **facts, "params": space.costs(arch)["params"]}
+        if find_spec("torch_pruning"):
+            jobs[f"{share} torch-pruning"] = prune_to(full, labelled, share / 100 * whole, whole)
     times["search"] = time.perf_counter() - start - sum(times.values())
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(full.state_dict(), folder / "full.pt")
@@ -146,6 +159,69 @@ def uniform(space: Space, budget: Budget) -> Arch:
     return min(near, key=lambda item: item[0])[1] if near else max(fitting, key=lambda item: macs[id(item[1])])[1]
 
 
+def labelled_images(batches: Batches) -> list[tuple[Tensor, Tensor]]:
+    """Training images with their classes, by which importance is measured."""
+    return list(batches.evaluation("train", 64))[:16]
+
+
+def prune_to(full: Backbone, labelled: Iterable[tuple[Tensor, Tensor]], limit: float, whole: float) -> dict[str, Any]:
+    """The smallest ratio by which Torch-Pruning brings a net below a limit of MACs, and what is left."""
+    low, high = 0.0, 0.9
+    for _ in range(7):
+        middle = (low + high) / 2
+        low, high = (low, middle) if left_macs(pruned(full, labelled, middle), full, whole) <= limit else (middle, high)
+    net = pruned(full, labelled, high)
+    params = sum(weight.numel() for weight in net.parameters())
+    return {"ratio": high, "macs": left_macs(net, full, whole) / whole, "params": params}
+
+
+def pruned(full: Backbone, labelled: Iterable[tuple[Tensor, Tensor]], ratio: float) -> Backbone:
+    """A copy of a net that Torch-Pruning has cut by a ratio; the embedding keeps its width, as in our space."""
+    import torch_pruning as tp
+
+    net = copy.deepcopy(full).eval().requires_grad_(True)
+    net.zero_grad()
+    for x, classes in labelled:
+        F.cross_entropy(net(x), classes).backward()
+    attentions = [block.attn for block in net.blocks]
+    heads = {attention.qkv: attention.qkv.out_features // 3 // attention.head_dim for attention in attentions}
+    with warnings.catch_warnings(action="ignore"):
+        pruner = tp.pruner.MetaPruner(
+            net.blocks,
+            net.patch_embed(x[:1]).detach(),
+            tp.importance.GroupTaylorImportance(),
+            global_pruning=True,
+            isomorphic=True,
+            pruning_ratio=ratio,
+            max_pruning_ratio=0.9,
+            num_heads=heads,
+            prune_head_dims=True,
+            ignored_layers=[linear for block in net.blocks for linear in (block.attn.proj, block.mlp.fc2)],
+            root_module_types=[nn.Linear],
+        )
+        for group in pruner.step(interactive=True):
+            group.prune()
+    for attention in attentions:
+        attention.head_dim = attention.qkv.out_features // 3 // heads[attention.qkv]
+    net.zero_grad()
+    return net
+
+
+def left_macs(net: Backbone, full: Backbone, whole: float) -> float:
+    return whole - sum(map(block_macs(full), full.blocks)) + sum(map(block_macs(net), net.blocks))
+
+
+def block_macs(net: Backbone) -> Callable[[Any], float]:
+    tokens = net.patch_embed.pos_embed.shape[1]
+
+    def count(block: Any) -> float:
+        qkv, fc1 = block.attn.qkv, block.mlp.fc1
+        attention = SelfAttention.cost(tokens, qkv.in_features, qkv.out_features // 3)
+        return (attention + Mlp.cost(tokens, fc1.in_features, fc1.out_features)).macs
+
+    return count
+
+
 def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     """One arch cut out and trained; its accuracy as a line of JSON."""
     folder, seed = Path(args.folder), args.seed
@@ -157,8 +233,11 @@ def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     begin = supernet_from(full, space)
     if settings["start"] == "supernet":
         begin.weights.load_state_dict(torch.load(folder / "supernet.pt", weights_only=True, map_location=DEVICE))
-    arch = space.arch(json.loads((folder / "jobs.json").read_text())["jobs"][args.job]["arch"])
-    model = begin.extract(arch)
+    job = json.loads((folder / "jobs.json").read_text())["jobs"][args.job]
+    if "ratio" in job:
+        model: nn.Module = pruned(full, labelled_images(batches), job["ratio"])
+    else:
+        model = begin.extract(space.arch(job["arch"]))
     start = time.perf_counter()
     train_model(model, batches, recipe(settings, "finish"), seed=seed, teacher=full, quiet=True)
     seconds = time.perf_counter() - start

@@ -276,7 +276,7 @@ def assert_ends_as(run: Path, finished: Path) -> None:
     assert [name for name in theirs if ours.get(name) != theirs[name]] == []
 
 
-@pytest.mark.parametrize("writes", [2, 7])
+@pytest.mark.parametrize("writes", [pytest.param(2, marks=pytest.mark.slow), 7])
 def test_a_full_disk(capsys: Any, monkeypatch: Any, tmp_path: Path, finished: Path, writes: int) -> None:
     """After so many writes: in the first checkpoint, and between the stages."""
     run, real, done = tmp_path / "run", files.write_bytes, 0
@@ -320,7 +320,7 @@ def test_a_disk_that_is_really_full(capsys: Any, small_disk: Path, finished: Pat
     assert_ends_as(small_disk / "run", finished)
 
 
-@pytest.mark.parametrize("moment", ["train", "evaluation"])
+@pytest.mark.parametrize("moment", ["train", pytest.param("evaluation", marks=pytest.mark.slow)])
 def test_control_c_and_going_on(capsys: Any, monkeypatch: Any, tmp_path: Path, finished: Path, moment: str) -> None:
     run, real, count = tmp_path / "run", getattr(Batches, moment), 0
 

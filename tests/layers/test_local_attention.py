@@ -151,7 +151,7 @@ def test_exports_with_any_batch(size: int) -> None:
     torch.testing.assert_close(exported(more), model(more))
 
 
-@pytest.mark.parametrize("size", [6, 17])
+@pytest.mark.parametrize("size", [6, pytest.param(17, marks=pytest.mark.slow)])
 def test_compiles_to_one_graph(size: int) -> None:
     model, x = Local(5), torch.randn(2, 18, size, size)
     y = model(x)

@@ -57,7 +57,7 @@ class Proxy:
 
 
 # The modules of this package that register proxies.
-MODULES = ("az", "counts", "dss", "entropic", "naswot", "saliency", "synflow", "te", "zen")
+MODULES = ("az", "counts", "dss", "entropic", "naswot", "responses", "saliency", "synflow", "te", "zen")
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 """The built-in proxies, with their documentation; see `catalogue.py`."""

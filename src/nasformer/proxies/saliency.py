@@ -255,6 +255,15 @@ def zico(model: nn.Module, probe: Probe) -> float:
     the whole model in training mode; here only batch norm is, for it needs the statistics of a batch to keep signals
     in range.
     """
+    gradients = gradients_of_halves(model, probe)
+    sums = [_inverse_variation(both.double()) for both in gradients.values()]
+    if not any(sums):
+        raise Inapplicable("the gradients of all batches are the same")
+    return finite_or_nan(sum(math.log(value) for value in sums if value))
+
+
+def gradients_of_halves(model: nn.Module, probe: Probe) -> dict[str, Tensor]:
+    """The gradients of each half of the labelled batch, [2, ...], by name of the layer; batch norms train."""
     norms = batch_norms(model)
     for norm in norms:
         norm.train()
@@ -266,10 +275,7 @@ def zico(model: nn.Module, probe: Probe) -> float:
         cross_entropy_gradients(model, probe.images[half], probe.labels[half], chunk)
         for half in (slice(size), slice(size, 2 * size))
     )
-    sums = [_inverse_variation(torch.stack([first[name], second[name]]).double()) for name in first]
-    if not any(sums):
-        raise Inapplicable("the gradients of all batches are the same")
-    return finite_or_nan(sum(math.log(value) for value in sums if value))
+    return {name: torch.stack([first[name], second[name]]) for name in first}
 
 
 def _inverse_variation(gradients: Tensor) -> float:
