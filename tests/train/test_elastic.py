@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 import processes
@@ -109,6 +110,20 @@ def test_gradients_of_different_archs_are_averaged(tmp_path: Path) -> None:
     for rank in range(2):
         one, two, nobody = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         assert (one.tolist(), two.tolist(), nobody) == ([1.0, 2.0], [2.0, 4.0], None)
+
+
+def test_the_process_group_knows_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of torch where the device is a GPU; no NCCL is run."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.distributed.rendezvous", lambda method: iter([(dist.HashStore(), 1, 2)]))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, **rest: asked.update(rest, to=backend))
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: asked.update(current=device))
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    gpu = torch.device("cuda:1")
+    assert join_world(gpu) == World(1, 2)
+    assert (asked["to"], asked["device_id"], asked["current"], asked["rank"]) == ("nccl", gpu, gpu, 1)
 
 
 def torchrun(command: list[str], restarts: int, size: int = 2) -> subprocess.Popen[str]:
