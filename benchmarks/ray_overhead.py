@@ -4,7 +4,8 @@
     python benchmarks/ray_overhead.py --device cuda      # 4 workers on one GPU against 1, at the scale of CIFAR
 
 All times are of a batch of tasks on workers that are ready, and ratios are against a baseline of the same run. How long
-workers take to get ready is said beside them: it is paid once a search.
+workers take to get ready is said beside them: it is paid once a search. CPU seconds are those of this process and all
+that it has started, Ray's own among them: unlike a speed-up, they mean something on a busy machine as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,19 +44,34 @@ class Sleep:
         return lambda task: time.sleep(self.seconds)
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and all that it has started, directly or not."""
+    import psutil  # comes with Ray
+
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:2])
+    return total
+
+
 def timed(job: Any, tasks: Sequence[Any], workers: int, repeats: int, gpus: float = 0.0) -> dict[str, Any]:
-    """Seconds until workers are ready, and of each repeat of a batch."""
+    """Seconds until workers are ready, and of each repeat of a batch, with the CPU seconds of all processes."""
     options = ExecutorOptions("ray", cpus_per_trial=1, gpus_per_trial=gpus, max_concurrent_trials=workers)
     with closing(RayPool(job, options)) as pool:
         start = time.perf_counter()
         while f"({workers} workers" not in pool.status:
             list(pool.map(tasks[:workers]))
-        ready, seconds = time.perf_counter() - start, []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            list(pool.map(tasks))
-            seconds.append(time.perf_counter() - start)
-    return {"workers": workers, "ready": ready, "seconds": seconds, "best": min(seconds)}
+        ready, batches = time.perf_counter() - start, [clocked(lambda: list(pool.map(tasks))) for _ in range(repeats)]
+    seconds, cpu = ([*values] for values in zip(*batches, strict=True))
+    return {"workers": workers, "ready": ready, "seconds": seconds, "best": min(seconds), "cpu": cpu}
+
+
+def clocked(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that some work takes, and CPU seconds of all processes."""
+    cpu, start = cpu_seconds(), time.perf_counter()
+    work()
+    return time.perf_counter() - start, cpu_seconds() - cpu
 
 
 def overhead(options: Any) -> dict[str, Any]:
@@ -74,12 +90,22 @@ def overhead(options: Any) -> dict[str, Any]:
 
 
 def proxy_speedup(options: Any) -> dict[str, Any]:
-    """DSS of AutoFormer-T nets on one core and on two."""
+    """DSS of AutoFormer-T nets in this process, on one worker and on two, each with one thread."""
     space = nasformer.get_space("autoformer-tiny")
     job = ProxyJob(Scorer(space, "dss"))
     chunks = [[space.sample(number), space.sample(number + 1)] for number in range(0, 2 * options.chunks, 2)]
+    torch.set_num_threads(1)
+    score = job.open("cpu")
+    alone = [clocked(lambda: [score(chunk) for chunk in chunks]) for _ in range(options.repeats)]
     one, two = (timed(job, chunks, workers, options.repeats) for workers in (1, 2))
-    return {"one": one, "two": two, "speedup": one["best"] / two["best"]}
+    return {
+        "in-process": {"seconds": [seconds for seconds, _ in alone], "cpu": [cpu for _, cpu in alone]},
+        **{"one": one, "two": two, "speedup": one["best"] / two["best"]},
+        "cpu_overhead": {
+            name: min(measured["cpu"]) / min(cpu for _, cpu in alone) - 1
+            for name, measured in (("one", one), ("two", two))
+        },
+    }
 
 
 def sharing(options: Any) -> dict[str, Any]:

@@ -99,8 +99,30 @@ def test_commands_for_clusters_are_commands(path: Path) -> None:
     text = path.read_text().replace("\\\n", " ")
     if path.suffix == ".yaml":
         command = yaml.safe_load(text)["spec"]["entrypoint"]
+    elif path.suffix == ".py":
+        (command,) = re.findall(rf"^    python {path.name} .* -- (.*)$", text, re.MULTILINE)
     else:
         subprocess.run(["bash", "-n", str(path)], check=True)
         (command,) = re.findall(r"^.*((?:nasformer search|nasformer\.cli train) .*)$", text, re.MULTILINE)
     name, *words = shlex.split(command.replace("nasformer.cli", "nasformer").removeprefix("nasformer"))
     assert parse([name, *words])[1] is not None
+
+
+@pytest.mark.slow
+def test_submitit_runs_a_command_with_each_seed(tmp_path: Path) -> None:
+    """As jobs of this machine, in place of SLURM's."""
+    pytest.importorskip("submitit")
+    search = (
+        "search --space autoformer-micro --proxy dss --probe-size 4 --search.strategy random --search.evaluations 4"
+    )
+    command = [sys.executable, str(EXAMPLES / "cluster" / "seeds.py"), "--seeds", "2", "--out", str(tmp_path)]
+    command += ["--cluster", "local", "--gpus", "0", "--", *search.split()]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    seeds = [json.loads((tmp_path / name / "config.json").read_text())["seed"] for name in ("0", "1")]
+    assert seeds == [0, 1]
+    assert (tmp_path / "1" / "result.json").exists()
+    done = subprocess.run([*command, "--proxy", "nonsense"], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "nonsense" in done.stderr

@@ -58,10 +58,16 @@ def test_a_gain_is_shown_by_three_seeds_beyond_two_standard_errors() -> None:
     assert str(Gain(1.5, 0.7, 3)) == "+1.5 ± 0.7 (3 seeds)"
 
 
-def test_a_study_runs_each_seed_once_and_writes_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_a_study_runs_each_seed_once_and_writes_gains(
+    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if executor == "ray":
+        pytest.importorskip("ray", reason="needs nasformer[ray]")
     (tmp_path / "step.py").write_text(STEP)
     (tmp_path / "toy.yaml").write_text(YAML.replace("FOLDER", str(tmp_path)))
     words = ["toy.yaml", "--data", "images", "--work", "work", "--jobs", "2", "--out", "record.json"]
+    words += ["--executor", executor, "--ray-address", "local"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["study.py", *words])
     for _ in range(2):  # the second time nothing is done again

@@ -14,9 +14,10 @@ python benchmarks/study/study.py benchmarks/study/autoformer-cifar100.yaml --dat
       handmade: trained.json results summary deit_tiny_patch16_224 accuracy
 
 Steps that are done are not done again: the same command goes on where it was stopped. `--jobs` seeds run at a time, on
-one GPU side by side. The record has every figure, mean and standard deviation of each row, the gains of `searched` over
-`random` and `handmade`, paired over seeds, with the p-value of a paired t-test, and the minutes spent; a table and a
-figure lie beside it.
+one GPU side by side; with `--executor ray` as tasks on the workers of a cluster, as many at a time as there is room for
+(`--jobs` is the most then), with the folder of the study and the images at the same paths on every node. The record has
+every figure, mean and standard deviation of each row, the gains of `searched` over `random` and `handmade`, paired over
+seeds, with the p-value of a paired t-test, and the minutes spent; a table and a figure lie beside it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from nasformer.runs.options import ExecutorOptions
+from nasformer.runs.ray_pool import RayPool, result_of
 from nasformer.utils.yaml import read_yaml
 from record import save_record
 
@@ -90,6 +94,25 @@ class Seed:
     def figure(self, place: str) -> float:
         file, *keys = shlex.split(place)
         return statistics.fmean(find(json.loads((self.folder / file).read_text()), keys))
+
+
+class SeedJob:
+    """What workers of a cluster do: whole seeds."""
+
+    def open(self, device: str) -> Callable[[Seed], float]:
+        return Seed.run
+
+
+def run_seeds(seeds: Sequence[Seed], jobs: int | None, options: ExecutorOptions) -> list[float]:
+    """The seconds that each seed took; side by side on this machine, or on the workers of a cluster."""
+    if options.executor == "local":
+        with ThreadPoolExecutor(jobs or 1) as pool:
+            return list(pool.map(Seed.run, seeds))
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[Seed.__module__])  # this file is no package of the workers'
+    with closing(RayPool(SeedJob(), options)) as workers:
+        return [result_of(outcome) for outcome in workers.map(seeds)]
 
 
 def find(tree: Any, keys: Sequence[str]) -> Iterator[float]:
@@ -164,14 +187,18 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--work", type=Path, default=Path("study"))
     parser.add_argument("--seeds", type=int, help="fewer or more than the study has")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--jobs", type=int, help="seeds at a time; 1 by default, on a cluster as many as fit")
+    parser.add_argument("--executor", choices=("local", "ray"), default="local")
+    parser.add_argument("--ray-address")
+    parser.add_argument("--cpus-per-trial", type=float, default=1.0, help="of a seed, on a cluster")
+    parser.add_argument("--gpus-per-trial", type=float, default=0.0, help="of a seed, on a cluster")
     parser.add_argument("--out", type=Path, help="the record; table and figure are written beside it")
     args = parser.parse_args()
     study = Study(**read_yaml(args.study))
     folders = [args.work / args.study.stem / str(seed) for seed in range(args.seeds or study.seeds)]
     seeds = [Seed(study, number, folder, args.data) for number, folder in enumerate(folders)]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        seconds = list(pool.map(Seed.run, seeds))
+    resources = args.ray_address, args.cpus_per_trial, args.gpus_per_trial, args.jobs
+    seconds = run_seeds(seeds, args.jobs, ExecutorOptions(args.executor, *resources))
     figures = [seed.figures() for seed in seeds]
     print(table(figures))
     results = {

@@ -7,6 +7,9 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -19,9 +22,10 @@ from nasformer.report.compare import compare_runs, runs_table
 from nasformer.report.html import DIGEST, document
 from nasformer.report.page import models_table, write_report
 from nasformer.report.plots import write_confusion
+from nasformer.report.watch import LiveReport, serve
 from nasformer.search.model_result import ModelResult
 from nasformer.train.evaluate import Confusion
-from nasformer.utils.files import write_json
+from nasformer.utils.files import append_json, write_json
 
 from .fake import edit, write_run
 from .fake_evolution import write_evolution
@@ -73,12 +77,29 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def browse(page: Path, *options: str, fragment: str = "") -> tuple[str, str]:
+    return visit(f"{page.as_uri()}{fragment}", page.parent / "profile", *options)
+
+
+def visit(address: str, profile: Path, *options: str) -> tuple[str, str]:
     """What the browser prints, and what its console says."""
     words = [str(CHROMIUM), "--headless", "--no-sandbox", *(f"--{name}" for name in QUIET), "--enable-logging=stderr"]
-    words += [f"--user-data-dir={page.parent / 'profile'}", *options, f"{page.as_uri()}{fragment}"]
+    words += [f"--user-data-dir={profile}", *options, address]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+@contextmanager
+def serving(run: Path, seconds: int) -> Iterator[int]:
+    """The port at which a run is watched."""
+    with serve(run, port=0, seconds=seconds) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def probe(folder: Path, pages: dict[str, Path], scheme: str = "light") -> dict[str, list[Any]]:
@@ -152,3 +173,31 @@ def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(scheme: str, 
         assert one["active"] == "model-0"
     for one in seen["evolution"]:
         assert one["tooltip"].startswith("space A · embed_dim = 64\nE-T error ")
+
+
+def test_a_watched_run_is_shown_again_when_it_goes_on(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate comes after the first visit; from another name, as of a page of the web, nothing is to be seen."""
+    run = copytree(page.parent, tmp_path / "run")
+    draw, shown = LiveReport.html, []
+
+    def draw_and_go_on(report: LiveReport) -> str:
+        shown.append(draw(report))
+        report.seconds = 60  # longer than the browser waits
+        append_json(run / "search" / "journal.jsonl", {**last, "id": 59 + len(shown)})
+        return shown[-1]
+
+    last = json.loads((run / "search" / "journal.jsonl").read_text().splitlines()[-1])
+    monkeypatch.setattr(LiveReport, "html", draw_and_go_on)
+    with serving(run, seconds=1) as port:
+        dom, console = visit(f"http://localhost:{port}/", tmp_path / "1", "--dump-dom", "--virtual-time-budget=1500")
+        rules = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+        refused, _ = visit(f"http://evil.example:{port}/", tmp_path / "2", "--dump-dom", rules)
+    assert len(shown) == 2
+    assert console == ""
+    assert "<b>60</b><span>candidates judged</span>" in shown[0]
+    assert "<b>61</b><span>candidates judged</span>" in dom
+    assert dom.count("<img ") >= 3
+    assert "this server is for this machine" in refused
+    assert "candidates judged" not in refused

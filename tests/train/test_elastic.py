@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 import processes
@@ -111,9 +112,23 @@ def test_gradients_of_different_archs_are_averaged(tmp_path: Path) -> None:
         assert (one.tolist(), two.tolist(), nobody) == ([1.0, 2.0], [2.0, 4.0], None)
 
 
-def torchrun(command: list[str], restarts: int) -> subprocess.Popen[str]:
+def test_the_process_group_knows_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of torch where the device is a GPU; no NCCL is run."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.distributed.rendezvous", lambda method: iter([(dist.HashStore(), 1, 2)]))
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, **rest: asked.update(rest, to=backend))
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: asked.update(current=device))
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    gpu = torch.device("cuda:1")
+    assert join_world(gpu) == World(1, 2)
+    assert (asked["to"], asked["device_id"], asked["current"], asked["rank"]) == ("nccl", gpu, gpu, 1)
+
+
+def torchrun(command: list[str], restarts: int, size: int = 2) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [*("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")]
+    words = [*("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size))]
     words += ["--max-restarts", str(restarts), "--monitor-interval", "0.1", "-m", "nasformer.cli.main", *command]
     return subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -125,15 +140,15 @@ def ranks_of(agent: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("archs", ["shared", "own"])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (4, 2)])
 def test_torchrun_restarts_a_killed_process_and_ends_with_the_same_weights(
-    tmp_path: Path, victim: int, archs: str
+    tmp_path: Path, size: int, victim: int, archs: str
 ) -> None:
     command = words(tmp_path, "--train.archs", archs)
-    with torchrun([*command, str(tmp_path / "whole")], restarts=0) as whole:
+    with torchrun([*command, str(tmp_path / "whole")], 0, size) as whole:
         assert whole.wait(processes.PATIENCE) == 0
     log = tmp_path / "killed" / "train" / "log.jsonl"
-    with torchrun([*command, str(tmp_path / "killed")], restarts=2) as agent:
+    with torchrun([*command, str(tmp_path / "killed")], 2, size) as agent:
         while agent.poll() is None and not (log.exists() and log.read_text().count("\n") >= 3):
             time.sleep(0.01)
         os.kill(ranks_of(agent.pid)[victim], signal.SIGKILL)
@@ -144,6 +159,19 @@ def test_torchrun_restarts_a_killed_process_and_ends_with_the_same_weights(
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, rtol=1e-6, atol=1e-7, msg=name)
     assert log.read_text() == (tmp_path / "whole" / "train" / "log.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_four_processes_give_the_weights_of_one(tmp_path: Path) -> None:
+    """With SGD, since AdamW makes full steps out of gradients that are zero but for rounding."""
+    recipe = ["--train.epochs", "1", "--train.optimizer", "sgd", "--train.lr", "0.05", "--train.warmup_epochs", "0"]
+    command = words(tmp_path, *recipe)
+    with torchrun([*command, str(tmp_path / "four")], 0, size=4) as agent:
+        assert agent.wait(processes.PATIENCE) == 0
+    assert main([*command, str(tmp_path / "one")]) == 0
+    four, one = (load_file(tmp_path / name / "supernet" / "supernet.safetensors") for name in ("four", "one"))
+    for name, weight in one.items():
+        torch.testing.assert_close(four[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
 @pytest.mark.slow

@@ -152,12 +152,18 @@ def test_the_journal_says_how_many_images_a_score_rests_on(tmp_path: Path, capsy
         ({"search": {"racing": "parents", "objectives": ["accuracy", "-params"]}}, "by accuracy alone"),
         ({"search": {"racing": "parents", "objectives": ["-loss"]}}, "by accuracy alone"),
         ({"search": {"racing": "parents"}, "proxy": "dss"}, "proxies need none; leave --search.racing out"),
+        ({"search": {"racing": "parents"}, "executor": "ray"}, "by those before it, in this process; leave --executor"),
     ],
 )
-def test_refusals(tmp_path: Path, capsys: Any, changes: dict[str, Any], message: str) -> None:
+def test_refusals(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    """All of them before anything is trained."""
+    monkeypatch.setattr("nasformer.runs.ray_pool.find_spec", lambda name: name)  # as if Ray were there
     drop = ("train", "finish", "export") if "proxy" in changes else ()
     command = "search" if "proxy" in changes else "run"
     settings = {name: value for name, value in (small_run.SETTINGS | changes).items() if name not in drop}
     path = tmp_path / "asked.yaml"
     path.write_text(json.dumps(settings))
     assert message in small_run.refused(capsys, [command, "--config", str(path), "--out", str(tmp_path / "run")])
+    assert not (tmp_path / "run" / "train").exists()

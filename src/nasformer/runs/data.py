@@ -54,7 +54,7 @@ def load_batches(
     if opened is not None:
         return opened
     if options.download and not world.main:
-        world.barrier()  # until the main process has it
+        world.wait_for_main()
     data = (find_files if options.stream is True else open_data)(
         options.data,
         holdout=options.holdout,
@@ -71,7 +71,7 @@ def load_batches(
         answers=answers,
     )
     if options.download and world.main:
-        world.barrier()
+        world.wait_for_main()
     process: dict[str, Any] = {"rank": world.rank, "world": world.size, "device": device, "repeats": recipe.repeats}
     order, uncropped = (recipe.augment, recipe.batch_size, options.seed), recipe.augment.crop == "resized"
     if not isinstance(data, ImageFiles):

@@ -183,7 +183,8 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
             check_profiled(space, command, objectives, device)
     if search:
         complete_options(find_strategy(search.strategy), search.for_strategy())
-        check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""))
+        executor = getattr(command, "executor", "local")
+        check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""), executor)
         if objectives and not getattr(command, "proxy", ""):
             known = KNOWN_SCORES | dict.fromkeys(find_task(getattr(command, "task", "classify")).scores, 0.0)
             known |= {"agreement": 0.0} if getattr(command, "no_training", False) else {}
@@ -255,7 +256,7 @@ class Run:
         """Adds predicted costs as `use_profile` does, but measures first what was not profiled yet."""
         if self.world.main:
             measure_if_missing(self.space, command, objectives, self.device.type)
-        self.world.barrier()
+        self.world.wait_for_main()
         self.use_profile(command, objectives)
 
     def stages(

@@ -233,9 +233,7 @@ class ArchSearch:
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
     ) -> SearchResult:
-        race = make_race(self.evaluator, options, self.objectives, self.seed) if options.racing != "none" else None
-        if race and self.executor.executor != "local":
-            raise UserError("racing judges each arch by those before it, in this process; leave --executor or it out")
+        race = self.make_race(options) if options.racing != "none" else None
         racing = {"racing": options.racing} if race else {}
         with self.open_executor(race) as executor:
             return search(
@@ -261,6 +259,16 @@ class ArchSearch:
                 executor=executor,
                 asynchronous=self.asynchronous(options),
             )
+
+    def make_race(self, options: SearchOptions) -> Race:
+        """A race for the candidates of a search; in one without parents, such as a random search, against the best."""
+        trained = isinstance(self.evaluator, InheritedEvaluator)
+        check_racing(options, self.objectives, trained, self.executor.executor)
+        assert isinstance(self.evaluator, InheritedEvaluator)
+        subnets = self.evaluator.subnets
+        chosen = complete_options(find_strategy(options.strategy), options.for_strategy())
+        parents = chosen.get("parents", 1) if options.racing == "parents" else 1
+        return Race(subnets.outcomes, subnets.batches.held_out, parents, self.seed, CONFIDENCE[options.racing])
 
     def asynchronous(self, options: SearchOptions) -> bool:
         """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""
@@ -331,20 +339,12 @@ class ArchSearch:
         return ModelResult(name, arch.to_dict(), {**self.space.costs(arch), **self.evaluator.measure(arch)})
 
 
-def make_race(evaluator: Evaluator, options: SearchOptions, objectives: Sequence[str], seed: int) -> Race:
-    """A race for the candidates of a search; in one without parents, such as a random search, against the best."""
-    check_racing(options, objectives, isinstance(evaluator, InheritedEvaluator))
-    assert isinstance(evaluator, InheritedEvaluator)
-    subnets = evaluator.subnets
-    chosen = complete_options(find_strategy(options.strategy), options.for_strategy())
-    parents = chosen.get("parents", 1) if options.racing == "parents" else 1
-    return Race(subnets.outcomes, subnets.batches.held_out, parents, seed, CONFIDENCE[options.racing])
-
-
-def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool) -> None:
-    """Refuses a race where there is nothing to race for."""
+def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool, executor: str = "local") -> None:
+    """Refuses a race where there is nothing to race for, and on workers, who do not know the archs before theirs."""
     if options.racing == "none":
         return
+    if executor != "local":
+        raise UserError("racing judges each arch by those before it, in this process; leave --executor or it out")
     if not trained:
         raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
     if tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random"):

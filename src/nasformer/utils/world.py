@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ class World:
             dist.barrier()
 
     def wait_for_main(self) -> None:
-        """A barrier behind work that the main process does alone; an ordinary one gives up after some minutes."""
+        """A barrier behind work that the main process does alone; an ordinary one gives up after ten minutes (NCCL)."""
         if self.size > 1:
             patient: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(days=30))  # type: ignore[assignment]
             dist.barrier(patient)
@@ -85,5 +85,11 @@ def join_world(device: torch.device) -> World:
             # torchrun keeps its store when it restarts processes, and with it the addresses of those that died. On
             # several nodes its count of restarts differs (pytorch issue 135712), so there docs/scale.md has a setting.
             store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=size)
+        facts: dict[str, Any] = {"store": store, "rank": rank, "world_size": size}
+        if device.type == "cuda":
+            # A barrier before any other collective must know the GPU, or all processes take the first one for it.
+            torch.cuda.set_device(device)
+            dist.init_process_group("nccl", device_id=device, **facts)
+        else:
+            dist.init_process_group("gloo", **facts)
     return World(dist.get_rank(), dist.get_world_size())
