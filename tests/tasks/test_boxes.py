@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,12 @@ def test_what_is_no_set_is_refused(tmp_path: Path, root: Path) -> None:
         opened(change(root, lambda content: content.update(categories=[])))
     with pytest.raises(UserError, match="images is missing"):
         opened(change(root, lambda content: content.pop("images")))
+
+
+def test_without_pycocotools_it_is_said_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycocotools", None)
+    with pytest.raises(UserError, match=r"pip install 'nasformer\[dense\]'"):
+        opened(root)
 
 
 def test_a_set_without_objects_is_refused(root: Path) -> None:
