@@ -70,7 +70,7 @@ def test_light_modules_import_nothing_heavy(name: str) -> None:
 
 def test_runs_do_not_wait_for_timm() -> None:
     """With torchvision, which it imports, it takes as long as torch itself."""
-    code = "import sys, nasformer.runs.run, nasformer.runs.predict, nasformer.report.compare\n"
+    code = "import sys, nasformer.runs.run, nasformer.runs.single, nasformer.report.compare\n"
     code += "from nasformer.tasks.registry import get_task\nget_task('classify')\n"
     code += "print(*({'timm', 'torchvision', 'torch._dynamo'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -111,7 +111,9 @@ class PanopticHead(SegmentationHead):
     def answer(self, maps: Sequence[Tensor]) -> Tensor:
         maps = [norm(x) for norm, x in zip(self.norms, maps, strict=True)]
         logits, instances = self.fc(self.classify(self.semantic(maps))), self.instance(maps)
-        found = torch.cat([logits, self.centre(instances), self.offset(instances)], 1)
+        # In eighths of the image: for whole pixels the last weights would have to grow for thousands of steps.
+        offsets = self.offset(instances) * (self.img_size[0] / 8)
+        found = torch.cat([logits, self.centre(instances), offsets], 1)
         return F.interpolate(found, self.img_size, mode="bilinear", align_corners=False)
 
     @staticmethod
