@@ -139,6 +139,7 @@ BLIND = {
         "is constant far from 13.5 blocks, and knows only attention and MLPs of transformers",
     ),
     "az_progressivity": (r".*depth", "is the smallest step between two blocks; a further block need not be it"),
+    "swap": (r"", SATURATED["swap"]),
 }
 NOISE = 1e-6  # of a score in single precision
 

@@ -119,7 +119,7 @@ def test_a_preset_larger_than_the_space_is_scored(capsys: Any) -> None:
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "unknown proxy": (["score", *MICRO, "--arch", ARCH, "--proxy", "dsss"], "unknown proxy 'dsss'; did you mean dss?"),
-    "unknown proxy to describe": (["proxies", "snap"], "unknown proxy 'snap'; did you mean snip?"),
+    "unknown proxy to describe": (["proxies", "snipp"], "unknown proxy 'snipp'; did you mean snip?"),
     "nothing like it": (["proxies", "xyzzy"], "unknown proxy 'xyzzy'; there are: autoprox,"),
     "no proxy": (["score", *MICRO, "--arch", ARCH], "name at least one proxy; there are: autoprox,"),
     "no arch": (["score", *MICRO, "--proxy", "dss"], "name an architecture with --arch"),
