@@ -312,6 +312,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full(capsys: Any, small_disk: Path, finished: Path) -> None:
     code, message = interrupted(capsys, words("run", small_disk / "run"))
     assert code == 2

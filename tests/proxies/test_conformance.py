@@ -32,7 +32,10 @@ PROXIES = list_proxies()
 DOCS = Path(__file__).parents[2] / "docs" / "proxies.md"
 
 each_proxy = pytest.mark.parametrize("proxy", PROXIES.values(), ids=lambda proxy: proxy.name)
-each_family = pytest.mark.parametrize("family", SPACES)
+QUICK = ("autoformer", "trionet")  # tokens and maps; with the other families every proxy runs in `make slow`
+each_family = pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=() if family in QUICK else pytest.mark.slow) for family in SPACES]
+)
 
 
 @cache
@@ -146,8 +149,8 @@ NOISE = 1e-6  # of a score in single precision
 
 @pytest.mark.parametrize(
     "family",
-    # The others take a quarter of a minute; these two have the kinds of blocks that scores were blind to.
-    [pytest.param(family, marks=() if family in ("autoformer", "esformer") else pytest.mark.slow) for family in SPACES],
+    # ESFormer has the kinds of blocks that scores were blind to, but takes ten seconds.
+    [pytest.param(family, marks=() if family == "autoformer" else pytest.mark.slow) for family in SPACES],
 )
 def test_scores_respond_to_every_size_gene(family: str) -> None:
     """With initial gains near 0, or batch norms without statistics, whole blocks would go unseen."""

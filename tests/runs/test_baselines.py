@@ -198,6 +198,7 @@ def test_a_timm_model_is_trained_beside_a_retraining(tmp_path: Path, capsys: Any
 
 
 @needs_small
+@pytest.mark.slow
 def test_a_baseline_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(retraining(whole, "--baseline", f"timm:{SMALL}", epochs=2)) == 0

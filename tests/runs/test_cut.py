@@ -57,12 +57,14 @@ def test_a_cut_keeps_the_classes_and_the_budget_and_says_how_far_it_agrees(cut: 
     assert not (cut / "train").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_cut_is_left_as_it_is(cut: Path, source: Path) -> None:
     before = contents(cut)
     assert main(words(source, cut, front=3)) == 0
     assert contents(cut) == before
 
 
+@pytest.mark.slow
 def test_latencies_of_a_wrong_shape_are_refused(cut: Path, source: Path, tmp_path: Path, capsys: Any) -> None:
     run = shutil.copytree(cut, tmp_path / "run")
     (run / "search" / "latency.json").write_text('{"ms": 7}')

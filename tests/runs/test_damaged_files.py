@@ -238,7 +238,7 @@ FIXTURES = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @pytest.mark.usefixtures("without_pictures")
-@settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=FIXTURES)
+@settings(deadline=None, max_examples=30, derandomize=True, suppress_health_check=FIXTURES)
 @given(case=wrong_shapes())
 def test_json_of_a_wrong_shape_is_refused_in_one_line(
     case: tuple[str, str, str | None, Any], root: Path, capsys: pytest.CaptureFixture[str]

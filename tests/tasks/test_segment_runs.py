@@ -132,6 +132,7 @@ def test_every_format_gives_the_logits_of_the_model(retrained: Path, tmp_path: P
     assert set(exported["differences"]) >= {"model.py", "model.pt2", "model.onnx"}  # each is checked, or refused
 
 
+@pytest.mark.slow
 def test_a_training_that_was_killed_ends_as_if_undisturbed(retrained: Path, shapes: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = kill.nasformer(*words("retrain", folder, shapes, "--arch", "smallest"))
