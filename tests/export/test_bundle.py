@@ -213,6 +213,7 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path: Path) -> None:
     assert small_run.contents(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_file_that_needs_more_than_torch_is_found_out(tmp_path: Path) -> None:
     others = "from importlib import import_module\nfor name in ('timm', 'safetensors', 'PIL'):\n    try:\n"
     others += "        import_module(name)\n    except ImportError:\n        continue\n    raise AssertionError(name)\n"

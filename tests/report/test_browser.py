@@ -142,7 +142,7 @@ def test_the_page_can_be_seen(page: Path) -> None:
 PAPER = {"light": "rgb(245, 247, 249)", "dark": "rgb(17, 22, 28)"}
 
 
-@pytest.mark.parametrize("scheme", PAPER)
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(scheme: str, page: Path, tmp_path: Path) -> None:
     """Of a run, of a search by many scores, of an evolution, runs and classes with long names."""
     content = write_evolution(tmp_path / "evolution", "autoformer-micro", 1)

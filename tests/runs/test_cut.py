@@ -89,6 +89,7 @@ def test_a_front_of_sizes_is_shipped_and_timed(cut: Path) -> None:
         assert words in page
 
 
+@pytest.mark.slow
 def test_photos_without_labels_will_do_and_a_short_distillation_too(
     source: Path,
     photos: Path,

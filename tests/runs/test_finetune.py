@@ -173,6 +173,7 @@ def failing(step: Any) -> Any:
     return fail
 
 
+@pytest.mark.slow
 def test_interrupted_it_ends_as_if_undisturbed(finished: Path, tmp_path: Path, monkeypatch: Any) -> None:
     settings = {"epochs": 2, "ema": 0.9, "log_epochs": 0.5, "checkpoint_seconds": 0}
     places = [tmp_path / name / "run" for name in ("whole", "parts")]  # of one name, which the report shows

@@ -121,6 +121,7 @@ def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None
     assert (recipes.finish.teacher_features, pretrained_recipe(Recipe(teacher="timm:x")).teacher_features) == (5.0, 0.0)
 
 
+@pytest.mark.slow
 def test_a_larger_teacher_is_fine_tuned_and_teaches(source: Path, tmp_path: Path) -> None:
     teacher = timm.create_model("test_vit", num_classes=5, img_size=160, in_chans=3)
     save_file(teacher.state_dict(), tmp_path / "teacher.safetensors")

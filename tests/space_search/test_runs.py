@@ -238,6 +238,7 @@ def test_nothing_moves(tmp_path: Path, capsys: Any) -> None:
     assert [path.name for path in (tmp_path / "run" / "steps").iterdir()] == ["0"]
 
 
+@pytest.mark.slow
 def test_windows_and_widths_of_s3(tmp_path: Path) -> None:
     """A step of a family of stages: its own limits hold, and the space that follows is trained and judged."""
     stages = "stage1.embed_dim=16,24;stage2.embed_dim=16,24;stage3.embed_dim=16,32;stage4.embed_dim=16,32"

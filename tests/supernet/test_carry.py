@@ -22,7 +22,11 @@ from .toy import alternatives_space, toy_esformer, toy_space
 
 TRIO = FAMILIES["trionet"].with_choices({f"stage{stage}.blocks.depth": [1] for stage in (1, 3, 4)})
 SPACES = {**FAMILIES, "trionet": TRIO, "alternatives": alternatives_space()}
-each_space = pytest.mark.parametrize("space", [pytest.param(space, id=name) for name, space in SPACES.items()])
+QUICK = ("autoformer", "s3", "alternatives")  # tokens, windows, operators to choose from
+each_space = pytest.mark.parametrize(
+    "space",
+    [pytest.param(space, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, space in SPACES.items()],
+)
 
 
 def more(values: tuple[Any, ...]) -> tuple[Any, ...]:

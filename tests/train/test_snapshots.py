@@ -28,6 +28,8 @@ from nasformer.train.recipe import Recipe
 from supernet.toy import toy_esformer
 from train.test_resume import ended
 
+pytestmark = pytest.mark.usefixtures("module_without_pictures")
+
 # Alternatives, batch norm and stochastic depth, and everything that a sandwich can do; 20 steps an epoch.
 SPACE = toy_esformer(drop_path_rate=0.2).with_choices({f"stage{number}.blocks.depth": [1] for number in (1, 2, 3)})
 EVERYTHING: dict[str, Any] = {
@@ -83,6 +85,7 @@ def test_a_training_with_everything_has_snapshots(whole: tuple[Path, Supernet]) 
     assert "loss" in lines[-1]  # whoever wants the last loss finds it in the last line
 
 
+@pytest.mark.slow
 def test_resumed_is_the_same_as_uninterrupted(whole: tuple[Path, Supernet], tmp_path: Path) -> None:
     recipe = tiny.recipe(**EVERYTHING)
     for moment in (2, 3):  # just after a snapshot, and within an interval
