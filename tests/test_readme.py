@@ -167,6 +167,39 @@ def test_tutorial_of_photos_runs(photos: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (photos / "runs" / "evaluation" / "confusion.png").exists()
 
 
+SMALLER = {
+    "timm:deit_tiny_patch16_224": "net",  # a small one, which needs no download
+    "PHOTOS": "photos",
+    "photo.jpg": "photos/cat/1.jpg",
+    "IMAGENET": "photos",
+    "--front 5": "--front 2 --search.population 4 --search.generations 1 --train.iterations 4",
+    "--no-training": "--no-training --search.population 4 --search.generations 1",
+    "plan --config photos-small": f"plan --config photos-small {pages.SMALL} --steps 1 --draws 20",
+    "run --config photos-small": f"run --config photos-small {pages.SMALL} {pages.RUN}",
+    "--max-latency 20ms": "--max-latency 1s",
+    "--search.strategy random": "--search.strategy random --search.evaluations 2",
+    "--config tf-tas-imagenet": f"--config tf-tas-imagenet {pages.QUICK} --train.batch-size 4 --holdout 4",
+}
+
+
+@pytest.mark.slow
+def test_every_command_of_the_first_page_runs(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those on digits run as they are in `make examples`."""
+    monkeypatch.chdir(photos)
+    options = {"img_size": 16, "patch_size": 4, "num_classes": 2}
+    space = nasformer.get_space("timm:vit_tiny_patch16_224[embed_dim=48]", **options)
+    nasformer.save_model(space.build(space.arch("largest")), "net", mean=(0.5,) * 3, std=(0.5,) * 3)
+    for _, block in pages.blocks(ROOT / "README.md"):
+        for line in pages.typed(block):
+            if line.startswith("nasformer ") and "digits" not in line:
+                for old, new in SMALLER.items():
+                    line = line.replace(old, new)
+                pages.run_line(line)
+    for name in ("photos", "quick", "mine"):
+        assert (photos / "runs" / name / "report.html").exists()
+    assert nasformer.RunResult.load(photos / "runs" / "trained" / "result.json").winner["test_accuracy"] >= 0
+
+
 @pytest.mark.parametrize("recipe", RECIPES, **IDS)
 def test_every_recipe_is_read(recipe: Path) -> None:
     _, options = pages.parse([command_for(recipe), "--config", str(recipe)])
