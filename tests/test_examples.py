@@ -48,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_installed_plugin_is_known_to_every_command(folder: Path) -> None:
     printed = (folder / "printed").read_text()
     assert "convmixer-micro: ConvMixer for small images" in printed
@@ -57,6 +58,7 @@ def test_installed_plugin_is_known_to_every_command(folder: Path) -> None:
     assert result["space"] == "convmixer-micro"
 
 
+@pytest.mark.slow
 def test_tutorial_of_plugins_runs(folder: Path) -> None:
     printed = (folder / "printed").read_text()
     assert "mine-micro: narrow networks for the digits" in printed

@@ -100,6 +100,7 @@ def test_onnx_agrees_for_any_batch(family: str) -> None:
 
 
 @needs_onnx
+@pytest.mark.slow
 def test_the_command_exports_a_run_in_every_format(finished: Path, tmp_path: Path, capsys: Any) -> None:
     import onnxruntime
 
