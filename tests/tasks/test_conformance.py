@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +70,38 @@ def flat(value: Any) -> list[Any]:
 def same(first: Any, second: Any) -> bool:
     pairs = zip(flat(first), flat(second), strict=True)
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+WRONG: list[Any] = [None, [], {}, [[]], "x", -1, 1.5, True, 10**30]
+
+
+def misshapen(value: Any) -> Iterator[Any]:
+    """A JSON value with one of its parts of another shape; of a list the first item stands for all."""
+    yield from WRONG
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield {name: other for name, other in value.items() if name != key}
+            yield from ({**value, key: wrong} for wrong in misshapen(part))
+    elif isinstance(value, list) and value:
+        yield from ([wrong, *value[1:]] for wrong in misshapen(value[0]))
+
+
+def test_annotations_of_another_shape_are_refused_or_left_out(task: Task, example: Example, tmp_path: Path) -> None:
+    command = example.command(task.name, tmp_path)
+    files = sorted(tmp_path.rglob("*train*.json")) + sorted(tmp_path.glob("train/*.json"))
+    if not files:
+        pytest.skip("its sets have no JSON")
+    texts = ["[" * 100_000, "", "{", *map(json.dumps, misshapen(json.loads(files[0].read_text())))]
+    recipe = Recipe(batch_size=4, augment=AugmentOptions(hflip=example.hflip))
+    refusals = list[str]()
+    for text in texts:
+        files[0].write_text(text)
+        try:
+            load_batches(command, recipe, World(), torch.device("cpu"), SIZE)
+        except UserError as error:
+            refusals.append(str(error))
+    assert len(refusals) > len(texts) / 3  # where one object is wrong, the others are used
+    assert not [message for message in refusals if "\n" in message]
 
 
 def test_a_task_says_what_it_is(task: Task) -> None:

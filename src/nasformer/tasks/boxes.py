@@ -6,7 +6,6 @@ and listed, until there are too many; so is an object (of an unknown class or im
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from nasformer.layers.detection import Target
 from nasformer.layers.stem import Grid
 from nasformer.tasks.masks import list_folders, read_ids, read_names
 from nasformer.tasks.options import DetectOptions
+from nasformer.utils.files import read_annotations
 from nasformer.utils.schema import from_json
 
 Box = tuple[float, float, float, float]
@@ -133,9 +133,17 @@ def read_mask(segmentation: Any, shape: Grid) -> Mapping[str, Any]:
     if segmentation.get("size") != [rows, columns]:
         raise BadImage(f"its mask is {segmentation.get('size')}, the image {[rows, columns]}")
     counts = segmentation["counts"]
-    if isinstance(counts, list) and (min(counts) < 0 or sum(counts) != rows * columns):
-        raise BadImage("the run lengths of its mask do not add up to the image")
-    return tools.frPyObjects(segmentation, rows, columns) if isinstance(counts, list) else dict(segmentation)
+    if isinstance(counts, list):
+        whole = all(isinstance(count, int) and count >= 0 for count in counts)
+        if not whole or sum(counts) != rows * columns:
+            raise BadImage("the run lengths of its mask do not add up to the image")
+        return tools.frPyObjects(segmentation, rows, columns)
+    compressed = {"size": [rows, columns], "counts": counts}
+    try:
+        tools.decode(compressed)
+    except (ValueError, TypeError, AttributeError) as error:  # pycocotools' own checks
+        raise BadImage(f"the run lengths of its mask cannot be read ({error})") from None
+    return compressed
 
 
 # COCO's JSON
@@ -165,11 +173,7 @@ class CocoFile:
 
     @classmethod
     def load(cls, path: Path) -> CocoFile:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}); restore it") from None
-        return from_json(cls, content, path, "give instances in the format of COCO")
+        return from_json(cls, read_annotations(path), path, "give instances in the format of COCO")
 
 
 def find_coco(root: Path) -> dict[str, Path]:
@@ -203,9 +207,10 @@ def read_coco(file: Path, root: Path, classes: Mapping[int, int], masks: bool, b
     objects: dict[int, list[Instance]] = {number: [] for number in images}
     for number, raw in enumerate(content.annotations):
         try:
-            image = images.get(raw.get("image_id", -1))
+            asked = raw.get("image_id")
+            image = images.get(asked) if isinstance(asked, int) else None
             if image is None:
-                raise BadImage(f"it is of the image {raw.get('image_id')}, which is not listed")
+                raise BadImage(f"it is of the image {asked}, which is not listed")
             objects[image.id].append(read_instance(raw, (image.height, image.width), classes, masks))
         except BadImage as error:
             bad.add(f"{file}: annotation {raw.get('id', number)}", str(error))
@@ -219,14 +224,15 @@ def read_coco(file: Path, root: Path, classes: Mapping[int, int], masks: bool, b
 
 def read_instance(raw: Mapping[str, Any], shape: Grid, classes: Mapping[int, int], masks: bool) -> Instance:
     """An annotation of COCO's JSON; what reaches beyond the image is cut off. Raises BadImage."""
-    if raw.get("category_id") not in classes:
-        raise BadImage(f"its category {raw.get('category_id')} is not listed")
+    category = raw.get("category_id")
+    if not isinstance(category, int) or category not in classes:
+        raise BadImage(f"its category {category} is not listed")
     box = clipped_box(raw.get("bbox"), shape)
     mask = read_mask(raw.get("segmentation"), shape) if masks else None
     area = raw.get("area")
     if not isinstance(area, int | float) or not math.isfinite(area):
         area = (box[2] - box[0]) * (box[3] - box[1])
-    return Instance(classes[raw["category_id"]], box, area, bool(raw.get("iscrowd")), mask)
+    return Instance(classes[category], box, area, bool(raw.get("iscrowd")), mask)
 
 
 def clipped_box(values: Any, shape: Grid) -> Box:

@@ -9,7 +9,6 @@ CROWD, and pixels without a class are 255. Classes of things come first.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -48,7 +47,8 @@ from nasformer.tasks.segment import (
 )
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
-from nasformer.utils.files import write_json
+from nasformer.utils.files import lacking, read_annotations, write_json
+from nasformer.utils.schema import from_json
 
 KINDS = 256
 """A segment is class + KINDS * instance."""
@@ -108,6 +108,50 @@ def read_segment_ids(path: str) -> np.ndarray:
     return pixels @ np.array([1, 256, 65536])
 
 
+@dataclass(frozen=True)
+class SegmentEntry:
+    id: int
+    category_id: int = -1
+    iscrowd: int | bool = 0
+
+
+@dataclass(frozen=True)
+class AnnotationEntry:
+    image_id: int | str
+    file_name: str
+    segments_info: list[SegmentEntry]
+
+
+@dataclass(frozen=True)
+class ImageEntry:
+    id: int | str
+    file_name: str
+
+
+@dataclass(frozen=True)
+class CategoryEntry:
+    id: int
+    name: str
+    isthing: int | bool
+
+
+@dataclass(frozen=True)
+class PanopticFile:
+    """A panoptic JSON file of COCO's."""
+
+    images: list[ImageEntry]
+    annotations: list[AnnotationEntry]
+    categories: list[CategoryEntry]
+
+    @classmethod
+    def load(cls, path: Path) -> PanopticFile:
+        content = read_annotations(path)
+        for name, keys in {"images": ("id", "file_name"), "categories": ("id", "name", "isthing")}.items():
+            if lacking(content.get(name), keys):
+                raise UserError(f"{path}: an entry of {name} lacks one of {', '.join(keys)}; add it to all")
+        return from_json(cls, content, path, "give segments in the panoptic format of COCO")
+
+
 def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
     """COCO's layout: annotations/panoptic_NAME.json with a folder of PNGs of that name, images in NAME.
 
@@ -119,59 +163,44 @@ def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
             f"{root} has no annotations/panoptic_train*.json; expected COCO's layout: that file, a folder of PNGs of "
             "that name beside it, and the images in train*"
         )
-    read = {part: read_json_file(paths[0]) for part, paths in files.items() if paths}
-    categories = sorted(read["train"]["categories"], key=lambda entry: (not entry["isthing"], entry["id"]))
-    numbers = {entry["id"]: number for number, entry in enumerate(categories)}
+    read = {part: PanopticFile.load(paths[0]) for part, paths in files.items() if paths}
+    categories = sorted(read["train"].categories, key=lambda entry: (not entry.isthing, entry.id))
+    numbers = {entry.id: number for number, entry in enumerate(categories)}
     segments, parts = dict[str, dict[int, int | None]](), dict[str, MaskFiles]()
     for part, content in read.items():
         parts[part] = list_images(root, files[part][0], content, numbers, segments)
-    num_things = sum(bool(entry["isthing"]) for entry in categories)
+    num_things = sum(bool(entry.isthing) for entry in categories)
     if not num_things or not 2 <= len(categories) <= MOST_CLASSES:
         raise UserError(f"{root}: {len(categories)} categories, {num_things} of things; 2 to {MOST_CLASSES} with one")
-    labels = PanopticLabels([str(entry["name"]) for entry in categories], num_things, segments)
+    labels = PanopticLabels([entry.name for entry in categories], num_things, segments)
     val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
     return split_masks(root, MaskListing(parts["train"], val, test), labels, bad, **amounts)
-
-
-def read_json_file(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for name, keys in {"images": ("id", "file_name"), "categories": ("id", "name", "isthing")}.items():
-            if not all(key in entry for entry in content[name] for key in keys):
-                raise ValueError(f"an entry of {name} lacks one of {', '.join(keys)}")
-        for entry in content["annotations"]:
-            _ = entry["image_id"], entry["file_name"], [part["id"] for part in entry["segments_info"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is no panoptic file of COCO's ({error!r}); expected images, annotations and categories"
-        ) from None
-    return content
 
 
 def list_images(
     root: Path,
     file: Path,
-    content: Mapping[str, Any],
+    content: PanopticFile,
     numbers: Mapping[int, int],
     segments: dict[str, dict[int, int | None]],
 ) -> MaskFiles:
     """The images and PNGs of a JSON file, whose segments are added to those that are known."""
     folder = root / file.stem.removeprefix("panoptic_")
-    annotations = {entry["image_id"]: entry for entry in content["annotations"]}
+    annotations = {entry.image_id: entry for entry in content.annotations}
     images, masks = list[str](), list[str]()
-    for entry in content["images"]:
-        images.append(str(folder / entry["file_name"]))
-        annotation = annotations.get(entry["id"])
-        path = file.with_suffix("") / annotation["file_name"] if annotation else None
+    for entry in content.images:
+        images.append(str(folder / entry.file_name))
+        annotation = annotations.get(entry.id)
+        path = file.with_suffix("") / annotation.file_name if annotation else None
         masks.append(str(path) if path and path.is_file() else "")
         if annotation and path:
-            segments[str(path)] = {part["id"]: segment_value(part, numbers) for part in annotation["segments_info"]}
+            segments[str(path)] = {part.id: segment_value(part, numbers) for part in annotation.segments_info}
     return MaskFiles(images, masks)
 
 
-def segment_value(segment: Mapping[str, Any], numbers: Mapping[int, int]) -> int | None:
-    number = numbers.get(segment.get("category_id", -1))
-    return number if number is None or not segment.get("iscrowd") else number + KINDS * CROWD
+def segment_value(segment: SegmentEntry, numbers: Mapping[int, int]) -> int | None:
+    number = numbers.get(segment.category_id)
+    return number if number is None or not segment.iscrowd else number + KINDS * CROWD
 
 
 # Targets and loss

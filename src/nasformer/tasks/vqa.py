@@ -12,7 +12,6 @@ lower case, without punctuation and articles, with numbers as digits; the offici
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections import Counter
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +54,8 @@ from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, examp
 from nasformer.tasks.segment import MaskBatches, Segment, existing, read_pixels
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
+from nasformer.utils.files import lacking, read_annotations
+from nasformer.utils.schema import from_json
 
 EVALUATION_BATCH = 128
 UNKNOWN = 1
@@ -67,6 +68,7 @@ DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 NUMBERS = {word: str(number) for number, word in enumerate(DIGITS)}
 ARTICLES = {"a", "an", "the"}
 WORST = 3
+T = TypeVar("T")
 LINE = 40  # letters of a line below a picture
 
 
@@ -192,15 +194,44 @@ def find_files(root: Path, part: str) -> QuestionFiles | None:
     return QuestionFiles(named[0][0], named[1][0], folders[0]) if all([*named, folders]) else None
 
 
-def read_list(path: Path, name: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))[name]
-        for entry in entries:
-            if missing := [key for key in keys if key not in entry]:
-                raise ValueError(f"an entry of {name} has no {missing[0]}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no file of VQA's ({error!r}); expected a list {name!r}") from None
-    return entries
+@dataclass(frozen=True)
+class QuestionEntry:
+    question_id: int | str
+    image_id: int
+    question: str
+
+
+@dataclass(frozen=True)
+class QuestionsFile:
+    """A file of questions, as VQA has them."""
+
+    questions: list[QuestionEntry]
+
+
+@dataclass(frozen=True)
+class GivenAnswer:
+    answer: str | int | float
+
+
+@dataclass(frozen=True)
+class AnswerEntry:
+    question_id: int | str
+    answers: list[GivenAnswer]
+    multiple_choice_answer: str | int | float
+
+
+@dataclass(frozen=True)
+class AnswersFile:
+    """A file of answers, as VQA has them; it may be the same."""
+
+    annotations: list[AnswerEntry]
+
+
+def read_entries(cls: type[T], path: Path, name: str, keys: Sequence[str]) -> T:
+    content = read_annotations(path)
+    if key := lacking(content.get(name), keys):
+        raise UserError(f"{path}: an entry of {name} has no {key}; add it to all")
+    return from_json(cls, content, path, "give questions and annotations in the format of VQA")
 
 
 def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]], dict[str, Question]]:
@@ -211,21 +242,23 @@ def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]
         if path.suffix.lower() in IMAGE_ENDINGS and (digits := re.findall(r"\d+", path.stem))
     }
     keys = ("question_id", "answers", "multiple_choice_answer")
-    answered = {entry["question_id"]: entry for entry in read_list(files.annotations, "annotations", keys)}
+    answers = read_entries(AnswersFile, files.annotations, "annotations", keys).annotations
+    answered = {entry.question_id: entry for entry in answers}
+    keys = ("question_id", "image_id", "question")
     by_image, questions = dict[str, list[str]](), dict[str, Question]()
-    for entry in read_list(files.questions, "questions", ("question_id", "image_id", "question")):
-        name, answer = f"{files.questions}, question {entry['question_id']}", answered.get(entry["question_id"])
+    for entry in read_entries(QuestionsFile, files.questions, "questions", keys).questions:
+        name, answer = f"{files.questions}, question {entry.question_id}", answered.get(entry.question_id)
         if answer is None:
             bad.add(name, "it has no answer")
-        elif entry["image_id"] not in paths:
-            bad.add(name, f"there is no image {entry['image_id']} in {files.images}")
-        elif not split_words(str(entry["question"])):
+        elif entry.image_id not in paths:
+            bad.add(name, f"there is no image {entry.image_id} in {files.images}")
+        elif not split_words(entry.question):
             bad.add(name, "it has no words")
         else:
-            texts = [normal_answer(str(given["answer"])) for given in answer["answers"]]
-            scores = answer_scores(texts, normal_answer(str(answer["multiple_choice_answer"])))
-            questions[name] = Question(str(entry["question"]), scores)
-            by_image.setdefault(paths[entry["image_id"]], []).append(name)
+            texts = [normal_answer(str(given.answer)) for given in answer.answers]
+            scores = answer_scores(texts, normal_answer(str(answer.multiple_choice_answer)))
+            questions[name] = Question(entry.question, scores)
+            by_image.setdefault(paths[entry.image_id], []).append(name)
     return by_image, questions
 
 

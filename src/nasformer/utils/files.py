@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -129,6 +129,27 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged (holds no JSON object); {RESTORE}")
     return content
+
+
+def read_annotations(path: Path) -> dict[str, Any]:
+    """The object in a user's JSON file of annotations, of any size."""
+    try:
+        content = parse_json(path.read_bytes(), path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object; expected lists of annotations by name")
+    return content
+
+
+def lacking(entries: Any, keys: Sequence[str]) -> str | None:
+    """A key that one of a list of objects lacks, or None; other shapes are left to `from_json`.
+
+    >>> lacking([{"id": 1, "name": "cat"}, {"id": 2}], ("id", "name"))
+    'name'
+    """
+    objects = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return next((key for entry in objects for key in keys if key not in entry), None)
 
 
 # Weights
