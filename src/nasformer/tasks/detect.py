@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +23,7 @@ from torchvision.ops import clip_boxes_to_image
 
 from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
-from nasformer.data.loaders import WHOLE, BatchSource, Share, Split, batch_indices, check_split, rank_slice
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
@@ -36,13 +34,12 @@ from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, o
 from nasformer.tasks.joint import fit, jitter_together
 from nasformer.tasks.options import DETECT, DetectOptions, PredictOptions
 from nasformer.tasks.pictures import draw_objects, side_by_side
-from nasformer.tasks.registry import Evaluation, Task, TrainedModel, example_images, register_task
-from nasformer.tasks.segment import MaskBatches, existing, read_pixels, unique_stems
+from nasformer.tasks.registry import Evaluation, TrainedModel, example_images, register_task
+from nasformer.tasks.segment import FileTask, MaskBatches, existing, read_pixels, unique_stems
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import write_json
-from nasformer.utils.rng import Purpose, generator
 
 EVALUATION_BATCH = 8
 LEAST_SIDE = 1.0  # pixels of a box that is learned
@@ -293,24 +290,8 @@ class SceneBatches(MaskBatches):
             self.decoded[scene.image] = image, scene  # type: ignore[assignment]
         return self.decoded[scene.image]
 
-    def train_batches(self, start_step: int = 0) -> Iterator[Any]:
-        files: Any = self.files["train"]
-
-        def item(step: int, position: int, index: int) -> tuple[Tensor, Target]:
-            source = generator(self.seed, Purpose.GEOMETRY, step, position)
-            image, scene = self.pair(files, index)
-            return self.jittered(image, scene.target(), source)
-
-        def places() -> Iterator[list[tuple[int, int, int]]]:
-            for step in count(start_step):
-                everything = batch_indices(len(files), self.batch_size, step, self.seed, self.repeats)
-                mine = rank_slice(everything, self.rank, self.world).tolist()
-                yield [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine)]
-
-        for pairs in self.loaded(item, places()):
-            images, targets = zip(*pairs, strict=True)
-            moved = [{name: value.to(self.device, non_blocking=True) for name, value in one.items()} for one in targets]
-            yield self.normalised(torch.stack(images)), moved
+    def learned(self, scene: Scene) -> Target:
+        return scene.target()
 
     def jittered(self, image: Tensor, target: Target, source: torch.Generator) -> tuple[Tensor, Target]:
         """An image and its objects, of which those that are cut off or too small are left out."""
@@ -324,20 +305,11 @@ class SceneBatches(MaskBatches):
         jittered = {"boxes": moved[kept], "labels": target["labels"][kept]}
         return picture, jittered | ({"masks": masks[0][kept]} if masks else {})
 
-    def evaluation(
-        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
-    ) -> Iterator[Any]:
-        """A split once, or some of its images, or a share of its batches: squares, and what their images hold."""
-        files: Any = self.files[check_split(split, self.held_out)]
+    def together(self, targets: Sequence[Target]) -> list[Target]:
+        return [{name: value.to(self.device, non_blocking=True) for name, value in one.items()} for one in targets]
 
-        def item(index: int) -> tuple[Tensor, Scene]:
-            image, scene = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), scene
-
-        chosen = torch.arange(len(files)) if numbers is None else numbers
-        parts = chosen.split(batch_size)[share[0] :: share[1]]
-        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
-            yield self.normalised(torch.stack([image for image, _ in pairs])), [scene for _, scene in pairs]
+    def truth(self, scene: Scene) -> Scene:
+        return scene
 
 
 # The task
@@ -367,45 +339,21 @@ class ObjectPrediction:
 
 
 @register_task
-class Detect(Task):
+class Detect(FileTask):
     """Boxes and masks of objects, with Mask R-CNN or a cascade of it."""
 
-    facts, objective = DETECT, DETECTION
+    facts, objective, batches = DETECT, DETECTION, SceneBatches
 
     def space(self, space: Space, options: DetectOptions) -> Space:
         asked = {"head": options.head, "decoder_dim": options.decoder_dim, "masks": options.masks}
         return dense_space(space, self.name, **asked)
 
-    def load_batches(
-        self,
-        options: Any,
-        recipe: Recipe,
-        world: World,
-        device: torch.device,
-        img_size: int | None,
-        in_chans: int | None = None,
-        usual_size: int = 224,
-        bad_list: Path | None = None,
-    ) -> SceneBatches:
+    def check_recipe(self, recipe: Recipe, world: World) -> None:
         if recipe.teacher or recipe.balance or recipe.inplace_distillation:
             raise UserError("a teacher, balance and inplace_distillation are for classification; leave them out")
-        bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
-        amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
-        data = open_scenes(Path(options.data), options.of_task, bad, **amounts)
-        return SceneBatches(
-            data,
-            recipe.augment,
-            recipe.batch_size,
-            options.seed,
-            world.rank,
-            world.size,
-            device,
-            recipe.repeats,
-            img_size=img_size or usual_size,
-            in_chans=in_chans or 3,
-            options=options.of_task,
-            workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
-        )
+
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
+        return open_scenes(root, options, bad, **amounts)
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> DetectionScores:
         assert isinstance(batches, SceneBatches)

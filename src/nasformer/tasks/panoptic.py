@@ -37,8 +37,8 @@ from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, examp
 from nasformer.tasks.segment import (
     EVALUATION_BATCH,
     WORST,
+    FileTask,
     MaskBatches,
-    Segment,
     existing,
     pixel_cross_entropy,
     read_pixels,
@@ -490,7 +490,7 @@ class PanopticBatches(MaskBatches):
 
 
 @register_task
-class Panoptic(Segment):
+class Panoptic(FileTask):
     """Panoptic segmentation by Panoptic-DeepLab."""
 
     facts, objective, batches = PANOPTIC, OBJECTIVE, PanopticBatches

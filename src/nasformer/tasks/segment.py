@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +29,6 @@ from nasformer.data.files import BadImages, fits
 from nasformer.data.images import normalise
 from nasformer.data.loaders import (
     WHOLE,
-    Batch,
     BatchSource,
     Share,
     Split,
@@ -266,28 +266,49 @@ class MaskBatches:
         """What is learned of a mask in the square of the model."""
         return mask
 
-    def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
+    def jittered(self, image: Tensor, mask: Any, source: torch.Generator) -> tuple[Tensor, Any]:
+        """An image in the square of the model as training sees it, and what is learned of it."""
+        x, moved = jitter(image, mask, self.img_size, self.options, self.augment, self.fill, source)
+        return x, self.target(moved)
+
+    def learned(self, mask: Any) -> Any:
+        """What is learned of an image, at its own size."""
+        return mask
+
+    def together(self, targets: Sequence[Any]) -> Any:
+        """The targets of a training batch, on the device."""
+        stacked = torch.stack(list(targets)).to(self.device, non_blocking=True)
+        return stacked if stacked.is_floating_point() else stacked.long()
+
+    def truth(self, mask: Any) -> Any:
+        """What an image is evaluated by, at its own size."""
+        return mask.to(self.device, non_blocking=True).long()
+
+    def train_indices(self, start_step: int) -> Iterator[tuple[int, Tensor]]:
+        """Each step, and the images of this process in its batch."""
+        for step in count(start_step):
+            everything = batch_indices(len(self.files["train"]), self.batch_size, step, self.seed, self.repeats)
+            yield step, rank_slice(everything, self.rank, self.world)
+
+    def train_batches(self, start_step: int = 0) -> Iterator[Any]:
         files = self.files["train"]
 
-        def item(step: int, position: int, index: int) -> Pair:
+        def item(step: int, position: int, index: int) -> tuple[Tensor, Any]:
             source = generator(self.seed, Purpose.GEOMETRY, step, position)
-            pair = self.pair(files, index)
-            x, mask = jitter(*pair, self.img_size, self.options, self.augment, self.fill, source)
-            return x, self.target(mask)
+            image, mask = self.pair(files, index)
+            return self.jittered(image, self.learned(mask), source)
 
-        def places() -> Iterator[list[tuple[int, int, int]]]:
-            for step in count(start_step):
-                everything = batch_indices(len(files), self.batch_size, step, self.seed, self.repeats)
-                mine = rank_slice(everything, self.rank, self.world).tolist()
-                yield [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine)]
-
-        for pairs in self.loaded(item, places()):
-            x, targets = (torch.stack(part).to(self.device, non_blocking=True) for part in zip(*pairs, strict=True))
-            yield self.normalised(x), targets if targets.is_floating_point() else targets.long()
+        places = (
+            [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine.tolist())]
+            for step, mine in self.train_indices(start_step)
+        )
+        for pairs in self.loaded(item, places):
+            images, targets = zip(*pairs, strict=True)
+            yield self.normalised(torch.stack(images)), self.together(targets)
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    ) -> Iterator[tuple[Tensor, list[Any]]]:
         """A split once, or some of its images, or a share of its batches: squares, and masks at their own size."""
         files = self.files[check_split(split, self.held_out)]
 
@@ -299,7 +320,7 @@ class MaskBatches:
         parts = chosen.split(batch_size)[share[0] :: share[1]]
         for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
             x = self.normalised(torch.stack([image for image, _ in pairs]))
-            yield x, [mask.to(self.device, non_blocking=True).long() for _, mask in pairs]
+            yield x, [self.truth(mask) for _, mask in pairs]
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         """The images and masks of a split, one by one, at their own size."""
@@ -420,17 +441,23 @@ def check_augment(augment: AugmentOptions) -> AugmentOptions:
     return augment
 
 
-@register_task
-class Segment(Task):
-    """Semantic segmentation with a UPerNet or DeepLab head."""
+class FileTask(Task):
+    """A task whose images lie in files beside what is to be learned of them."""
 
-    facts, objective = SEGMENT, SEGMENTATION
     batches: ClassVar[type[MaskBatches]] = MaskBatches
     batch_norm: ClassVar[bool] = True
     """Whether the head has it."""
 
-    def space(self, space: Space, options: SegmentOptions) -> Space:
-        return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
+    @abstractmethod
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
+        """Reads, splits and checks the files of a folder."""
+
+    def check_recipe(self, recipe: Recipe, world: World) -> None:
+        """Refuses what the task cannot be trained with."""
+        if recipe.teacher or recipe.balance:
+            raise UserError(f"a teacher and balance are for classification; leave them out with --task {self.name}")
+        if self.batch_norm and recipe.batch_size // world.size // recipe.accumulate < 2:
+            raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
 
     def load_batches(
         self,
@@ -443,10 +470,7 @@ class Segment(Task):
         usual_size: int = 224,
         bad_list: Path | None = None,
     ) -> MaskBatches:
-        if recipe.teacher or recipe.balance:
-            raise UserError(f"a teacher and balance are for classification; leave them out with --task {self.name}")
-        if self.batch_norm and recipe.batch_size // world.size // recipe.accumulate < 2:
-            raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
+        self.check_recipe(recipe, world)
         bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
         return self.batches(
@@ -463,6 +487,16 @@ class Segment(Task):
             options=options.of_task,
             workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
         )
+
+
+@register_task
+class Segment(FileTask):
+    """Semantic segmentation with a UPerNet or DeepLab head."""
+
+    facts, objective = SEGMENT, SEGMENTATION
+
+    def space(self, space: Space, options: SegmentOptions) -> Space:
+        return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
 
     def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
         return open_masks(root, options, bad, **amounts)

@@ -35,10 +35,8 @@ from nasformer.data.loaders import (
     ImageText,
     Share,
     Split,
-    batch_indices,
     calibration_indices,
     check_split,
-    rank_slice,
 )
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
@@ -51,7 +49,7 @@ from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
 from nasformer.tasks.pictures import plain
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
-from nasformer.tasks.segment import MaskBatches, Segment, existing, read_pixels
+from nasformer.tasks.segment import FileTask, MaskBatches, existing, read_pixels
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.utils.files import lacking, read_annotations
@@ -449,14 +447,7 @@ class QuestionBatches(MaskBatches):
             yield ImageText(self.normalised(images), text), targets.to(self.device, non_blocking=True)
 
     def train_batches(self, start_step: int = 0) -> Iterator[tuple[Any, Any]]:
-        def parts() -> Iterator[Tensor]:
-            step, count = start_step, len(self.files["train"])
-            while True:
-                everything = batch_indices(count, self.batch_size, step, self.seed, self.repeats)
-                yield rank_slice(everything, self.rank, self.world)
-                step += 1
-
-        yield from self.batches("train", parts())
+        yield from self.batches("train", (mine for _, mine in self.train_indices(start_step)))
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
@@ -475,7 +466,7 @@ class QuestionBatches(MaskBatches):
 
 
 @register_task
-class VisualQuestions(Segment):
+class VisualQuestions(FileTask):
     """Questions about images, by a text transformer on the last map of a backbone."""
 
     facts, objective, batches, batch_norm = VQA, OBJECTIVE, QuestionBatches, False
