@@ -87,7 +87,7 @@ def run_supernet(command: RunCommand) -> RunResult | None:
             if not run.world.main:
                 return None
             supernet = run.load_supernet()
-            result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
+            result = run.search(supernet, command.search, command.budget(), trained, command.train.compile is True)
             result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
         if command.export:
             ship(run.folder)

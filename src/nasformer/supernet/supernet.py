@@ -28,8 +28,9 @@ from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
 from nasformer.utils.device import keep_compiled_code
 
-# Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
-COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False}
+# Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product; and it
+# draws random numbers of its own, so that stochastic depth would differ between compiled and uncompiled steps.
+COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False, "fallback_random": True}
 
 
 class Supernet(nn.Module):
