@@ -150,7 +150,12 @@ class Supernet(nn.Module):
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "skeletons": {}}  # compiled code is neither copied nor pickled
+        """Without compiled code and sharing rules, which are functions: neither is pickled."""
+        return {name: value for name, value in self.__dict__.items() if name != "rules"} | {"skeletons": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.rules = self.space.model.sharing(**self.space.options)
 
     def __repr__(self) -> str:
         return f"Supernet({self.space.name!r}, {self._size()})"

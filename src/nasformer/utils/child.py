@@ -1,7 +1,8 @@
 """Work in a process of its own: a function goes to a fresh Python as a pickle, messages and its result come back.
 
-Unlike multiprocessing's, such a process never runs the user's script again, whatever that looks like. It ends with the
-process that started it: a training in it first finishes its step and writes a checkpoint.
+Unlike multiprocessing's, such a process never runs the user's script again, whatever that looks like. It is alone in
+its session, so that Ctrl-C reaches it through this process alone: asked to stop, a training finishes its step and
+writes a checkpoint. When this process is killed, it ends at once.
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from nasformer.utils.plugins import load_plugins, loaded_plugins
 
 Send = Callable[[Any], None]
-Work = Callable[[Send], Any]
+ChildWork = Callable[[Send], Any]
 """What a process is for: it may send messages, and returns its result."""
-PATIENCE = 30.0
-"""Seconds that a process has to write a checkpoint, once it is to end."""
+PATIENCE = 60.0
+"""Seconds that a process has to write a checkpoint, once it is asked to stop."""
+STOP = b"s"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The last message of a process: its result, or what was raised and where (`error` is None where it was killed)."""
+    """The last message of a process: its result, or what was raised and where (`error` is None if that is lost)."""
 
     result: Any = None
     failed: bool = False
@@ -45,42 +48,50 @@ class Child:
         quiet: Whether what it writes to standard error is lost.
     """
 
-    def __init__(self, work: Work, on_message: Send | None = None, quiet: bool = False) -> None:
+    def __init__(self, work: ChildWork, on_message: Send | None = None, quiet: bool = False) -> None:
         self.ended: Ended | None = None
         self.on_message = on_message or (lambda message: None)
-        setting = pickle.dumps((list(sys.path), loaded_plugins()))
-        content = pickle.dumps(work)
-        command = [sys.executable, "-c", "from nasformer.utils.child import main; main()"]
-        errors = subprocess.DEVNULL if quiet else None
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        threading.Thread(target=self._write, args=(setting, content), daemon=True).start()
+        parts = [pickle.dumps((list(sys.path), loaded_plugins())), pickle.dumps(work)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from nasformer.utils.child import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._write, args=parts, daemon=True).start()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def _write(self, *contents: bytes) -> None:
+    def _write(self, *parts: bytes) -> None:
         assert self.process.stdin
-        try:
-            for content in contents:
-                self.process.stdin.write(len(content).to_bytes(8, "big") + content)
-            self.process.stdin.flush()
-        except OSError:  # it has died, which reading tells
-            pass
+        with suppress(OSError, ValueError):  # it has died or was stopped, which reading tells
+            for part in parts:
+                self.process.stdin.write(len(part).to_bytes(8, "big") + part)
+                self.process.stdin.flush()
 
     def _read(self) -> None:
         assert self.process.stdout
         while self.ended is None:
             try:
                 message = pickle.load(self.process.stdout)
-            except Exception as error:  # the end of the stream, or a result that cannot be read here
-                code = self.process.wait() if isinstance(error, EOFError) else 0
-                message = Ended(None, True, None, f"the process ended with {code}" if code else repr(error))
+            except EOFError:
+                message = Ended(None, True, None, f"the process ended with status {self.process.wait()}")
+            except Exception as error:  # a result that cannot be read here
+                message = Ended(None, True, None, repr(error))
             if isinstance(message, Ended):
                 self.ended = message
             self.on_message(message)
 
+    def stop(self) -> None:
+        """Asks the process to end; a training in it writes a checkpoint first."""
+        assert self.process.stdin
+        with suppress(OSError, ValueError):
+            self.process.stdin.write(STOP)
+            self.process.stdin.flush()
+
     def close(self) -> None:
-        """Ends the process if it still works: a training in it writes a checkpoint first."""
-        if self.process.poll() is None:
-            self.process.terminate()
+        """Ends the process, if it still works, and waits for that."""
+        self.stop()
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -89,9 +100,8 @@ class Child:
 
 def main() -> None:
     """The process itself: reads what to do from standard input, and writes messages to standard output."""
-    answers, source = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
+    answers, lock = os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # what is printed must not mix with messages
-    lock = threading.Lock()
 
     def send(message: Any) -> None:
         content = pickle.dumps(message)
@@ -100,25 +110,38 @@ def main() -> None:
             answers.flush()
 
     try:
-        sys.path[:], plugins = pickle.loads(read_part(source))
+        sys.path[:], plugins = pickle.loads(read_part())
+        content = read_part()
+        threading.Thread(target=obey, daemon=True).start()
         load_plugins(plugins)
-        work: Work = pickle.loads(read_part(source))
-        threading.Thread(target=end_with_parent, args=(source,), daemon=True).start()
+        work: ChildWork = pickle.loads(content)
         ended = Ended(work(send))
     except BaseException as error:
         ended = Ended(None, True, error, traceback.format_exc())
     try:
         send(ended)
-    except Exception:  # an error that cannot be pickled
+    except Exception:  # an error or a result that cannot be pickled
         send(Ended(None, True, None, ended.traceback or "the result cannot be pickled"))
 
 
-def read_part(source: Any) -> bytes:
-    content: bytes = source.read(int.from_bytes(source.read(8), "big"))
-    return content
+def read_part() -> bytes:
+    return read_exactly(int.from_bytes(read_exactly(8), "big"))
 
 
-def end_with_parent(source: Any) -> None:
-    """Waits for the end of standard input, which comes when the parent does, however that ends."""
-    source.read()
-    os.kill(os.getpid(), signal.SIGTERM)
+def read_exactly(count: int) -> bytes:
+    """So many bytes of standard input, and none ahead, since a byte to stop may follow."""
+    content = bytearray()
+    while len(content) < count:
+        part = os.read(0, min(count - len(content), 2**20))
+        if not part:
+            raise EOFError
+        content += part
+    return bytes(content)
+
+
+def obey() -> None:
+    """Waits until the parent asks to stop, or is no more."""
+    if os.read(0, 1) == STOP:
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        os._exit(1)
