@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def without_folders(value: Any) -> Any:
     """Paths as bare names: where a file lay on one machine is nobody else's business."""
     if isinstance(value, list):
         return [without_folders(item) for item in value]
-    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+    return re.sub(r"(?<![\w.])/\S*/", "", value) if isinstance(value, str) else value
 
 
 def save_record(
