@@ -17,8 +17,8 @@ are those of the last step. On the train part, without jitter, it shows whether 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import timm
@@ -37,7 +37,7 @@ from nasformer.train.evaluate import predictions
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import save_record
+from record import add_side_by_side, mean_and_spread, run_side_by_side
 from segmentation import build_ours, speed
 
 
@@ -106,25 +106,29 @@ def open_batches(args: argparse.Namespace, seed: int, device: torch.device) -> t
     return SceneBatches(data, augment, *order, options=options, **sizes), recipe
 
 
-def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    scores, timed, params = list[dict[str, dict[str, float]]](), dict[str, float | None](), 0
-    for seed in range(args.seeds):
-        batches, recipe = open_batches(args, seed, device)
-        model = build(net, batches, args, seed).to(device)
-        params = sum(weight.numel() for weight in model.parameters())
-        if not seed:
-            timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps)
-        train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
-        scores.append({split: score(model, batches, split) for split in args.splits})
-        shown = ", ".join(f"{split} box AP {one['box_ap']:.4f}" for split, one in scores[-1].items())
-        print(f"{net}, seed {seed}: {shown}", flush=True)
-    means = {f"{split}_{name}": [one[split][name] for one in scores] for split in args.splits for name in KINDS}
-    summary = {name: fmean(values) for name, values in means.items()}
-    summary |= {f"{name}_std": stdev(values) for name, values in means.items() if len(values) > 1}
-    return {"params": params, **timed, **summary, "seeds": scores}
+def measure(net: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    device = choose_device(args.device)
+    batches, recipe = open_batches(args, seed, device)
+    model = build(net, batches, args, seed).to(device)
+    timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps)
+    start = time.perf_counter()
+    train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
+    seconds = time.perf_counter() - start
+    scores = {f"{split}_{name}": value for split in args.splits for name, value in score(model, batches, split).items()}
+    return {"params": sum(weight.numel() for weight in model.parameters()), **timed, **scores, "seconds": seconds}
 
 
-KINDS = ("box_ap", "mask_ap")
+def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means over the seeds, and the speed of each net against the first of timm or torchvision."""
+    results = dict[str, Any]()
+    for net, seeds in found.items():
+        names = [name for name in seeds[0] if name.endswith(("box_ap", "mask_ap"))]
+        means = {name: value for one in names for name, value in mean_and_spread(seeds, one).items()}
+        results[net] = {**seeds[0], **means, "seeds": seeds}
+    baseline = next((results[net] for net in results if net.startswith(("timm:", "torchvision:"))), None)
+    for one in results.values() if baseline else ():
+        one["speed_ratio"] = one["images_per_second"] / baseline["images_per_second"]
+    return results
 
 
 def main() -> None:
@@ -142,17 +146,12 @@ def main() -> None:
     parser.add_argument("--holdout", type=float, default=0.1)
     parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
     parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
+    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out")
+    add_side_by_side(parser)
     args = parser.parse_args()
-    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
-    baseline = next((results[net] for net in args.nets if net.startswith(("timm:", "torchvision:"))), None)
-    for found in results.values() if baseline else ():
-        found["speed_ratio"] = found["images_per_second"] / baseline["images_per_second"]
-    save_record("detection", vars(args), results, args.out)
+    run_side_by_side("detection", args, lambda net, seed: measure(net, seed, args), summarise)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import timm
@@ -37,7 +36,7 @@ from nasformer.train.loop import train_model
 from nasformer.train.loss import load_timm
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import save_record
+from record import add_side_by_side, mean_and_spread, run_side_by_side
 
 WARM_UP = 3  # steps
 
@@ -114,35 +113,38 @@ def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) ->
     return {"images_per_second": steps * batches.batch_size / seconds, "memory_mib": memory}
 
 
-def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    scores, timed, params = list[dict[str, float]](), dict[str, float | None](), 0
-    for seed in range(args.seeds):
-        options = SegmentOptions(ignore=args.ignore)
-        data = open_masks(Path(args.data), options, BadImages(quiet=True), holdout=0.1, seed=seed)
-        augment = AugmentOptions(hflip=0.5, color_jitter=args.color_jitter)
-        recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, augment=augment, clip_grad=1.0)
-        batches = MaskBatches(
-            data,
-            augment,
-            args.batch_size,
-            seed,
-            device=device,
-            img_size=args.img_size,
-            options=options,
-            workers=args.workers,
-        )
-        model = build(net, batches, args.decoder_dim, seed).to(device)
-        params = sum(weight.numel() for weight in model.parameters())
-        if not seed:
-            timed = speed(build(net, batches, args.decoder_dim, seed).to(device), batches, recipe, args.steps)
-        train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
-        scores.append({split: evaluate(model, batches, split)["miou"] for split in ("holdout", "test")})  # type: ignore[arg-type]
-        print(
-            f"{net}, seed {seed}: test mIoU {scores[-1]['test']:.4f}, held-out {scores[-1]['holdout']:.4f}", flush=True
-        )
-    test = [score["test"] for score in scores]
-    spread = stdev(test) if len(test) > 1 else None
-    return {"params": params, **timed, "test_miou": fmean(test), "test_miou_std": spread, "seeds": scores}
+def measure(net: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    device, options = choose_device(args.device), SegmentOptions(ignore=args.ignore)
+    data = open_masks(Path(args.data), options, BadImages(quiet=True), holdout=0.1, seed=seed)
+    augment = AugmentOptions(hflip=0.5, color_jitter=args.color_jitter)
+    recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, augment=augment, clip_grad=1.0)
+    order, sizes = (args.batch_size, seed), {"img_size": args.img_size, "workers": args.workers}
+    batches = MaskBatches(data, augment, *order, device=device, options=options, **sizes)
+    model = build(net, batches, args.decoder_dim, seed).to(device)
+    timed = speed(build(net, batches, args.decoder_dim, seed).to(device), batches, recipe, args.steps)
+    start = time.perf_counter()
+    train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
+    seconds = time.perf_counter() - start
+    scores = {f"{split}_miou": evaluate(model, batches, split)["miou"] for split in ("holdout", "test")}  # type: ignore[arg-type]
+    return {"params": sum(weight.numel() for weight in model.parameters()), **timed, **scores, "seconds": seconds}
+
+
+def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means over the seeds, and the speed and mIoU of each net against the first of timm."""
+    results = {
+        net: {
+            **seeds[0],
+            **mean_and_spread(seeds, "test_miou"),
+            **mean_and_spread(seeds, "holdout_miou"),
+            "seeds": seeds,
+        }
+        for net, seeds in found.items()
+    }
+    baseline = next((results[net] for net in results if net.startswith("timm:")), None)
+    for one in results.values() if baseline else ():
+        one["speed_ratio"] = one["images_per_second"] / baseline["images_per_second"]
+        one["miou_gain"] = one["test_miou"] - baseline["test_miou"]
+    return results
 
 
 def main() -> None:
@@ -156,18 +158,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--color-jitter", type=float, default=0.4)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
+    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out")
+    add_side_by_side(parser)
     args = parser.parse_args()
-    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
-    baseline = next((results[net] for net in args.nets if net.startswith("timm:")), None)
-    for found in results.values() if baseline else ():
-        found["speed_ratio"] = found["images_per_second"] / baseline["images_per_second"]
-        found["miou_gain"] = found["test_miou"] - baseline["test_miou"]
-    save_record("segmentation", vars(args), results, args.out)
+    run_side_by_side("segmentation", args, lambda net, seed: measure(net, seed, args), summarise)
 
 
 if __name__ == "__main__":
