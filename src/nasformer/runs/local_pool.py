@@ -223,7 +223,8 @@ def overview(done: int, reports: Mapping[int, Report], tasks: int) -> tuple[int,
     """
     shares = [report.done / max(report.total, 1) for report in reports.values()]
     lines = [f"{n + 1}: {one.label} {one.done}/{one.total} {one.note}".rstrip() for n, one in sorted(reports.items())]
-    return int(100 * (done + sum(shares)) / tasks), "; ".join(lines)
+    percent = int(100 * (done + sum(shares)) / tasks)
+    return percent if done == tasks else min(percent, 99), "; ".join(lines)
 
 
 def run_tasks(

@@ -175,7 +175,7 @@ def _lines(label: str, total: int) -> Progress:
         if done < total and now - last < LINE_SECONDS:
             return
         last = now
-        left = f"about {in_hours(estimate.left)} left{estimate.describe_run()}"
+        left = f"about {in_hours(estimate.left)} left{estimate.describe_run()}" if done else "begun"
         say(f"{label}: {done}/{total}, {in_hours(estimate.seconds)}, {left}  {note}")
 
     return report
