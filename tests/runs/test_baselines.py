@@ -26,7 +26,6 @@ from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
 from small_run import SETTINGS, contents, refused, words
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 SMALL = "test_resnet"  # 0.4 M parameters
 needs_small = pytest.mark.skipif(not timm.is_model(SMALL), reason=f"this timm has no {SMALL}")
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'

@@ -28,7 +28,6 @@ from nasformer.space.struct import Struct
 from nasformer.utils.files import read_json
 from small_run import refused
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 BLOCK = Struct(num_heads=Choice(2, 3, 4, role="topology"), mlp_ratio=Choice(2.0, 3.0, 4.0))
 ROOT = Struct(embed_dim=Choice(32, 48, 64), blocks=Repeat(BLOCK, depth=Choice(3, 4, 5, 6)))
 SPACE = replace(get_space("autoformer-micro"), name="micro-roles", root=ROOT)
