@@ -175,6 +175,7 @@ def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(scheme: str, 
         assert one["tooltip"].startswith("space A · embed_dim = 64\nE-T error ")
 
 
+@pytest.mark.slow
 def test_a_watched_run_is_shown_again_when_it_goes_on(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
