@@ -18,7 +18,7 @@ from nasformer.ranking.plot import PANELS, plot_ranking, print_ranking, ranking_
 from nasformer.ranking.rank import Ranking, rank
 from nasformer.ranking.statistics import kendall_by_band, partial_kendall, size_bands
 from nasformer.ranking.table import read_table, trivial_counts
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 
 from .tables import interval, made_up, noise, within
 

@@ -21,7 +21,7 @@ from nasformer.ranking.statistics import (
     signs,
     size_bands,
 )
-from nasformer.utils.rank_correlation import kendall, spearman, undefined
+from nasformer.utils.statistics import kendall, spearman, undefined
 
 from .tables import interval, within
 

@@ -27,7 +27,7 @@ from nasformer.ranking.statistics import (
     size_bands,
 )
 from nasformer.ranking.table import MIN_ROWS, Table, trivial_counts
-from nasformer.utils.rank_correlation import undefined
+from nasformer.utils.statistics import undefined
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from nasformer.errors import UserError
-from nasformer.utils.rank_correlation import kendall, spearman
+from nasformer.utils.statistics import kendall, spearman
 
 Floats = NDArray[np.floating]
 Interval = tuple[float, float]

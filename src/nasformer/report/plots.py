@@ -57,7 +57,7 @@ from nasformer.utils.figures import (
     plain,
 )
 from nasformer.utils.files import write_text
-from nasformer.utils.intervals import wilson
+from nasformer.utils.statistics import wilson
 from nasformer.utils.tables import html_row, html_table, write_csv
 from nasformer.utils.units import format_quantity
 

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from nasformer.results.contents import LogLine, RunContents
 from nasformer.results.result import ImageCounts, RunResult
 from nasformer.search.model_result import MeanScore, ModelResult
-from nasformer.utils.intervals import Z, standard_error, wilson
+from nasformer.utils.statistics import Z, standard_error, wilson
 from nasformer.utils.units import format_quantity
 
 SMALLER = 0.9

@@ -39,8 +39,8 @@ from nasformer.train.log import TrainLog, is_rollback
 from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
 from nasformer.utils.progress import progress, say
-from nasformer.utils.rank_correlation import spearman
 from nasformer.utils.schema import from_json
+from nasformer.utils.statistics import spearman
 
 SPLITS: dict[Split, str] = {"holdout": "held-out images", "test": "test images"}
 

@@ -24,8 +24,8 @@ from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
-from nasformer.utils.intervals import standard_error
 from nasformer.utils.progress import say
+from nasformer.utils.statistics import standard_error
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
