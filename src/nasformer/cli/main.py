@@ -135,7 +135,7 @@ def run_command(words: list[str]) -> int:
         print(overview())
         return 0
     if words[0] == "--version":
-        from nasformer.utils.version import __version__
+        from nasformer.utils.plugins import __version__
 
         print(__version__)
         return 0

@@ -35,7 +35,7 @@ from nasformer.search.options import BudgetOptions
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.utils.files import clear_drafts, locked, read_json, write_json
-from nasformer.utils.version import __version__
+from nasformer.utils.plugins import __version__
 
 Kind = Literal["supernet", "training-free", "model", "evolution"]
 WORDS: dict[Kind, str] = {

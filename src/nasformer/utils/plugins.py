@@ -9,10 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 from nasformer.errors import UserError
+
+try:
+    __version__ = version("nasformer")
+except PackageNotFoundError:  # the sources alone, on a machine where nothing can be installed
+    __version__ = "0+unknown"
+
 
 GROUP = "nasformer.plugins"
 _loaded: set[str] = set()
