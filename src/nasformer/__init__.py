@@ -120,8 +120,7 @@ _MODULES = {
     "train.evaluate": ("evaluate",),
     "train.loop": ("train_model", "train_supernet"),
     "train.recipe": ("Recipe",),
-    "utils.plugins": ("load_plugins",),
-    "utils.version": ("__version__",),
+    "utils.plugins": ("__version__", "load_plugins"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""Plugins: a user's own families, spaces, proxies and strategies, known to every command.
+"""Our version, and plugins: a user's own families, spaces, proxies and strategies, known to every command.
 
 A plugin is a module that registers what it has when it is imported (`nasformer.register_space` and so on). It is named
 by `--import MODULE`, or by an entry point of its package in the group `nasformer.plugins`.

@@ -1,4 +1,4 @@
-"""JSON and YAML: dataclasses from parsed JSON, with errors that name the file and the field, and back; files of options."""
+"""Typed JSON and YAML: dataclasses from what a file holds, with errors that name the file and the field, and back."""
 
 from __future__ import annotations
 
