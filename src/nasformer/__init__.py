@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from nasformer.runs.run import run_supernet
     from nasformer.runs.search import search_supernet, search_training_free
     from nasformer.search.budget import Budget
-    from nasformer.search.model_result import ModelResult
     from nasformer.search.options import SearchOptions
-    from nasformer.search.problem import Candidate, Problem, Proposal
+    from nasformer.search.problem import Candidate, ModelResult, Problem, Proposal
     from nasformer.search.run import SearchResult
     from nasformer.search.strategies.base import Strategy
     from nasformer.search.strategies.cyclic import Cyclic
@@ -94,13 +93,12 @@ _MODULES = {
     "results.contents": ("RunContents", "read_run"),
     "results.folder": ("RunFolder",),
     "results.result": ("RunResult",),
-    "search.model_result": ("ModelResult",),
     "runs.options": ("RunCommand",),
     "runs.run": ("run_supernet",),
     "runs.search": ("search_supernet", "search_training_free"),
     "search.budget": ("Budget",),
     "search.options": ("SearchOptions",),
-    "search.problem": ("Candidate", "Problem", "Proposal"),
+    "search.problem": ("Candidate", "Problem", "Proposal", "ModelResult"),
     "search.run": ("SearchResult",),
     "search.strategies.base": ("Strategy",),
     "search.strategies.cyclic": ("Cyclic",),

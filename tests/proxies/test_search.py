@@ -18,8 +18,7 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.pareto import pareto_front
-from nasformer.search.problem import aggregate_ranks
+from nasformer.search.problem import aggregate_ranks, pareto_front
 from nasformer.search.run import SearchResult
 from nasformer.search.strategies import random as random_search
 from nasformer.space.arch import Arch

@@ -23,7 +23,7 @@ from nasformer.report.html import DIGEST, document
 from nasformer.report.page import models_table, write_report
 from nasformer.report.plots import write_confusion
 from nasformer.report.watch import LiveReport, serve
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.train.evaluate import Confusion
 from nasformer.utils.files import append_json, write_json
 

@@ -17,8 +17,7 @@ from nasformer.results.contents import read_run
 from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_names, timm_table
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate, Problem
+from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct

@@ -19,7 +19,7 @@ from nasformer.results.contents import read_run
 from nasformer.results.diagnosis import Diagnosis
 from nasformer.results.folder import RunFolder
 from nasformer.runs.doctor import NEAREST_MEAN, SupernetRun
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate

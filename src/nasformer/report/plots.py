@@ -34,8 +34,7 @@ from nasformer.results.contents import LogLine, RunContents, front, read_run
 from nasformer.results.diagnosis import Snapshot
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.train.evaluate import ClassScore, Confusion
 from nasformer.utils.figures import (

@@ -24,8 +24,7 @@ from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.search.journal import stream_journal
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window

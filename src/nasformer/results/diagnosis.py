@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet.health import Alarm
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.schema import from_json, to_json

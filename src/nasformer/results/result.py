@@ -13,8 +13,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.latency.finalists import LatencyResult
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.health import SupernetHealth
 from nasformer.utils.files import read_json, write_json

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 
 from nasformer.results.contents import LogLine, RunContents
 from nasformer.results.result import ImageCounts, RunResult
-from nasformer.search.model_result import MeanScore, ModelResult
+from nasformer.search.problem import MeanScore, ModelResult
 from nasformer.utils.statistics import Z, standard_error, wilson
 from nasformer.utils.units import format_quantity
 

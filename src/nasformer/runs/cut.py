@@ -33,9 +33,8 @@ from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import ArchSearch, check_search
 from nasformer.runs.ship import ship
 from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
-from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
-from nasformer.search.problem import Order
+from nasformer.search.problem import ModelResult, Order
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.compensation import Compensation

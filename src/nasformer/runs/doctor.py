@@ -27,7 +27,7 @@ from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import CONFIG, load_supernet, read_space

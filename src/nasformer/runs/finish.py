@@ -18,7 +18,7 @@ from nasformer.families.base import Backbone
 from nasformer.families.storage import fingerprint, fresh_model
 from nasformer.results.result import FinishResult, RunResult
 from nasformer.runs.search import publish
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate, objective_of

@@ -16,7 +16,7 @@ from statistics import mean, median, pstdev
 from typing import Any
 
 from nasformer.families.space import Space
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.utils.statistics import Z, kendall, spearman, standard_error
 
