@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from nasformer.search.options import SearchOptions
     from nasformer.search.problem import Candidate, ModelResult, Problem, Proposal
     from nasformer.search.run import SearchResult
-    from nasformer.search.strategies.base import Strategy
+    from nasformer.search.strategies.base import RandomSearch, Strategy
     from nasformer.search.strategies.cyclic import Cyclic
     from nasformer.search.strategies.evolution import Evolution
-    from nasformer.search.strategies.random import RandomSearch
     from nasformer.search.strategies.registry import list_strategies, register_strategy
     from nasformer.space.arch import Arch
     from nasformer.space.genes import Mutation
@@ -100,10 +99,9 @@ _MODULES = {
     "search.options": ("SearchOptions",),
     "search.problem": ("Candidate", "Problem", "Proposal", "ModelResult"),
     "search.run": ("SearchResult",),
-    "search.strategies.base": ("Strategy",),
+    "search.strategies.base": ("Strategy", "RandomSearch"),
     "search.strategies.cyclic": ("Cyclic",),
     "search.strategies.evolution": ("Evolution",),
-    "search.strategies.random": ("RandomSearch",),
     "search.strategies.registry": ("list_strategies", "register_strategy"),
     "space.arch": ("Arch",),
     "space.genes": ("Mutation",),
