@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from nasformer.search.strategies.evolution import Evolution
     from nasformer.search.strategies.registry import list_strategies, register_strategy
     from nasformer.space.arch import Arch
-    from nasformer.space.genes import Mutation
-    from nasformer.space.node import Node
+    from nasformer.space.node import Mutation, Node
     from nasformer.space.nodes import Choice, OneOf, Repeat
     from nasformer.space.struct import Rule, Struct
     from nasformer.supernet.importance import list_importances, register_importance, sort_by_importance
@@ -104,8 +103,7 @@ _MODULES = {
     "search.strategies.evolution": ("Evolution",),
     "search.strategies.registry": ("list_strategies", "register_strategy"),
     "space.arch": ("Arch",),
-    "space.genes": ("Mutation",),
-    "space.node": ("Node",),
+    "space.node": ("Node", "Mutation"),
     "space.nodes": ("Choice", "OneOf", "Repeat"),
     "space.struct": ("Rule", "Struct"),
     "supernet.importance": ("list_importances", "register_importance", "sort_by_importance"),

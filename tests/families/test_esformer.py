@@ -19,7 +19,7 @@ from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncode
 from nasformer.layers.drop_path import DropPath
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
-from nasformer.space.genes import genes
+from nasformer.space.node import genes
 from nasformer.supernet.supernet import Supernet
 
 NAMES = ("esformer-s0", "esformer-s1", "esformer-s2")

@@ -21,7 +21,7 @@ from nasformer.layers.drop_path import DropPath
 from nasformer.layers.window import FAR, WindowAttention, border_mask
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
-from nasformer.space.genes import genes
+from nasformer.space.node import genes
 from nasformer.supernet.supernet import Supernet
 
 START = ("s3-tiny", "s3-small", "s3-base")

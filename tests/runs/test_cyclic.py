@@ -22,7 +22,7 @@ from nasformer.search.options import SearchOptions
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
-from nasformer.space.genes import genes, same_role
+from nasformer.space.node import genes, same_role
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 from nasformer.utils.files import read_json
