@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nasformer.families.storage import load_model, save_model
     from nasformer.latency.profile import Profile
     from nasformer.latency.profiler import make_profile
-    from nasformer.layers.cost import Cost
+    from nasformer.layers.basic import Cost
     from nasformer.proxies.probe import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
@@ -83,7 +83,7 @@ _MODULES = {
     "families.storage": ("load_model", "save_model"),
     "latency.profile": ("Profile",),
     "latency.profiler": ("make_profile",),
-    "layers.cost": ("Cost",),
+    "layers.basic": ("Cost",),
     "proxies.probe": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),

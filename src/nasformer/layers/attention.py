@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.cost import Cost, linear_cost
+from nasformer.layers.basic import Cost, linear_cost
 from nasformer.layers.stem import Grid
 
 
