@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nasformer.layers.attention import RelativeAttention, SelfAttention
-from nasformer.layers.local_attention import tiled
+from nasformer.layers.attention import RelativeAttention, SelfAttention, tiled
 from nasformer.layers.resnet import ORDERS, AxisAttention, LocalOperator
 from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention

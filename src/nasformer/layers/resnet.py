@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nasformer.layers.attention import local_attention
 from nasformer.layers.basic import Cost, DropPath, linear_cost, norm_cost
-from nasformer.layers.local_attention import local_attention
 from nasformer.layers.stem import Grid, half_grid
 
 
