@@ -37,8 +37,7 @@ from nasformer.search.options import SearchOptions
 from nasformer.search.problem import ModelResult, Order
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
-from nasformer.supernet.compensation import Compensation
-from nasformer.supernet.importance import find_importance
+from nasformer.supernet.importance import Compensation, find_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
 from nasformer.train.recipe import Recipe
