@@ -35,6 +35,13 @@ from nasformer.utils.figures import BLUES, GREY, INK, RED, new_figure, plain
 # Calls of fused attention
 
 
+# Attention weights of single layers: recorded from fused attention, and laid on the layer's map.
+#
+# The layers hand everything to `scaled_dot_product_attention`, which never shows its weights. While a layer runs once
+# more, a mode of torch records what that function is given, from which the weights follow; so training and inference
+# stay as they are.
+
+
 class Call(NamedTuple):
     """One call of fused attention: its arguments and its output."""
 

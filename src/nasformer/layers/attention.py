@@ -205,6 +205,16 @@ def distance_index(grid: Grid, max_distance: int) -> Tensor:
     return index
 
 
+# Local self-attention (Ramachandran et al., NeurIPS 2019): every position attends to the window around it.
+#
+#     y_o = sum over the neighbours p of o of   softmax_p(q_o . k_p + q_o . r_(p - o)) v_p
+#
+# Unfolding copies every key and value window² times. Here the queries of a square tile share one copy of the keys and
+# values that any of them sees: the tile itself and a rim of window // 2. With a window of 7 and tiles of 4 that is 6
+# copies and not 49, and what remains is ordinary attention with a mask. On a small map the only tile is the map itself.
+# The paper leaves open what lies beyond the map: here nothing does, so a softmax at the border has fewer terms.
+
+
 class Tiling(NamedTuple):
     """How the queries of a map are put into tiles; `rim` is how far the keys of a tile reach beyond it."""
 

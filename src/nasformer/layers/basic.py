@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# Closed-form cost of layers: parameters and multiply-accumulates, without building a model.
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -65,6 +67,9 @@ def norm_cost(features: int) -> Cost:
     return Cost(2 * features)
 
 
+# Norms as layers of a plan: layer norm of tokens, layer norm of feature maps, and none.
+
+
 class LayerNorm(nn.LayerNorm):
     """Layer norm of tokens: torch's, with its cost."""
 
@@ -98,6 +103,9 @@ class NoNorm(nn.Identity):
         return Cost()
 
 
+# Stochastic depth with its rate in a tensor, so that one compiled block serves every depth of the net.
+
+
 class DropPath(nn.Module):
     """Drops a residual branch for whole samples in training, and scales the others to keep the mean.
 
@@ -125,6 +133,9 @@ def set_drop_path(layer: nn.Module, rate: float) -> None:
     for module in layer.modules():
         if isinstance(module, DropPath):
             module.rate.fill_(rate)
+
+
+# Classification heads for tokens and for feature maps.
 
 
 class TokenHead(nn.Module):

@@ -21,6 +21,10 @@ from nasformer.space.arch import Arch
 from nasformer.space.feasible import Costs, sample_feasible
 from nasformer.space.node import Node
 
+# Non-dominated sorting and crowding distance (NSGA-II), in plain Python.
+#
+# A point is a tuple of finite numbers, each of which should be large. Equal points do not dominate each other.
+
 Point = Sequence[float]
 
 
@@ -368,6 +372,8 @@ def _nsga2(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
             keys[index] = (rank, -distance)
     return keys
 
+
+# A model in the results of a run: its name, architecture and numbers.
 
 NOT_SCORES = frozenset({"name", "arch", "id", "generation", "origin", "parents"})
 

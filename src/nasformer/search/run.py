@@ -24,6 +24,11 @@ from nasformer.utils.files import write_text
 from nasformer.utils.progress import progress
 from nasformer.utils.tables import html_row, html_table
 
+# Executors: where the archs that a strategy asks for are evaluated. Results come in the order asked, wherever that is.
+#
+# `InProcess` is the default. `Chunks` sends them to a pool of workers (see `runs/ray_pool.py`) in chunks of a fixed
+# size, so that scores do not depend on how many workers there are.
+
 Scores = Mapping[str, float]
 Evaluate = Callable[[Arch], Scores]
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from nasformer.space.nodes import Choice
 
 
+# Genes and their roles: what an architecture decides, its form (topology) or how much of it there is (size).
+#
+# A gene is a Choice, the depth of a Repeat or the pick of a OneOf. Kernels and types of block are topology; depths,
+# widths and ratios are size. A search can then move the genes of one role and leave the others as they are.
+
 Role = Literal["topology", "size"]
 ROLES: tuple[Role, ...] = get_args(Role)
 

@@ -318,6 +318,14 @@ def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -
             handle.remove()
 
 
+# Compensation for what is cut, without training: the weights that read what is kept are fitted anew.
+#
+# A layer of heads or neurons (`Units`) ends in a linear map of their outputs. Where some of them are cut, the map of
+# the rest is the one that comes nearest to the whole layer's output over some images, by least squares: what the lost
+# ones said is said by the others, as far as they can. The moments are measured once, on the full net; then an arch
+# costs a few small linear solves, each of which is made once. Images need no labels.
+
+
 class Compensation:
     """Cuts archs out of a full net and fits what is left to its outputs.
 

@@ -199,6 +199,8 @@ def _dotted(path: KeyPath) -> str:
     return "".join(parts).removeprefix(".")
 
 
+# YAML files of options, read without running code and without growing beyond their size.
+
 MOST_BYTES = 1 << 20
 
 

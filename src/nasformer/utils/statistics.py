@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+# Sampling errors of accuracies: how far that on so many images may be from that on all images of their kind.
+
 Z = 1.96
 """Standard errors on each side of a 95 % interval."""
 
@@ -30,6 +32,9 @@ def standard_error(share: float, count: int) -> float:
     """
     share = min(max(share, 0.5 / count), 1 - 0.5 / count)
     return math.sqrt(share * (1 - share) / count)
+
+
+# Rank correlations of two lists of numbers; None where they are undefined, since all values of one are equal.
 
 
 def undefined(x: ArrayLike, y: ArrayLike) -> str | None:

@@ -121,6 +121,8 @@ def check_at_least(least: int, **options: int) -> None:
             raise UserError(f"{name} is {value}, expected at least {least}")
 
 
+# Random search: the baseline that every other strategy has to beat at the same number of evaluations.
+
 BATCH = 256  # asked for at a time: enough for evaluations that score many together
 
 
