@@ -16,8 +16,8 @@ from nasformer.cli.commands.results import print_diagnosis
 from nasformer.cli.main import main
 from nasformer.data.images import ImageSet
 from nasformer.results.contents import read_run
-from nasformer.results.diagnosis import Diagnosis
 from nasformer.results.folder import RunFolder
+from nasformer.results.result import Diagnosis
 from nasformer.runs.doctor import NEAREST_MEAN, SupernetRun
 from nasformer.search.problem import ModelResult
 from nasformer.supernet.health import fixed_subnets

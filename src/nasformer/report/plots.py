@@ -31,9 +31,8 @@ from nasformer.report.labels import (
 )
 from nasformer.report.operators import operator_curves, operator_shares
 from nasformer.results.contents import LogLine, RunContents, front, read_run
-from nasformer.results.diagnosis import Snapshot
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import RunResult
+from nasformer.results.result import RunResult, Snapshot
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.train.evaluate import ClassScore, Confusion

@@ -23,9 +23,8 @@ from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.report.page import write_report
-from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import RunResult
+from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
