@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pages
-from nasformer.results.evidence import Gain, load_evidence
+from nasformer.results.verdict import Gain, load_evidence
 
 STUDY = pages.ROOT / "benchmarks" / "study"
 YAML = """
