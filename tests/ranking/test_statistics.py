@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nasformer.errors import UserError
-from nasformer.ranking.statistics import (
+from nasformer.ranking.rank import (
     Estimate,
     Resamples,
     kendall_by_band,
