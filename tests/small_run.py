@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from nasformer.cli.main import find_command, main, make_parser
 
@@ -26,6 +30,17 @@ def words(command: str, folder: Path, **changes: Any) -> list[str]:
     path = folder.parent / f"{command}.yaml"
     path.write_text(json.dumps(SETTINGS | changes))
     return [command, "--config", str(path), "--out", str(folder)]
+
+
+@contextmanager
+def pictures() -> Iterator[None]:
+    """Within it reports have their figures, as they have outside of tests."""
+    from nasformer.report import evolution_plots, plots
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nasformer.report.page.FIGURES", plots.FIGURES)
+        patch.setattr("nasformer.report.evolution.FIGURES", evolution_plots.FIGURES)
+        yield
 
 
 def parse(command: str, *words: str | Path) -> Any:

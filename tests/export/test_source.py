@@ -22,8 +22,8 @@ from nasformer.export.source import Closure, import_lines
 from nasformer.export.standalone import nested, standalone_source
 from nasformer.families.base import Segment
 from nasformer.layers.attention import RelativeAttention
+from nasformer.layers.basic import LayerNorm
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.layers.norm import LayerNorm
 from nasformer.utils.files import save_tensors
 
 FACTS: dict[str, Any] = {

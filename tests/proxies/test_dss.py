@@ -26,7 +26,7 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import read_table
 from nasformer.space.arch import Arch
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 
 ATTENTION, MLP = ("attn.qkv", "attn.proj"), ("mlp.fc1", "mlp.fc2")
 MICRO: dict[str, Any] = {"img_size": 16, "patch_size": 4, "num_classes": 10}

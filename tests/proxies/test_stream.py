@@ -18,7 +18,7 @@ from nasformer.proxies.probe import noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import Table, read_table, trivial_counts
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 
 from .spaces import SPACES
 

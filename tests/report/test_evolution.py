@@ -188,7 +188,12 @@ def test_stages_stand_side_by_side() -> None:
 
 @pytest.mark.parametrize(
     ("name", "count", "asked"),
-    [("pit-tiny", 2, 3), ("autoformer-micro", 1, 0), ("autoformer-micro", 1, 2), ("autoformer-tiny", 8, 7)],
+    [
+        ("pit-tiny", 2, 3),
+        ("autoformer-micro", 1, 0),
+        ("autoformer-micro", 1, 2),
+        pytest.param("autoformer-tiny", 8, 7, marks=pytest.mark.slow),
+    ],
 )
 def test_any_family_and_any_number_of_steps(name: str, count: int, asked: int, tmp_path: Path) -> None:
     evolution = made(tmp_path, name, count, asked)

@@ -16,7 +16,7 @@ from nasformer.report.watch import serve
 
 
 @pytest.fixture
-def address(run: Path, without_pictures: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+def address(run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr("nasformer.report.watch.FIGURES", {})
     with serve(run, port=0, seconds=7) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "workers": 0,
     "model": {"drop_path_rate": 0.0},
     "segment": {"decoder_dim": 16, "scale_min": 1.0, "scale_max": 1.0},
-    "train": {"epochs": 30, "batch_size": 6, "lr": 0.01, "checkpoint_seconds": 0.0},
+    "train": {"epochs": 30, "batch_size": 6, "lr": 0.01},
     "export": False,
 }
 
@@ -135,7 +135,8 @@ def test_every_format_gives_the_logits_of_the_model(retrained: Path, tmp_path: P
 @pytest.mark.slow
 def test_a_training_that_was_killed_ends_as_if_undisturbed(retrained: Path, shapes: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = kill.nasformer(*words("retrain", folder, shapes, "--arch", "smallest"))
+    often = SETTINGS["train"] | {"checkpoint_seconds": 0.0}
+    command = kill.nasformer(*words("retrain", folder, shapes, "--arch", "smallest", train=often))
     assert kill.kill(command, lambda: any(folder.glob("train/checkpoints/*")), 0.3)
     assert not (folder / "result.json").exists()
     assert main(command[3:]) == 0

@@ -48,7 +48,7 @@ class Entry:
 def key_of(segment: Segment) -> str:
     """The kind of a layer in words, which is its name in a profile.
 
-    >>> from nasformer.layers.norm import LayerNorm
+    >>> from nasformer.layers.basic import LayerNorm
     >>> key_of(Segment.of("norm", LayerNorm, embed_dim=192))
     'LayerNorm(embed_dim=192)'
     """

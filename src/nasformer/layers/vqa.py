@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
 from nasformer.layers.segmentation import as_map
 from nasformer.layers.stem import Grid
 

@@ -15,8 +15,7 @@ from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
 from nasformer.space.arch import Arch
-from nasformer.space.genes import ROLES, genes
-from nasformer.space.node import Node
+from nasformer.space.node import ROLES, Node, genes
 from nasformer.space.nodes import Scalar
 
 # Blocks

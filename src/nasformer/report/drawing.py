@@ -26,7 +26,7 @@ from nasformer.report.anatomy import (
 )
 from nasformer.report.labels import CHOSEN, describe_costs
 from nasformer.results.contents import RunContents, thinned
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.utils.figures import FAINT, GREY, INK, PALETTE, RED, new_figure, palette, plain
 

@@ -20,8 +20,7 @@ from nasformer.report.anatomy import BLOCKS, stage_number, stage_of
 from nasformer.results.contents import Evolution
 from nasformer.space.dimensions import format_value
 from nasformer.space.nodes import Scalar
-from nasformer.space_search.evolve import Dimension, Step
-from nasformer.space_search.shift import is_numeric
+from nasformer.space_search.evolve import Dimension, Step, is_numeric
 from nasformer.utils.figures import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, dress, legend_below, new_figure, plain
 
 # Words

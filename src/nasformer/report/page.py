@@ -43,8 +43,7 @@ from nasformer.report.plots import FIGURES, finalist_rows
 from nasformer.results.contents import RunContents, read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.verdict import judge, search_gain
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.utils.files import write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
 from nasformer.utils.units import format_quantity

@@ -27,8 +27,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
 from nasformer.runs.ray_pool import RayPool, Work, result_of
 from nasformer.search.budget import Budget
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate, Problem
+from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import ALONE

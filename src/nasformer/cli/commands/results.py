@@ -14,7 +14,7 @@ from nasformer.utils.units import check_range, check_threads, format_quantity
 if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
     from nasformer.report.patterns import Patterns
-    from nasformer.results.diagnosis import Diagnosis
+    from nasformer.results.result import Diagnosis
 
 NAME_ROOM = 12  # letters for the names of runs in a table, at least
 
