@@ -13,10 +13,9 @@ from nasformer.families.timm_registry import register_with_timm
 
 if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, attention_maps
-    from nasformer.data.datasets import from_dataset
     from nasformer.data.images import Data
     from nasformer.data.options import AugmentOptions, DataOptions
-    from nasformer.data.sources import load_data
+    from nasformer.data.sources import from_dataset, load_data
     from nasformer.errors import UserError
     from nasformer.export.bundle import export_model
     from nasformer.families.base import Backbone, MapBackbone, Segment, TokenBackbone
@@ -69,10 +68,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "attention.maps": ("AttentionMaps", "attention_maps"),
-    "data.datasets": ("from_dataset",),
     "data.images": ("Data",),
     "data.options": ("AugmentOptions", "DataOptions"),
-    "data.sources": ("load_data",),
+    "data.sources": ("load_data", "from_dataset"),
     "errors": ("UserError",),
     "export.bundle": ("export_model",),
     "families.base": ("Backbone", "MapBackbone", "Segment", "TokenBackbone"),

@@ -20,9 +20,8 @@ from PIL import Image
 
 from nasformer.report.compare import compare_runs, runs_table
 from nasformer.report.html import DIGEST, document
-from nasformer.report.page import models_table, write_report
+from nasformer.report.page import LiveReport, models_table, serve, write_report
 from nasformer.report.plots import write_confusion
-from nasformer.report.watch import LiveReport, serve
 from nasformer.search.problem import ModelResult
 from nasformer.train.evaluate import Confusion
 from nasformer.utils.files import append_json, write_json

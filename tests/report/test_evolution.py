@@ -19,8 +19,8 @@ from PIL import Image
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space
-from nasformer.report.evolution import CAPTIONS, page, state
-from nasformer.report.evolution_plots import (
+from nasformer.report.evolution import (
+    CAPTIONS,
     FIGURES,
     choices,
     dimension_grid,
@@ -28,8 +28,10 @@ from nasformer.report.evolution_plots import (
     error_range,
     letter,
     mark_kind,
+    page,
     space_colours,
     space_errors,
+    state,
     tendencies,
     tendency_tooltips,
 )

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from nasformer.errors import UserError
-from nasformer.export import graphs
 from nasformer.export.card import TIMM_BASE, TIMM_WEIGHTS, model_card
 from nasformer.export.standalone import standalone_source
 from nasformer.families.base import Backbone
@@ -201,11 +200,11 @@ def write_and_check(
     for file, logits in (logits_without_nasformer(folder, files, batches) if files else {}).items():
         exported.differences[file] = check(file, logits, expected)
     onnx = folder / FORMATS["onnx"]
-    if onnx.exists() and graphs.has_onnxruntime():
-        exported.differences[onnx.name] = check(onnx.name, graphs.run_onnx(onnx.read_bytes(), batches), expected)
+    if onnx.exists() and has_onnxruntime():
+        exported.differences[onnx.name] = check(onnx.name, run_onnx(onnx.read_bytes(), batches), expected)
     elif onnx.exists():
         exported.differences[onnx.name] = None
-        exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {graphs.INSTALL_ONNX}")
+        exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {INSTALL_ONNX}")
     write_text(folder / CARD, model_card(model, facts, exported.differences, arguments))
     return exported
 
@@ -219,14 +218,14 @@ def write_formats(
     if not {"pt2", "onnx"} & set(formats):
         return
     tell("export: tracing the graph")
-    program = graphs.trace(model, torch.zeros(2, *input_shape(model)))
+    program = trace(model, torch.zeros(2, *input_shape(model)))
     if "pt2" in formats:
-        write_bytes(folder / FORMATS["pt2"], graphs.pt2_bytes(program))
-    if "onnx" in formats and graphs.has_onnx():
+        write_bytes(folder / FORMATS["pt2"], pt2_bytes(program))
+    if "onnx" in formats and has_onnx():
         tell("export: model.onnx")
-        write_bytes(folder / FORMATS["onnx"], graphs.onnx_bytes(program, onnx_metadata(model, facts)))
+        write_bytes(folder / FORMATS["onnx"], onnx_bytes(program, onnx_metadata(model, facts)))
     elif "onnx" in formats:
-        exported.notes.append(f"model.onnx was not written, since onnx or onnxscript is missing: {graphs.INSTALL_ONNX}")
+        exported.notes.append(f"model.onnx was not written, since onnx or onnxscript is missing: {INSTALL_ONNX}")
 
 
 def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:

@@ -331,7 +331,7 @@ def probe_archs(space: Space, draws: int) -> Iterator[Arch]:
     yield from (space.sample(random.Random(f"witness {number}")) for number in range(draws))
 
 
-DIGITS = 6  # of numbers in the record
+RECORDED_DIGITS = 6  # of numbers in the record
 Evaluate = Callable[[Space, int], Sequence[Candidate]]
 """Gives samples of a space with their accuracy; the number is that of the step."""
 
@@ -404,7 +404,7 @@ def rounded(content: Any) -> Any:
         return {name: rounded(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
         return [rounded(value) for value in content]
-    return round(content, DIGITS) if isinstance(content, float) else content
+    return round(content, RECORDED_DIGITS) if isinstance(content, float) else content
 
 
 # The evolution

@@ -85,7 +85,7 @@ class PatternsCommand:
 
 
 def watch(options: WatchCommand, as_json: bool) -> None:
-    from nasformer.report.watch import serve
+    from nasformer.report.page import serve
 
     if not options.run:
         raise UserError("say which run: nasformer watch RUN")
