@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from nasformer.search.executor import Failed
+from nasformer.search.run import Failed
 
 import kill
 import tiny
