@@ -7,7 +7,8 @@ import torch
 from timm.data import auto_augment as timm_ra
 from torch import Tensor
 
-from nasformer.data.augment import (
+from nasformer.data.options import RandAugment
+from nasformer.data.randaugment import (
     AMOUNTS,
     COLOURS,
     NAMES,
@@ -17,7 +18,6 @@ from nasformer.data.augment import (
     draw_layer,
     draw_move,
 )
-from nasformer.data.options import RandAugment
 from nasformer.errors import UserError
 from nasformer.utils.rng import Draws, generator
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nasformer.report.anatomy import Block, dissect, is_number
+from nasformer.report.drawing import Block, dissect, is_number
 from nasformer.report.labels import axis_label, axis_value, format_score, label
 from nasformer.results.contents import RunContents
 from nasformer.search.problem import ModelResult

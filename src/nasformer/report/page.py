@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.report.anatomy import dissect, operators
 from nasformer.report.cuts import gains, shown_score
+from nasformer.report.drawing import dissect, operators
 from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
