@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nasformer.latency.profile import Profile
     from nasformer.latency.profiler import make_profile
     from nasformer.layers.basic import Cost
-    from nasformer.proxies.probe import Probe, noise_probe
+    from nasformer.proxies.parts import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
     from nasformer.report.plots import plot
@@ -82,7 +82,7 @@ _MODULES = {
     "latency.profile": ("Profile",),
     "latency.profiler": ("make_profile",),
     "layers.basic": ("Cost",),
-    "proxies.probe": ("Probe", "noise_probe"),
+    "proxies.parts": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),
     "report.plots": ("plot",),
