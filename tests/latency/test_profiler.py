@@ -26,8 +26,7 @@ from nasformer.latency.measure import (
     quartiles,
     time_nets,
 )
-from nasformer.latency.profile import Profile, key_of
-from nasformer.latency.profiler import covering_archs, make_profile, other_archs
+from nasformer.latency.profile import Profile, covering_archs, key_of, make_profile, other_archs
 
 CPU = torch.device("cpu")
 
