@@ -1,6 +1,6 @@
 """Standalone Python: a model as one file that needs only torch (and Pillow, to read images).
 
-Its layers are those that the model has run with all along, cut out of our source files (`source.py`), and so is the
+Its layers are those that the model has run with all along, cut out of our source files, and so is the
 preprocessing: there is no second implementation that could differ.
 """
 

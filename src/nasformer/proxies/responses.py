@@ -268,7 +268,7 @@ def tangent_kernel(model: nn.Module, images: Tensor) -> Tensor:
 # Zen-score: how strongly features react to a small change of the image, with the scale that batch norm hides.
 
 
-BATCH = 8
+ZEN_BATCH = 8
 STEP = 0.01
 
 
@@ -295,7 +295,7 @@ def zen(model: nn.Module, probe: Probe) -> float:
     for norm in norms:
         norm.train()
         norm.momentum = 1.0  # the running variance is then that of the last batch
-    x, z = (probe.noise(f"zen {name}", at_most=BATCH).double() for name in "xz")
+    x, z = (probe.noise(f"zen {name}", at_most=ZEN_BATCH).double() for name in "xz")
     before = _features(model, x)
     variances = [norm.running_var.mean() for norm in norms if norm.running_var is not None]
     change = (_features(model, x + STEP * z) - before).abs().flatten(1).sum(dim=1).mean().log().item()
