@@ -44,7 +44,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def no_pictures() -> Iterator[None]:
     """Reports without figures, which take half the time of a small run; `small_run.pictures` brings them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nasformer.report.page.FIGURES", {})
-        patch.setattr("nasformer.report.evolution.FIGURES", {})
+    import small_run
+
+    with small_run.pictures(drawn=False):
         yield

@@ -32,14 +32,18 @@ def words(command: str, folder: Path, **changes: Any) -> list[str]:
     return [command, "--config", str(path), "--out", str(folder)]
 
 
+_FIGURES: dict[str, dict[str, Any]] = {}
+
+
 @contextmanager
-def pictures() -> Iterator[None]:
-    """Within it reports have their figures, as they have outside of tests."""
-    from nasformer.report import evolution_plots, plots
+def pictures(drawn: bool = True) -> Iterator[None]:
+    """Within it reports have their figures, as they have outside of tests, or have none."""
+    from nasformer.report import evolution, page
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nasformer.report.page.FIGURES", plots.FIGURES)
-        patch.setattr("nasformer.report.evolution.FIGURES", evolution_plots.FIGURES)
+        for module in (page, evolution):
+            all_of_them = _FIGURES.setdefault(module.__name__, module.FIGURES)
+            patch.setattr(module, "FIGURES", all_of_them if drawn else {})
         yield
 
 

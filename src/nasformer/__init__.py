@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     )
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
-    from nasformer.latency.profile import Profile
-    from nasformer.latency.profiler import make_profile
+    from nasformer.latency.profile import Profile, make_profile
     from nasformer.layers.basic import Cost
-    from nasformer.proxies.probe import Probe, noise_probe
+    from nasformer.proxies.parts import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
     from nasformer.report.plots import plot
@@ -79,10 +78,9 @@ _MODULES = {
     ),
     "families.space": ("Space",),
     "families.storage": ("load_model", "save_model"),
-    "latency.profile": ("Profile",),
-    "latency.profiler": ("make_profile",),
+    "latency.profile": ("Profile", "make_profile"),
     "layers.basic": ("Cost",),
-    "proxies.probe": ("Probe", "noise_probe"),
+    "proxies.parts": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),
     "report.plots": ("plot",),

@@ -22,7 +22,7 @@ from families.small import randomise
 from nasformer.errors import UserError
 from nasformer.proxies import registry
 from nasformer.proxies.catalogue import ProxyEntry, catalogue
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import CATALOGUE, Proxy, get_proxies, list_proxies, register_proxy
 from nasformer.proxies.scoring import Score, Scorer, score_model
 

@@ -20,7 +20,7 @@ from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.proxies import dss as module
 from nasformer.proxies.dss import dss, dss_many, is_projection
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers

@@ -14,7 +14,7 @@ from families.small import golden_path, some_archs
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.proxies.counts import BlockShape, block_shapes
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import Table, read_table, trivial_counts

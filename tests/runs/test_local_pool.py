@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from nasformer.search.run import Failed
 
 import kill
 import tiny
@@ -19,6 +18,7 @@ from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.runs import local_pool
 from nasformer.runs.local_pool import LocalPool, TaskWork, choose_jobs, image_bytes, training_memory
+from nasformer.search.run import Failed
 from nasformer.utils.child import Ended
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import progress, say

@@ -36,7 +36,7 @@ COMMANDS = {
     "doctor": "results",
     "compare": "results",
     "patterns": "results",
-    "attention": "attention",
+    "attention": "results",
     "spaces": "spaces",
     "cost": "spaces",
     "sample": "spaces",
@@ -45,8 +45,8 @@ COMMANDS = {
     "score": "proxies",
     "rank": "proxies",
     "pack": "data",
-    "recipes": "recipes",
-    "completion": "recipes",
+    "recipes": "spaces",
+    "completion": "spaces",
 }
 """The commands, each with the module in `commands/` that has it."""
 

@@ -88,7 +88,7 @@ def from_dataset(
     total = sum(len(items) for items in given.values())
     bad.check(total, name)
     bad.tell(total, name)
-    names = _class_names(train, classes, parts["train"].labels)
+    names = _names_of(train, classes, parts["train"].labels)
     check_classes(names, name)
     splits = make_splits(
         parts["train"],
@@ -187,7 +187,7 @@ def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, I
     }
 
 
-def _class_names(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
+def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
     """As given, or as the dataset has them, or numbers."""
     names = classes if classes is not None else getattr(train, "classes", None)
     count = int(labels.max()) + 1

@@ -15,7 +15,7 @@ from nasformer.utils.files import read_json
 if TYPE_CHECKING:
     from torch import nn
 
-    from nasformer.proxies.probe import Probe
+    from nasformer.proxies.parts import Probe
     from nasformer.proxies.untrained import SideBySide
     from nasformer.space.arch import Arch
 
@@ -57,7 +57,7 @@ class Proxy:
 
 
 # The modules of this package that register proxies.
-MODULES = ("az", "counts", "dss", "entropic", "naswot", "responses", "saliency", "synflow", "te", "zen")
+MODULES = ("az", "counts", "dss", "entropic", "responses", "saliency")
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 """The built-in proxies, with their documentation; see `catalogue.py`."""

@@ -467,8 +467,8 @@ class Sheet:
         self._text(x, top + 0.2, stage_title(name), size=9.5, color=GREY)
         self._text(x + width, top + 0.2, title, size=9.5, weight="bold", ha="right")
         cell = (width - NUMBER + SPACING) / max(1, len(columns))
-        for column, field in enumerate(columns):
-            self._text(x + NUMBER + column * cell, top + 0.5, short_heading(field, cell), size=8, color=GREY)
+        for column, name in enumerate(columns):
+            self._text(x + NUMBER + column * cell, top + 0.5, short_heading(name, cell), size=8, color=GREY)
         start = top + 0.38 + (HEADINGS if columns else 0)
         for row, block in enumerate(stack):
             self._text(x, start + row * ROW + ROW / 2, str(row + 1), size=8, color=GREY)
@@ -516,7 +516,7 @@ class Sheet:
 def field_names(anatomies: Sequence[Anatomy], stack: str) -> list[str]:
     """The columns of a stack; boxes have none, since their fields differ by operator."""
     blocks = [block for anatomy in anatomies for block in anatomy.stacks.get(stack, ()) if not block.kind]
-    return list(dict.fromkeys(field for block in blocks for field in block.fields))
+    return list(dict.fromkeys(name for block in blocks for name in block.fields))
 
 
 def box_columns(blocks: Sequence[Block]) -> list[float]:

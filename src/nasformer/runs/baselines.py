@@ -34,7 +34,7 @@ from nasformer.supernet.calibration import ALONE
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
-from nasformer.utils.world import World, join_world
+from nasformer.utils.device import World, join_world
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
