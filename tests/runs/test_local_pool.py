@@ -16,8 +16,10 @@ import kill
 import tiny
 from nasformer.cli.main import main
 from nasformer.errors import UserError
+from nasformer.results.folder import RunFolder
 from nasformer.runs import local_pool
 from nasformer.runs.local_pool import LocalPool, TaskWork, choose_jobs, image_bytes, training_memory
+from nasformer.runs.single import best_candidates, retrain_tasks
 from nasformer.search.run import Failed
 from nasformer.utils.child import Ended
 from nasformer.utils.files import read_json
@@ -25,15 +27,13 @@ from nasformer.utils.progress import progress, say
 from small_run import contents, parse, refused
 
 CPU = torch.device("cpu")
-running = list[int]()
-"""How many tasks ran when each began."""
 
 
 class Squares:
     """Squares numbers; what is no number is trouble."""
 
     def __init__(self, short_of_memory: int = 0) -> None:
-        self.short_of_memory, self.lock, self.now = short_of_memory, threading.Lock(), 0
+        self.short_of_memory = short_of_memory
 
     def open(self, device: str) -> Any:
         return self.square
@@ -156,6 +156,18 @@ def test_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--max-concurrent-trials" in refused(capsys, ["retrain", "--jobs", "2", "--executor", "ray"])
 
 
+def test_each_candidate_and_seed_has_a_folder(finished: Path) -> None:
+    words = ("retrain", finished, "--out", "OUT", "--seed", "5", "--seeds", "2", "--jobs", "2")
+    tasks = retrain_tasks(parse(*words))
+    assert [(task.out, task.seed, task.jobs, task.seeds) for task in tasks] == [
+        ("OUT/seed-5", 5, 1, 1),
+        ("OUT/seed-6", 6, 1, 1),
+    ]
+    tasks = retrain_tasks(parse(*words, "--top", "2"))
+    assert [task.out for task in tasks] == ["OUT/1/seed-5", "OUT/1/seed-6", "OUT/2/seed-5", "OUT/2/seed-6"]
+    assert [task.arch for task in tasks[:2]] == [best_candidates(RunFolder(finished), 1)[0].to_json()] * 2
+
+
 # The same as one after the other
 
 
@@ -183,6 +195,18 @@ def test_the_best_candidates_are_retrained_side_by_side_and_go_on_after_a_kill(f
     assert results(alone) == results(together) == results(killed)
     assert len(weights(alone)) == 2
     assert weights(alone) == weights(together) == weights(killed)
+
+
+@pytest.mark.slow
+def test_seeds_side_by_side(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = retraining(finished, tmp_path / "seeds", "--seeds", "2", "--jobs", "2")
+    words[words.index("--top") + 1] = "1"
+    assert main(words) == 0
+    assert "mean of 2 seeds: test accuracy " in capsys.readouterr().out
+    alone = retraining(finished, tmp_path / "alone", "--seed", "1")
+    alone[alone.index("--top") + 1] = "1"
+    assert main(alone) == 0
+    assert weights(tmp_path / "alone") == weights(tmp_path / "seeds" / "seed-1")
 
 
 @pytest.mark.slow

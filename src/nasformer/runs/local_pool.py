@@ -244,7 +244,8 @@ def run_tasks(
     if options.executor == "ray":
         pool: RayPool | LocalPool = RayPool(job, options, device.type == "cuda", folder)
     else:
-        jobs = options.jobs if isinstance(options, JobOptions) else 1
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"  # processes of torchrun do each training together
+        jobs = options.jobs if isinstance(options, JobOptions) and alone else 1
         count = choose_jobs(jobs, len(tasks), device, label, memory)
         if count == 1:
             return None

@@ -57,8 +57,8 @@ class JobOptions(ExecutorOptions):
     """How many trainings run at a time."""
 
     jobs: int | Literal["auto"] = 1
-    """trainings side by side on this machine, each a process: baselines, those of --top and --front, and several of one
-    winner; auto: as many as the GPU's memory and the cores have room for"""
+    """trainings side by side on this machine, each a process: baselines, those of --top, --seeds and --front, and
+    several of one winner; auto: as many as the GPU's memory and the cores have room for"""
 
     def __post_init__(self) -> None:
         if self.jobs != "auto":
@@ -217,7 +217,7 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOp
 
     positional: ClassVar = ("run",)
     main: ClassVar = (
-        *("data", "out", "arch", "top", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
+        *("data", "out", "arch", "top", "seeds", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
         *("baseline", "jobs", "export", "seed", "device"),
     )
     example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
@@ -229,6 +229,8 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOp
     top: int = 1
     """so many of the best candidates of the run's search, each in a run folder OUT/1, OUT/2 ...; with --jobs or
     --executor ray at the same time"""
+    seeds: int = 1
+    """so many trainings of each, by the seeds from --seed on, in run folders seed-0, seed-1 ... below OUT"""
     out: str = ""
     """the new run folder"""
     export: bool = True
@@ -240,6 +242,7 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOp
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "top", 1, 10**4, whole=True)
+        check_range(self, "seeds", 1, 10**4, whole=True)
 
 
 @dataclass

@@ -69,18 +69,33 @@ def retrain_run(command: RetrainCommand) -> RunResult | None:
         return train_single(run, model, "retrained", command.train, command.baseline, export=command.export)
 
 
-def retrain_top(command: RetrainCommand) -> list[RunResult]:
-    """Trains the best candidates of a search, each in a folder of its own; one after the other, or side by side."""
-    if not command.run or command.arch:
-        raise UserError("--top takes the candidates of a run: nasformer retrain RUN --top 5, without --arch")
+def retrain_several(command: RetrainCommand) -> dict[str, RunResult]:
+    """Trains the best candidates of a search, or with several seeds; results by their folders."""
     check_out(command)
     check_ray(command)
-    asked = dict(enumerate(best_candidates(RunFolder(command.run), command.top), 1))
-    local = replace(command, executor="local", jobs=1, top=1)
-    tasks = [replace(local, arch=arch.to_json(), out=str(Path(command.out) / str(n))) for n, arch in asked.items()]
+    if command.top > 1 and (not command.run or command.arch):
+        raise UserError("--top takes the candidates of a run: nasformer retrain RUN --top 5, without --arch")
+    tasks = retrain_tasks(command)
     device, memory = choose_device(command.device), partial(retrain_memory, tasks)
     results = run_tasks(RetrainJob(), tasks, command, device, Path(command.out), "retraining", memory)
-    return [result for task in tasks if (result := retrain_run(task))] if results is None else results
+    results = [retrain_run(task) for task in tasks] if results is None else results
+    return {task.out: result for task, result in zip(tasks, results, strict=True) if result}
+
+
+def retrain_tasks(command: RetrainCommand) -> list[RetrainCommand]:
+    """The commands of one training each, in folders named for the candidate's rank and for the seed."""
+    archs, seeds = {"": command.arch}, {"": command.seed}
+    if command.top > 1:
+        best = best_candidates(RunFolder(command.run or ""), command.top)
+        archs = {str(rank): arch.to_json() for rank, arch in enumerate(best, 1)}
+    if command.seeds > 1:
+        seeds = {f"seed-{seed}": seed for seed in range(command.seed, command.seed + command.seeds)}
+    alone = replace(command, executor="local", jobs=1, top=1, seeds=1)
+    return [
+        replace(alone, arch=arch, seed=seed, out=str(Path(command.out, rank, name)))
+        for rank, arch in archs.items()
+        for name, seed in seeds.items()
+    ]
 
 
 def retrain_memory(commands: Sequence[RetrainCommand]) -> int:
