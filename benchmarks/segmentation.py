@@ -20,14 +20,14 @@ from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nasformer.data.files import BadImages
+from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import dense_space, head_option_names
+from nasformer.families.dense import HEADS, Maps, dense_space, head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
-from nasformer.layers.segmentation import UPerNetHead
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
@@ -42,27 +42,41 @@ from record import save_record
 WARM_UP = 3  # steps
 
 
-class TimmSegmenter(nn.Module):
-    """The last four feature maps of a timm model, and a UPerNet head on them."""
+class TimmNet(nn.Module):
+    """A timm model as the backbone of a task: the last four of its feature maps, and our head on them.
 
-    def __init__(self, name: str, weights: str | None, img_size: int, num_classes: int, dim: int) -> None:
+    Args:
+        task: Whose head it has.
+        batches: Whose images and classes it is for.
+        stride: Pixels to a position of the coarsest map; below 32 the last stages have holes in place of strides.
+        head: Options of the head.
+    """
+
+    def __init__(
+        self, name: str, weights: str | None, task: str, batches: MaskBatches, stride: int = 32, **head: Any
+    ) -> None:
         super().__init__()
         given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+        given |= {"output_stride": stride} if stride < 32 else {}
         self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos = self.encoder.feature_info.get_dicts()
-        grids = tuple((img_size // info["reduction"],) * 2 for info in infos)
+        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
         channels = tuple(info["num_chs"] for info in infos)
-        self.head = UPerNetHead(channels, grids, (img_size, img_size), num_classes, dim)
+        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
+        names = tuple(str(number) for number in range(len(infos)))
+        segment = HEADS[task].plan_head(Maps(names, channels, grids, (size, size), batches.num_classes), **head)
+        self.chosen, self.head = [int(name) for name in segment.inputs], segment.build()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
+    def forward(self, x: Any, **targets: Any) -> Any:
+        images, text = ImageText.split(x)
+        maps = self.encoder(images)
+        return self.head([*(maps[number] for number in self.chosen), *text], **targets)
 
 
 def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if net.startswith("timm:"):
         name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmSegmenter(name, weights or None, batches.img_size, batches.num_classes, dim)
+        return TimmNet(name, weights or None, "segment", batches, decoder_dim=dim)
     return build_ours(net, batches, "segment", seed, decoder_dim=dim)
 
 

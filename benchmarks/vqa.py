@@ -74,7 +74,7 @@ class QuestionsAlone(QuestionBatches):
 
 def build(net: str, batches: QuestionBatches, args: argparse.Namespace, seed: int) -> Backbone:
     shape = {"img_size": batches.img_size, "in_chans": 3, "num_classes": batches.num_classes}
-    head = {"decoder_dim": args.decoder_dim, "depth": args.depth, **batches.head_options}
+    head = {"decoder_dim": args.decoder_dim, "depth": args.depth, "num_maps": args.num_maps, **batches.head_options}
     if Path(net).is_dir():
         source = load_model(net)
         kept = {name: value for name, value in source.options.items() if name not in head_option_names()}
@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--max-words", type=int, default=20)
     parser.add_argument("--decoder-dim", type=int, default=128)
     parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--num-maps", type=int, default=2, help="maps of the net that words attend to, the last ones")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
