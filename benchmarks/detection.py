@@ -74,7 +74,8 @@ def score(model: nn.Module, batches: SceneBatches, split: str) -> dict[str, floa
 def open_batches(args: argparse.Namespace, seed: int, device: torch.device) -> tuple[SceneBatches, Recipe]:
     jitter = {"scale_min": 1.0, "scale_max": 1.0} if args.no_jitter else {}
     options, augment = DetectOptions(**jitter), AugmentOptions(hflip=0.0 if args.no_jitter else 0.5)
-    data = open_scenes(Path(args.data), options, BadImages(quiet=True), holdout=args.holdout, seed=seed)
+    amounts: dict[str, Any] = {"holdout": args.holdout, "seed": seed, "train_images": args.train_images}
+    data = open_scenes(Path(args.data), options, BadImages(quiet=True), **amounts)
     length: dict[str, Any] = {"iterations": args.iterations} if args.iterations else {"epochs": args.epochs}
     recipe = Recipe(
         **length,
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--holdout", type=float, default=0.1)
+    parser.add_argument("--train-images", type=int, help="how many of them; all by default")
     parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
     parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
     parser.add_argument("--seeds", type=int, default=1)

@@ -80,8 +80,14 @@ def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     return build_ours(net, batches, "segment", seed, decoder_dim=dim)
 
 
-def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any) -> nn.Module:
-    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours."""
+def build_ours(
+    net: str, batches: MaskBatches, task: str, seed: int, patch_size: int | None = None, **head: Any
+) -> nn.Module:
+    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours.
+
+    Args:
+        patch_size: Of a space, in place of its own.
+    """
     shape = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
     if Path(net).is_dir():
         source = load_model(net)
@@ -97,6 +103,7 @@ def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any
         space = dense_space(supernet.space, task, **head).with_options(**shape)
         return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
+    shape |= {"patch_size": patch_size} if patch_size else {}
     space = dense_space(get_space(name, **shape), task, **head)
     return fresh_model(space, space.arch(arch), seed)
 

@@ -4,10 +4,10 @@
     python benchmarks/vqa.py --easy-vqa easy --train-images 1000 --out record.json --nets s3-micro:smallest
     python benchmarks/vqa.py --data daquar_mini --img-size 128 --nets s3-micro:smallest
 
-A net is SPACE:ARCH (from scratch) or FOLDER (a model of a run, whose backbone is trained on). Each is trained twice by
-one recipe: with the images, and with grey ones in their place. All scores are VQA accuracies of the test questions with
-the weights of the last step, so nothing is chosen on any image. `--easy-vqa FOLDER` first writes the questions and
-images of the package easy-vqa there in VQA's format.
+A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on) or ours:timm:NAME:FILE (a
+net of timm with its weights). Each is trained twice by one recipe: with the images, and with grey ones in their place.
+All scores are VQA accuracies of the test questions with the weights of the last step, so nothing is chosen on any
+image. `--easy-vqa FOLDER` first writes the questions and images of the package easy-vqa there in VQA's format.
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from torch import nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.base import Backbone
-from nasformer.families.dense import dense_space, head_option_names
-from nasformer.families.registry import get_space
-from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
 from nasformer.tasks.options import VQAOptions
 from nasformer.tasks.vqa import QuestionBatches, best_answer, open_questions
 from nasformer.train.evaluate import evaluate
@@ -37,6 +34,7 @@ from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
 from record import save_record
+from segmentation import build_ours
 
 
 def write_easy_vqa(root: Path) -> None:
@@ -72,18 +70,9 @@ class QuestionsAlone(QuestionBatches):
             yield ImageText(torch.zeros_like(x.images), x.words), targets
 
 
-def build(net: str, batches: QuestionBatches, args: argparse.Namespace, seed: int) -> Backbone:
-    shape = {"img_size": batches.img_size, "in_chans": 3, "num_classes": batches.num_classes}
+def build(net: str, batches: QuestionBatches, args: argparse.Namespace, seed: int) -> nn.Module:
     head = {"decoder_dim": args.decoder_dim, "depth": args.depth, "num_maps": args.num_maps, **batches.head_options}
-    if Path(net).is_dir():
-        source = load_model(net)
-        kept = {name: value for name, value in source.options.items() if name not in head_option_names()}
-        space = dense_space(get_space(facts_in(net)["space"], **(kept | shape)), "vqa", **head)
-        return build_from(source, space, seed, keep_classifier=False)
-    name, _, arch = net.rpartition(":")
-    patch = {"patch_size": args.patch_size} if args.patch_size else {}
-    space = dense_space(get_space(name, **shape, **patch), "vqa", **head)
-    return fresh_model(space, space.arch(arch), seed)
+    return build_ours(net, batches, "vqa", seed, args.patch_size, **head)
 
 
 def most_frequent(batches: QuestionBatches) -> float:
@@ -97,7 +86,7 @@ def most_frequent(batches: QuestionBatches) -> float:
 def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     found: dict[str, list[float]] = {"with_images": [], "questions_alone": [], "most_frequent_answer": []}
     params = 0
-    for seed in range(args.seeds):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         options = VQAOptions(max_words=args.max_words)
         amounts = {"holdout": 0, "seed": seed, "train_images": args.train_images}
         data = open_questions(Path(args.data), options, BadImages(quiet=True), **amounts)
@@ -133,6 +122,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0, help="so that seeds can be trained side by side")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--verbose", action="store_true")
