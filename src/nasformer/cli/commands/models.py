@@ -109,7 +109,7 @@ def folders_below(options: RetrainCommand) -> str:
 
 def print_mean(results: Sequence[RunResult]) -> None:
     """The score on the test images over several seeds."""
-    from nasformer.search.model_result import MeanScore
+    from nasformer.search.problem import MeanScore
 
     name = f"test_{results[0].metric}"
     mean = MeanScore.of([result.winner for result in results], name)
