@@ -17,11 +17,10 @@ are those of the last step. On the train part, without jitter, it shows whether 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
@@ -29,7 +28,6 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
-from nasformer.layers.detection import DetectionHead
 from nasformer.tasks.boxes import open_scenes
 from nasformer.tasks.detect import CocoAP, SceneBatches
 from nasformer.tasks.options import DetectOptions
@@ -37,24 +35,8 @@ from nasformer.train.evaluate import predictions
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import save_record
-from segmentation import build_ours, speed
-
-
-class TimmDetector(nn.Module):
-    """The last four feature maps of a timm model, and our detection head on them."""
-
-    def __init__(self, name: str, weights: str | None, batches: SceneBatches, dim: int, cascade: bool) -> None:
-        super().__init__()
-        given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
-        self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
-        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
-        channels = tuple(info["num_chs"] for info in infos)
-        self.head = DetectionHead(channels, grids, (size, size), batches.num_classes, dim, cascade)
-
-    def forward(self, x: Tensor, targets: Any = None) -> Any:
-        return self.head(self.encoder(x), targets)
+from record import add_side_by_side, mean_and_spread, run_side_by_side
+from segmentation import TimmNet, build_ours, speed
 
 
 class TorchvisionDetector(nn.Module):
@@ -73,12 +55,13 @@ class TorchvisionDetector(nn.Module):
 
 def build(net: str, batches: SceneBatches, args: argparse.Namespace, seed: int) -> nn.Module:
     torch.manual_seed(seed)
+    head = {"decoder_dim": args.decoder_dim, "head": args.head}
     if net.startswith("torchvision:"):
         return TorchvisionDetector(net.removeprefix("torchvision:"), batches.num_classes)
     if net.startswith("timm:"):
         name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmDetector(name, weights or None, batches, args.decoder_dim, args.head == "cascade")
-    return build_ours(net, batches, "detect", seed, decoder_dim=args.decoder_dim, head=args.head)
+        return TimmNet(name, weights or None, "detect", batches, **head)
+    return build_ours(net, batches, "detect", seed, **head)
 
 
 def score(model: nn.Module, batches: SceneBatches, split: str) -> dict[str, float]:
@@ -91,7 +74,8 @@ def score(model: nn.Module, batches: SceneBatches, split: str) -> dict[str, floa
 def open_batches(args: argparse.Namespace, seed: int, device: torch.device) -> tuple[SceneBatches, Recipe]:
     jitter = {"scale_min": 1.0, "scale_max": 1.0} if args.no_jitter else {}
     options, augment = DetectOptions(**jitter), AugmentOptions(hflip=0.0 if args.no_jitter else 0.5)
-    data = open_scenes(Path(args.data), options, BadImages(quiet=True), holdout=args.holdout, seed=seed)
+    amounts: dict[str, Any] = {"holdout": args.holdout, "seed": seed, "train_images": args.train_images}
+    data = open_scenes(Path(args.data), options, BadImages(quiet=True), **amounts)
     length: dict[str, Any] = {"iterations": args.iterations} if args.iterations else {"epochs": args.epochs}
     recipe = Recipe(
         **length,
@@ -106,25 +90,29 @@ def open_batches(args: argparse.Namespace, seed: int, device: torch.device) -> t
     return SceneBatches(data, augment, *order, options=options, **sizes), recipe
 
 
-def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    scores, timed, params = list[dict[str, dict[str, float]]](), dict[str, float | None](), 0
-    for seed in range(args.seeds):
-        batches, recipe = open_batches(args, seed, device)
-        model = build(net, batches, args, seed).to(device)
-        params = sum(weight.numel() for weight in model.parameters())
-        if not seed:
-            timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps)
-        train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
-        scores.append({split: score(model, batches, split) for split in args.splits})
-        shown = ", ".join(f"{split} box AP {one['box_ap']:.4f}" for split, one in scores[-1].items())
-        print(f"{net}, seed {seed}: {shown}", flush=True)
-    means = {f"{split}_{name}": [one[split][name] for one in scores] for split in args.splits for name in KINDS}
-    summary = {name: fmean(values) for name, values in means.items()}
-    summary |= {f"{name}_std": stdev(values) for name, values in means.items() if len(values) > 1}
-    return {"params": params, **timed, **summary, "seeds": scores}
+def measure(net: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    device = choose_device(args.device)
+    batches, recipe = open_batches(args, seed, device)
+    model = build(net, batches, args, seed).to(device)
+    timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps)
+    start = time.perf_counter()
+    train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
+    seconds = time.perf_counter() - start
+    scores = {f"{split}_{name}": value for split in args.splits for name, value in score(model, batches, split).items()}
+    return {"params": sum(weight.numel() for weight in model.parameters()), **timed, **scores, "seconds": seconds}
 
 
-KINDS = ("box_ap", "mask_ap")
+def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means over the seeds, and the speed of each net against the first of timm or torchvision."""
+    results = dict[str, Any]()
+    for net, seeds in found.items():
+        names = [name for name in seeds[0] if name.endswith(("box_ap", "mask_ap"))]
+        means = {name: value for one in names for name, value in mean_and_spread(seeds, one).items()}
+        results[net] = {**seeds[0], **means, "seeds": seeds}
+    baseline = next((results[net] for net in results if net.startswith(("timm:", "torchvision:"))), None)
+    for one in results.values() if baseline else ():
+        one["speed_ratio"] = one["images_per_second"] / baseline["images_per_second"]
+    return results
 
 
 def main() -> None:
@@ -140,19 +128,15 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--holdout", type=float, default=0.1)
+    parser.add_argument("--train-images", type=int, help="how many of them; all by default")
     parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
     parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
+    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out")
+    add_side_by_side(parser)
     args = parser.parse_args()
-    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
-    baseline = next((results[net] for net in args.nets if net.startswith(("timm:", "torchvision:"))), None)
-    for found in results.values() if baseline else ():
-        found["speed_ratio"] = found["images_per_second"] / baseline["images_per_second"]
-    save_record("detection", vars(args), results, args.out)
+    run_side_by_side("detection", args, lambda net, seed: measure(net, seed, args), summarise)
 
 
 if __name__ == "__main__":

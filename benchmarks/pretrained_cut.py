@@ -6,6 +6,7 @@ python benchmarks/pretrained_cut.py --net timm:deit_tiny_patch16_224:weights.saf
 For each seed: the full net is fine-tuned, sorted, made a supernet and searched for each budget, on the held-out images
 of the .npz. Then every arch is cut out of the full net and trained by it. Trainings are processes of their own,
 `--jobs` of them at a time. Test images are seen once, by each finished net (`--split holdout` to choose settings).
+The record is written anew after each of them, random archs last: a run cut short leaves what it has reached.
 
 Where Torch-Pruning (pip install torch-pruning) is installed, its cut of the same net is finished alike: the dimensions
 of heads and the neurons of all blocks, ranked together by Taylor importance on the same images (its isomorphic way).
@@ -23,7 +24,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ SETTINGS: dict[str, Any] = {
     "search": {"population": 50, "generations": 8},
     "img_size": 224,
 }
+KINDS = ("searched", "uniform", "torch-pruning", "random")
 NEAR = 0.95
 """Archs of a budget have from this share of it on: searched, uniform and random ones alike."""
 
@@ -109,22 +111,24 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     sort_by_importance(full, labelled, settings["importance"])
     supernet = supernet_from(full, space)
     teacher = supernet_from(full, space).extract(space.root.largest())
-    train_supernet(supernet, batches, recipe(settings, "supernet"), seed=seed, teacher=teacher, quiet=True)
+    if "searched" in args.kinds:
+        train_supernet(supernet, batches, recipe(settings, "supernet"), seed=seed, teacher=teacher, quiet=True)
     times["supernet"] = time.perf_counter() - start - times["full"]
     evaluator, whole = SubnetEvaluator(supernet.eval(), batches), space.costs(space.root.largest())["macs"]
     # The full net takes part in the last training, too: it gains from it as the others do.
     jobs: dict[str, Any] = {"100 full": {"arch": space.root.largest().to_dict(), "macs": 1.0}}
     for share in args.budgets:
         budget = Budget(min_macs=NEAR * share / 100 * whole, max_macs=share / 100 * whole)
-        archs = {"searched": best(space, evaluator, budget, settings, seed), "uniform": uniform(space, budget)}
+        archs = {"searched": best(space, evaluator, budget, settings, seed)} if "searched" in args.kinds else {}
+        archs |= {"uniform": uniform(space, budget)} if "uniform" in args.kinds else {}
         rng = random.Random(f"{seed} {share}")
-        for index in range(args.random):
+        for index in range(args.random if "random" in args.kinds else 0):
             archs[f"random {index + 1}"] = sample_feasible(space.root, rng, space.costs, budget.windows())
         for name, arch in archs.items():
             inherited = evaluator.accuracy(arch, "holdout")
             facts = {"macs": space.costs(arch)["macs"] / whole, "inherited": inherited}
             jobs[f"{share} {name}"] = {"arch": arch.to_dict(), **facts, "params": space.costs(arch)["params"]}
-        if find_spec("torch_pruning"):
+        if "torch-pruning" in args.kinds and find_spec("torch_pruning"):
             jobs[f"{share} torch-pruning"] = prune_to(full, labelled, share / 100 * whole, whole)
     times["search"] = time.perf_counter() - start - sum(times.values())
     folder.mkdir(parents=True, exist_ok=True)
@@ -249,7 +253,7 @@ def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
 def child(args: argparse.Namespace, mode: str, folder: Path, seed: int, job: str = "") -> dict[str, Any]:
     words = [sys.executable, __file__, "--mode", mode, "--net", args.net, "--data", args.data, "--split", args.split]
     words += ["--folder", str(folder), "--seed", str(seed), "--settings", args.settings, "--job", job]
-    words += ["--random", str(args.random), "--budgets", *map(str, args.budgets)]
+    words += ["--random", str(args.random), "--kinds", *args.kinds, "--budgets", *map(str, args.budgets)]
     done = subprocess.run(words, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
     result = json.loads(lines[-1]) if done.returncode == 0 and lines else {"failed": done.stderr[-1500:]}
@@ -264,6 +268,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--budgets", type=int, nargs="+", default=[75, 58, 50, 35])
     parser.add_argument("--random", type=int, default=5)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is cut out beside the full net")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--split", choices=("holdout", "test"), default="test")
     parser.add_argument("--settings", default="{}", help="JSON that changes SETTINGS")
@@ -280,15 +285,24 @@ def main() -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda item: child(args, "prepare", item[1], item[0]), enumerate(folders)))
         contents = [json.loads((folder / "jobs.json").read_text()) for folder in folders]
-        tasks = [(seed, job) for job in contents[0]["jobs"] for seed in range(args.seeds)]
-        done = list(pool.map(lambda task: child(args, "finish", folders[task[0]], task[0], task[1]), tasks))
-    for (seed, job), result in zip(tasks, done, strict=True):
-        contents[seed]["jobs"][job] |= result
-    summary = table(contents, args.split)
-    save_record(
-        "pretrained_cut", {**vars(args), "settings": settings}, {"summary": summary, "runs": contents}, args.out
-    )
+        tasks = [(seed, job) for job in sorted(contents[0]["jobs"], key=drawn) for seed in range(args.seeds)]
+        running = {pool.submit(child, args, "finish", folders[task[0]], *task): task for task in tasks}
+        for done in as_completed(running):
+            seed, job = running[done]
+            contents[seed]["jobs"][job] |= done.result()
+            save(args, settings, contents)
+    for name, found in table(contents, args.split).items():
+        print(f"{name:16} {100 * found['mean']:6.2f} +- {100 * found['std']:.2f}  (n={found['n']})")
     return None
+
+
+def drawn(job: str) -> bool:
+    return "random" in job
+
+
+def save(args: argparse.Namespace, settings: dict[str, Any], contents: list[dict[str, Any]]) -> None:
+    results = {"summary": table(contents, args.split), "runs": contents}
+    save_record("pretrained_cut", {**vars(args), "settings": settings}, results, args.out, quiet=True)
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +322,6 @@ def table(contents: list[dict[str, Any]], split: str) -> dict[str, Any]:
     for name, values in rows.items():
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         summary[name] = {"mean": statistics.fmean(values), "std": spread, "n": len(values)}
-        print(f"{name:16} {100 * summary[name]['mean']:6.2f} +- {100 * spread:.2f}  (n={len(values)})")
     return summary
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -29,7 +36,7 @@ def without_folders(value: Any) -> Any:
     """Paths as bare names: where a file lay on one machine is nobody else's business."""
     if isinstance(value, list):
         return [without_folders(item) for item in value]
-    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+    return re.sub(r"(?<![\w.])/\S*/", "", value) if isinstance(value, str) else value
 
 
 def save_record(
@@ -48,3 +55,65 @@ def save_record(
         print(text)
     if out:
         Path(out).write_text(text + "\n")
+
+
+Measured = dict[str, Any]
+
+
+def add_side_by_side(parser: argparse.ArgumentParser) -> None:
+    """Options of `run_side_by_side`."""
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, each a process of its own")
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help="write the record here as JSON, anew after each training")
+
+
+def run_side_by_side(
+    name: str,
+    args: argparse.Namespace,
+    measure: Callable[[str, int], Measured],
+    summarise: Callable[[dict[str, list[Measured]]], Measured],
+) -> None:
+    """Measures every net with every seed, several in processes of their own, and keeps a record of what is there.
+
+    Args:
+        measure: What is measured of a net with a seed.
+        summarise: Results from what was measured of each net, seed by seed.
+    """
+    if args.child:
+        print(json.dumps(measure(args.nets[0], args.seed)), flush=True)
+        return
+    found: dict[str, dict[int, Measured]] = {net: {} for net in args.nets}
+    settings = {key: value for key, value in vars(args).items() if key not in ("seed", "child")}
+    with ThreadPoolExecutor(args.jobs) as pool:
+        pairs = [(net, seed) for seed in range(args.seeds) for net in args.nets]
+        running = {pool.submit(run_child if args.jobs > 1 else measure, *pair): pair for pair in pairs}
+        for done in as_completed(running):
+            net, seed = running[done]
+            if error := done.exception():  # of one training; the others are worth their record
+                print(f"{net}, seed {seed} failed: {error}", flush=True)
+                continue
+            found[net][seed] = done.result()
+            print(f"{net}, seed {seed}: {shown(found[net][seed])}", flush=True)
+            ready = {net: [seeds[seed] for seed in sorted(seeds)] for net, seeds in found.items() if seeds}
+            save_record(name, settings, summarise(ready), args.out, quiet=True)
+
+
+def run_child(net: str, seed: int) -> Measured:
+    words = [sys.executable, *sys.argv, "--nets", net, "--seed", str(seed), "--child"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{net}, seed {seed}: {done.stderr[-2000:]}")
+    measured: Measured = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
+
+
+def shown(measured: Measured) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in measured.items() if isinstance(value, float | int))
+
+
+def mean_and_spread(measured: list[Measured], name: str) -> Measured:
+    """The mean over the seeds and, from two on, the standard deviation."""
+    values = [one[name] for one in measured]
+    return {name: fmean(values)} | ({f"{name}_std": stdev(values)} if len(values) > 1 else {})

@@ -15,19 +15,18 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nasformer.data.files import BadImages
+from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import dense_space, head_option_names
+from nasformer.families.dense import HEADS, Maps, dense_space, head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
-from nasformer.layers.segmentation import UPerNetHead
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
@@ -37,37 +36,57 @@ from nasformer.train.loop import train_model
 from nasformer.train.loss import load_timm
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import save_record
+from record import add_side_by_side, mean_and_spread, run_side_by_side
 
 WARM_UP = 3  # steps
 
 
-class TimmSegmenter(nn.Module):
-    """The last four feature maps of a timm model, and a UPerNet head on them."""
+class TimmNet(nn.Module):
+    """A timm model as the backbone of a task: the last four of its feature maps, and our head on them.
 
-    def __init__(self, name: str, weights: str | None, img_size: int, num_classes: int, dim: int) -> None:
+    Args:
+        task: Whose head it has.
+        batches: Whose images and classes it is for.
+        stride: Pixels to a position of the coarsest map; below 32 the last stages have holes in place of strides.
+        head: Options of the head.
+    """
+
+    def __init__(
+        self, name: str, weights: str | None, task: str, batches: MaskBatches, stride: int = 32, **head: Any
+    ) -> None:
         super().__init__()
         given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+        given |= {"output_stride": stride} if stride < 32 else {}
         self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos = self.encoder.feature_info.get_dicts()
-        grids = tuple((img_size // info["reduction"],) * 2 for info in infos)
+        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
         channels = tuple(info["num_chs"] for info in infos)
-        self.head = UPerNetHead(channels, grids, (img_size, img_size), num_classes, dim)
+        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
+        names = tuple(str(number) for number in range(len(infos)))
+        segment = HEADS[task].plan_head(Maps(names, channels, grids, (size, size), batches.num_classes), **head)
+        self.chosen, self.head = [int(name) for name in segment.inputs], segment.build()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
+    def forward(self, x: Any, **targets: Any) -> Any:
+        images, text = ImageText.split(x)
+        maps = self.encoder(images)
+        return self.head([*(maps[number] for number in self.chosen), *text], **targets)
 
 
 def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if net.startswith("timm:"):
         name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmSegmenter(name, weights or None, batches.img_size, batches.num_classes, dim)
+        return TimmNet(name, weights or None, "segment", batches, decoder_dim=dim)
     return build_ours(net, batches, "segment", seed, decoder_dim=dim)
 
 
-def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any) -> nn.Module:
-    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours."""
+def build_ours(
+    net: str, batches: MaskBatches, task: str, seed: int, patch_size: int | None = None, **head: Any
+) -> nn.Module:
+    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours.
+
+    Args:
+        patch_size: Of a space, in place of its own.
+    """
     shape = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
     if Path(net).is_dir():
         source = load_model(net)
@@ -83,6 +102,7 @@ def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any
         space = dense_space(supernet.space, task, **head).with_options(**shape)
         return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
+    shape |= {"patch_size": patch_size} if patch_size else {}
     space = dense_space(get_space(name, **shape), task, **head)
     return fresh_model(space, space.arch(arch), seed)
 
@@ -114,35 +134,38 @@ def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) ->
     return {"images_per_second": steps * batches.batch_size / seconds, "memory_mib": memory}
 
 
-def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    scores, timed, params = list[dict[str, float]](), dict[str, float | None](), 0
-    for seed in range(args.seeds):
-        options = SegmentOptions(ignore=args.ignore)
-        data = open_masks(Path(args.data), options, BadImages(quiet=True), holdout=0.1, seed=seed)
-        augment = AugmentOptions(hflip=0.5, color_jitter=args.color_jitter)
-        recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, augment=augment, clip_grad=1.0)
-        batches = MaskBatches(
-            data,
-            augment,
-            args.batch_size,
-            seed,
-            device=device,
-            img_size=args.img_size,
-            options=options,
-            workers=args.workers,
-        )
-        model = build(net, batches, args.decoder_dim, seed).to(device)
-        params = sum(weight.numel() for weight in model.parameters())
-        if not seed:
-            timed = speed(build(net, batches, args.decoder_dim, seed).to(device), batches, recipe, args.steps)
-        train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
-        scores.append({split: evaluate(model, batches, split)["miou"] for split in ("holdout", "test")})  # type: ignore[arg-type]
-        print(
-            f"{net}, seed {seed}: test mIoU {scores[-1]['test']:.4f}, held-out {scores[-1]['holdout']:.4f}", flush=True
-        )
-    test = [score["test"] for score in scores]
-    spread = stdev(test) if len(test) > 1 else None
-    return {"params": params, **timed, "test_miou": fmean(test), "test_miou_std": spread, "seeds": scores}
+def measure(net: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    device, options = choose_device(args.device), SegmentOptions(ignore=args.ignore)
+    data = open_masks(Path(args.data), options, BadImages(quiet=True), holdout=0.1, seed=seed)
+    augment = AugmentOptions(hflip=0.5, color_jitter=args.color_jitter)
+    recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, augment=augment, clip_grad=1.0)
+    order, sizes = (args.batch_size, seed), {"img_size": args.img_size, "workers": args.workers}
+    batches = MaskBatches(data, augment, *order, device=device, options=options, **sizes)
+    model = build(net, batches, args.decoder_dim, seed).to(device)
+    timed = speed(build(net, batches, args.decoder_dim, seed).to(device), batches, recipe, args.steps)
+    start = time.perf_counter()
+    train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
+    seconds = time.perf_counter() - start
+    scores = {f"{split}_miou": evaluate(model, batches, split)["miou"] for split in ("holdout", "test")}  # type: ignore[arg-type]
+    return {"params": sum(weight.numel() for weight in model.parameters()), **timed, **scores, "seconds": seconds}
+
+
+def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Means over the seeds, and the speed and mIoU of each net against the first of timm."""
+    results = {
+        net: {
+            **seeds[0],
+            **mean_and_spread(seeds, "test_miou"),
+            **mean_and_spread(seeds, "holdout_miou"),
+            "seeds": seeds,
+        }
+        for net, seeds in found.items()
+    }
+    baseline = next((results[net] for net in results if net.startswith("timm:")), None)
+    for one in results.values() if baseline else ():
+        one["speed_ratio"] = one["images_per_second"] / baseline["images_per_second"]
+        one["miou_gain"] = one["test_miou"] - baseline["test_miou"]
+    return results
 
 
 def main() -> None:
@@ -156,18 +179,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--color-jitter", type=float, default=0.4)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
+    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out")
+    add_side_by_side(parser)
     args = parser.parse_args()
-    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
-    baseline = next((results[net] for net in args.nets if net.startswith("timm:")), None)
-    for found in results.values() if baseline else ():
-        found["speed_ratio"] = found["images_per_second"] / baseline["images_per_second"]
-        found["miou_gain"] = found["test_miou"] - baseline["test_miou"]
-    save_record("segmentation", vars(args), results, args.out)
+    run_side_by_side("segmentation", args, lambda net, seed: measure(net, seed, args), summarise)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,12 @@ about the same size (no relative positions) as the floor.
 
     python benchmarks/supernet_speed.py --device cuda --img-size 224 --batch-size 512 --compile --out speed.json
     python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 6
+
+`--cast-once` measures a second way as well, in turns with the usual one: the shared weights cast to bf16 once a step,
+all together, in place of layer by layer under autocast.
+
+    python benchmarks/supernet_speed.py --img-size 32 --patch-size 4 --batch-size 1024 --cast-once --no-static
+    python benchmarks/supernet_speed.py --compile --cast-once --no-static
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -36,16 +43,23 @@ class Bench:
         self.y = torch.randint(0, 1000, (args.batch_size,), device=self.device)
 
     def autocast(self) -> torch.autocast | nullcontext[None]:
-        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+        on = self.device.type == "cuda" or self.args.cast_once
+        return torch.autocast(self.device.type, torch.bfloat16) if on else nullcontext()
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def train_step(self, forward: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> None:
+    def train_step(
+        self, forward: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, casts: CastOnce | None = None
+    ) -> None:
+        if casts:
+            casts.refresh()
         with self.autocast():
             loss = F.cross_entropy(forward(self.x), self.y, label_smoothing=0.1)
         loss.backward()
+        if casts:
+            casts.collect()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -71,6 +85,44 @@ class Bench:
         return statistics.median(times)
 
 
+class CastOnce:
+    """Low-precision copies of a supernet's linear weights, cast together once a step; so are their gradients, back.
+
+    Autocast would cast the slice of each layer by itself, forward and backward; with one arch a step the numbers are
+    the same. Weights of norms, tokens and positions stay as they are, as under autocast.
+    """
+
+    def __init__(self, supernet: nasformer.Supernet, archs: list[Arch]) -> None:
+        linear = linear_weights(supernet, archs)
+        names, weights = zip(*(each for each in supernet.weights.named_parameters() if each[0] in linear), strict=True)
+        self.weights = list(weights)
+        self.low = [weight.detach().to(torch.bfloat16).requires_grad_() for weight in self.weights]
+        self.gradients = [torch.empty_like(weight) for weight in self.weights]
+        copies, shared = dict(zip(names, self.low, strict=True)), supernet.shared
+        supernet.shared = lambda: {**shared(), **copies}  # type: ignore[method-assign]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        torch._foreach_copy_(self.low, self.weights)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        used = [number for number, low in enumerate(self.low) if low.grad is not None]
+        torch._foreach_copy_([self.gradients[n] for n in used], [self.low[n].grad for n in used])
+        for number in used:
+            self.weights[number].grad, self.low[number].grad = self.gradients[number], None
+
+
+def linear_weights(supernet: nasformer.Supernet, archs: list[Arch]) -> set[str]:
+    """The names of the shared weights and biases of linear layers and convolutions."""
+    names = set[str]()
+    for segment in (segment for arch in archs for segment in supernet.space.plan(arch)):
+        for path, module in supernet.skeleton(segment).layer.named_modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                names |= {".".join(filter(None, (segment.name, path, name))) for name, _ in module.named_parameters()}
+    return names
+
+
 def covering_archs(space: nasformer.Space) -> list[Arch]:
     """Few archs that together have every kind of block, so that nothing compiles while we measure."""
     block = space.root.fields["blocks"]
@@ -85,6 +137,32 @@ def covering_archs(space: nasformer.Space) -> list[Arch]:
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
     fused = next(model.parameters()).device.type == "cuda"
     return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=fused)
+
+
+def bench_cast_once(bench: Bench, archs: list[Arch]) -> dict[str, float]:
+    """Training with the casts of autocast and with casts once a step, in turns: three rounds of each, their medians."""
+    steps: dict[str, list[Callable[[], None]]] = {}
+    for way in ("autocast", "cast once"):
+        supernet = nasformer.Supernet(bench.space).to(bench.device)
+        if bench.args.compile:
+            supernet.compile()
+        casts = CastOnce(supernet, covering_archs(bench.space)) if way == "cast once" else None
+        step = partial(supernet_step, bench, supernet, adamw(supernet), casts)
+        for arch in covering_archs(bench.space) + archs[:2]:
+            step(arch)
+        steps[way] = [partial(step, arch) for arch in archs]
+    rounds = [{way: bench.seconds(each) for way, each in steps.items()} for _ in range(3)]
+    return {f"train, {way}": bench.args.batch_size / statistics.median(one[way] for one in rounds) for way in steps}
+
+
+def supernet_step(
+    bench: Bench,
+    supernet: nasformer.Supernet,
+    optimizer: torch.optim.Optimizer,
+    casts: CastOnce | None,
+    arch: Arch,
+) -> None:
+    bench.train_step(lambda x: supernet(x, arch), optimizer, casts)
 
 
 def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
@@ -167,6 +245,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--cast-once", action="store_true", help="measure casts once a step as well")
     parser.add_argument("--no-static", action="store_true", help="leave the static models out")
     parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
@@ -174,6 +253,8 @@ def main() -> None:
     bench = Bench(args)
     archs = [bench.space.sample(seed) for seed in range(args.steps)]
     results = {"supernet": bench_supernet(bench, archs)}
+    if args.cast_once:
+        results["casts"] = bench_cast_once(bench, archs)
     if not args.no_static:
         import timm
 

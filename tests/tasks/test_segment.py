@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batches(root: Path, workers: int = 0, **changes: Any) -> MaskBatches:
     data = open_masks(root, SegmentOptions(), BadImages(quiet=True), holdout=0.1, seed=0)
-    return MaskBatches(data, AugmentOptions(), 4, img_size=32, workers=workers, **changes)
+    return MaskBatches(data, AugmentOptions(color_jitter=0.4), 4, img_size=32, workers=workers, **changes)
 
 
 def test_a_batch_depends_on_seed_and_step_alone(root: Path) -> None:

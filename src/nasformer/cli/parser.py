@@ -183,7 +183,7 @@ class CommandParser(Generic[Options]):
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 
     def is_switch(self, name: str) -> bool:
-        return name in self.options and self.options[name].annotation is bool
+        return name in self.options and bool in members_of(self.options[name].annotation)
 
     def is_group(self, name: str) -> bool:
         return any(option.startswith(f"{name}.") for option in self.options)
@@ -287,7 +287,7 @@ def from_text(annotation: Any, text: str) -> Any:
     >>> from_text(list[str], "accuracy,-params"), from_text(dict[str, Any], "{depth: 0.3}"), from_text(int | None, "")
     (['accuracy', '-params'], {'depth': 0.3}, None)
     """
-    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    members = members_of(annotation)
     if str in members:
         return None if types.NoneType in members and text in ("null", "None") else text
     if get_origin(members[0]) is list and not text.lstrip().startswith("["):
@@ -301,6 +301,11 @@ def from_text(annotation: Any, text: str) -> Any:
         return yaml.load(text, Loader=PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError):  # no YAML, a day that does not exist, a huge number
         return text
+
+
+def members_of(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; of any other annotation, itself."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
 def check(name: str, annotation: Any, value: Any) -> Any:
@@ -352,9 +357,14 @@ def value_name(option: Option) -> str:
 
     >>> value_name(Option("train.freeze", (), Literal["optimizer", "slices"], "optimizer", "", ""))
     'optimizer|slices'
+    >>> value_name(Option("train.compile", (), bool | Literal["auto"], False, "", ""))
+    'true|false|auto'
     """
     if option.annotation is bool:
         return "" if not option.default else "true|false"
+    members = members_of(option.annotation)
+    if members[0] is bool and get_origin(members[1]) is Literal:
+        return "|".join(("true", "false", *get_args(members[1])))
     if get_origin(option.annotation) is Literal:
         return "|".join(map(str, get_args(option.annotation)))
     return option.name.rpartition(".")[2].upper()

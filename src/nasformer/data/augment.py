@@ -154,6 +154,14 @@ def soft_targets(labels: Tensor, num_classes: int, smoothing: float) -> Tensor:
     return targets.scatter_(1, labels[:, None], 1 - smoothing + smoothing / num_classes)
 
 
+def color_jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:
+    """Brightness, contrast, saturation, always in this order (torchvision shuffles it for each image)."""
+    for operation in (colour.brightness, colour.contrast, colour.colour):
+        factor = draws.uniform(max(0.0, 1 - strength), 1 + strength)
+        images = operation(images, send(factor.float(), images.device))
+    return images
+
+
 class Augment:
     """The augmentation of one dataset: a pure function of the batch, the seed and the step.
 
@@ -198,7 +206,7 @@ class Augment:
         for layer in layers:
             images = apply_colours(images, layer)
         if self.options.color_jitter and not layers:
-            images = self._jitter(images, draws(Purpose.JITTER))
+            images = color_jitter(images, self.options.color_jitter, draws(Purpose.JITTER))
         x = normalise(images, self.mean, self.std)
         if self.options.erasing:
             x = erase(x, draws(Purpose.ERASING), self.options.erasing)
@@ -218,11 +226,3 @@ class Augment:
         for layer in layers:
             move = add_geometry(move, layer, size)
         return apply_move(images, move, padding, send(self._fill, images.device), size)
-
-    def _jitter(self, images: Tensor, draws: Draws) -> Tensor:
-        """Brightness, contrast, saturation, always in this order (torchvision shuffles it for each image)."""
-        strength = self.options.color_jitter
-        for operation in (colour.brightness, colour.contrast, colour.colour):
-            factor = draws.uniform(max(0.0, 1 - strength), 1 + strength)
-            images = operation(images, send(factor.float(), images.device))
-        return images

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,8 @@ from nasformer.errors import UserError
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
-from nasformer.runs.ray_pool import RayPool, Work, result_of
+from nasformer.runs.local_pool import run_tasks, training_memory
+from nasformer.runs.ray_pool import Work
 from nasformer.search.budget import Budget
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
@@ -35,7 +35,6 @@ from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World, join_world
-from nasformer.utils.progress import Progress, progress
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run
@@ -246,17 +245,19 @@ def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[ModelResult]:
     images = {name: run.train_settings[name] for name in ("data", "holdout", "train_images")}
     settings = {**images, "drop_path_rate": rate}
     job = TimmJob(run.batches, recipe, run.image_shape, run.options.seed, run.folder.baselines, settings, rate)
-    names, options = timm_names(asked), run.executor
-    if options.executor == "local" or run.world.size > 1 or len(names) < 2:
-        return [job.train(name, run.batches, run.device) for name in names]
-    pool = RayPool(job, options, run.device.type == "cuda", run.folder.baselines)
-    with closing(pool), progress("baselines", len(names)) as report:
-        return [reported(report, number, outcome) for number, outcome in enumerate(pool.map(names), 1)]
+    names, results = timm_names(asked), None
+    if run.world.size == 1 and len(names) > 1:
+        memory = partial(baseline_memory, run, recipe, names, rate)
+        results = run_tasks(job, names, run.executor, run.device, run.folder.baselines, "baselines", memory)
+    return [job.train(name, run.batches, run.device) for name in names] if results is None else results
 
 
-def reported(report: Progress, number: int, outcome: Any) -> ModelResult:
-    report(number)
-    return result_of(outcome)
+def baseline_memory(run: Run, recipe: Recipe, names: Sequence[str], drop_path_rate: float) -> int:
+    """What the training of the largest of these models needs."""
+    costs = timm_costs(names, run.image_shape)
+    largest = max(names, key=lambda name: costs[name]["macs"])
+    model = fresh_timm(largest, run.image_shape, run.options.seed, drop_path_rate)
+    return training_memory(run.batches, model, recipe, run.device)
 
 
 @dataclass(frozen=True)
@@ -273,9 +274,9 @@ class TimmJob:
 
     def open(self, device: str) -> Work:
         batches = self.batches.to(device)
-        return lambda name: self.train(name, batches, torch.device(device), quiet=True)
+        return lambda name: self.train(name, batches, torch.device(device))
 
-    def train(self, name: str, batches: BatchSource, device: torch.device, quiet: bool = False) -> ModelResult:
+    def train(self, name: str, batches: BatchSource, device: torch.device) -> ModelResult:
         return train_timm(
             name,
             batches,
@@ -286,5 +287,4 @@ class TimmJob:
             folder=RunFolder(self.folder / name),
             settings=self.settings,
             drop_path_rate=self.drop_path_rate,
-            quiet=quiet,
         )

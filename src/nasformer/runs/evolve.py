@@ -134,6 +134,6 @@ class SpaceEvaluator:
 
     def sample(self, stage: Run) -> None:
         supernet = stage.load_supernet()
-        if self.command.train.compile:
+        if self.command.train.compile is True:
             supernet.compile()
         stage.search_job(supernet, self.search, self.command.budget()).run()

@@ -8,15 +8,19 @@ they are better there by more than a standard error: the search chose them by th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from nasformer.data.loaders import Split
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.families.base import Backbone
 from nasformer.families.storage import fingerprint, fresh_model
 from nasformer.results.result import FinishResult, RunResult
+from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
+from nasformer.runs.ray_pool import Work
 from nasformer.runs.search import publish
 from nasformer.search.problem import ModelResult
 from nasformer.supernet.calibration import recalibrate
@@ -96,8 +100,11 @@ def finish_winner(
         return result
     measure, criterion = measure or accuracies(run), criterion or f"holdout_{objective_of(run.batches).score}"
     tried, models = {"inherited": result.winner.get(criterion)}, {}
-    for name, start in starts.items():
-        models[name] = train_start(run, name, start, label=f"winner, {name}")
+    trainings = {name: StartTraining.of(run, name, start) for name, start in starts.items()}
+    if run.side_by_side:
+        train_side_by_side(run, list(trainings.values()))
+    for name, training in trainings.items():
+        models[name] = training.train(run.batches)
         tried[name] = measure(models[name], ("holdout",))[criterion]
     chosen = choose_weights(tried, run.batches.held_out)
     if chosen == "inherited":
@@ -134,20 +141,58 @@ def accuracies(run: Run) -> Measure:
     return measure
 
 
-def train_start(run: Run, name: str, start: Start, label: str) -> Backbone:
-    """A start, trained in its folder; a finished training is left as it is."""
-    folder = run.folder / f"finish/{name}"
-    settings = {**run.settings, "space": run.space.name, "weights": fingerprint(start.model)}
-    if start.teacher is not None:
-        settings["teacher_weights"] = fingerprint(start.teacher)
-    train_model(
-        start.model,
-        run.batches,
-        start.recipe,
-        folder=folder.train,
-        seed=run.options.seed,
-        settings=settings,
-        teacher=start.teacher,
-        label=label,
-    )
-    return start.model.eval()
+@dataclass(frozen=True)
+class StartTraining:
+    """The training of a start in its folder; a finished one is left as it is."""
+
+    start: Start
+    folder: Path
+    seed: int
+    settings: dict[str, Any]
+    label: str
+
+    @classmethod
+    def of(cls, run: Run, name: str, start: Start) -> StartTraining:
+        settings = {**run.settings, "space": run.space.name, "weights": fingerprint(start.model)}
+        if start.teacher is not None:
+            settings["teacher_weights"] = fingerprint(start.teacher)
+        return cls(start, (run.folder / f"finish/{name}").train, run.options.seed, settings, f"winner, {name}")
+
+    def train(self, batches: BatchSource) -> Backbone:
+        start = self.start
+        facts: dict[str, Any] = {"seed": self.seed, "settings": self.settings, "label": self.label}
+        train_model(start.model, batches, start.recipe, folder=self.folder, teacher=start.teacher, **facts)
+        return start.model.eval()
+
+    def is_done(self, batches: BatchSource) -> bool:
+        """Whether its last checkpoint is there; one that was stopped early need not be known."""
+        return (self.folder / f"checkpoints/step-{self.start.recipe.total_steps(batches.steps_per_epoch)}").is_dir()
+
+
+@dataclass(frozen=True)
+class StartJob:
+    """Trains starts in other processes; what they end with is in their folders."""
+
+    batches: BatchSource
+
+    def open(self, device: str) -> Work:
+        batches = self.batches.to(device)
+
+        def train(training: StartTraining) -> None:
+            training.train(batches)
+
+        return train
+
+
+def train_side_by_side(run: Run, trainings: Sequence[StartTraining]) -> None:
+    """Trains starts ahead, several at a time: whoever trains them next finds them done."""
+    left = [training for training in trainings if not training.is_done(run.batches)]
+    if len(left) < 2:
+        return
+
+    def memory() -> int:
+        largest = max((training.start for training in left), key=lambda start: kept_bytes(start.model))
+        facts = (largest.recipe, run.device, largest.teacher)
+        return training_memory(run.batches, deepcopy(largest.model), *facts)
+
+    run_tasks(StartJob(run.batches), left, run.executor, run.device, run.folder.path, "trainings of winners", memory)

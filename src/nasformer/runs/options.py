@@ -52,6 +52,22 @@ class ExecutorOptions:
         getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
 
 
+@dataclass
+class JobOptions(ExecutorOptions):
+    """How many trainings run at a time."""
+
+    jobs: int | Literal["auto"] = 1
+    """trainings side by side on this machine, each a process: baselines, those of --top, --seeds and --front, and
+    several of one winner; auto: as many as the GPU's memory and the cores have room for"""
+
+    def __post_init__(self) -> None:
+        if self.jobs != "auto":
+            check_range(self, "jobs", 1, 10**4, whole=True)
+        if self.jobs != 1 and self.executor == "ray":
+            raise UserError("--jobs is for this machine alone; with --executor ray set --max-concurrent-trials")
+        super().__post_init__()
+
+
 BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 
@@ -103,12 +119,12 @@ class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, Bu
 
 
 @dataclass
-class RunCommand(TaskOptions, TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
+class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, DataOptions, SpaceOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (
         *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("finish", "no_training", "front", "baseline", "seed", "device"),
+        *("finish", "no_training", "front", "baseline", "jobs", "seed", "device"),
     )
     example: ClassVar = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
@@ -196,13 +212,13 @@ class AdviseCommand(BudgetOptions):
 
 
 @dataclass
-class RetrainCommand(TaskOptions, TrackOptions, ExecutorOptions, DataOptions, SpaceOptions):
+class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)
     main: ClassVar = (
-        *("data", "out", "arch", "top", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
-        *("baseline", "export", "seed", "device"),
+        *("data", "out", "arch", "top", "seeds", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
+        *("baseline", "jobs", "export", "seed", "device"),
     )
     example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
 
@@ -211,8 +227,10 @@ class RetrainCommand(TaskOptions, TrackOptions, ExecutorOptions, DataOptions, Sp
     arch: str | None = None
     """JSON file, inline JSON or preset; None: the winner of the run's search"""
     top: int = 1
-    """so many of the best candidates of the run's search, each in a run folder OUT/1, OUT/2 ...; with --executor ray at
-    the same time"""
+    """so many of the best candidates of the run's search, each in a run folder OUT/1, OUT/2 ...; with --jobs or
+    --executor ray at the same time"""
+    seeds: int = 1
+    """so many trainings of each, by the seeds from --seed on, in run folders seed-0, seed-1 ... below OUT"""
     out: str = ""
     """the new run folder"""
     export: bool = True
@@ -224,6 +242,7 @@ class RetrainCommand(TaskOptions, TrackOptions, ExecutorOptions, DataOptions, Sp
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "top", 1, 10**4, whole=True)
+        check_range(self, "seeds", 1, 10**4, whole=True)
 
 
 @dataclass

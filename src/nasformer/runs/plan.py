@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.families.pretrained import source_arch
 from nasformer.families.space import Space
-from nasformer.latency.measure import peak_of
 from nasformer.results.folder import RunFolder
 from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.cut import distillation_recipe
+from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PlanCommand
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes, training_size
 from nasformer.runs.run import Run, asked_space, check_before_images
@@ -343,19 +343,7 @@ def step_cost(
             seconds.append(time.perf_counter() - start)
             report(step + 1)
     images, targets = next(batches)
-    peak, _ = peak_of(lambda x: trainer.step(WARM_UP + steps, x, targets), images)
-    return median(seconds[WARM_UP:]), peak + kept_bytes(model, recipe) + (kept_bytes(taught_by) if taught_by else 0)
-
-
-def kept_bytes(model: nn.Module, recipe: Recipe | None = None) -> int:
-    """What a model's weights take between two steps, with all that its optimizer keeps."""
-    copies = 1 if recipe is None else weight_copies(recipe)
-    return 4 * copies * sum(weight.numel() for weight in model.parameters())
-
-
-def weight_copies(recipe: Recipe) -> int:
-    """The weights, the optimizer's moments and, where there is one, their moving average."""
-    return 1 + (2 if recipe.optimizer == "adamw" else 1) + bool(recipe.ema)
+    return median(seconds[WARM_UP:]), step_memory(trainer, WARM_UP + steps, images, targets, taught_by)
 
 
 def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:

@@ -44,7 +44,7 @@ from nasformer.runs.data import (
     training_images,
 )
 from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
-from nasformer.runs.options import ExecutorOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
+from nasformer.runs.options import ExecutorOptions, JobOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
 from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import (
     ArchSearch,
@@ -86,7 +86,7 @@ def run_supernet(command: RunCommand) -> RunResult | None:
             if not run.world.main:
                 return None
             supernet = run.load_supernet()
-            result = run.search(supernet, command.search, command.budget(), trained, command.train.compile)
+            result = run.search(supernet, command.search, command.budget(), trained, command.train.compile is True)
             result = finish_winner(run, result, supernet_starts(run, supernet, result, command.finish, command.train))
         if command.export:
             ship(run.folder)
@@ -347,6 +347,11 @@ class Run:
     def executor(self) -> ExecutorOptions:
         """Where independent work is done; commands without such options do it here."""
         return self.options if isinstance(self.options, ExecutorOptions) else ExecutorOptions()
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether trainings may run at the same time, in processes of this machine."""
+        return self.world.size == 1 and isinstance(self.options, JobOptions) and self.options.jobs != 1
 
     def load_supernet(self, source: str | None = None) -> Supernet:
         """The supernet to search. What was not asked for, such as a patch size, is as it was trained."""

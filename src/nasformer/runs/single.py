@@ -7,10 +7,11 @@ channels a first convolution that is adapted to them; all other weights are inhe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from nasformer.data.loaders import BatchSource, Split
@@ -35,8 +36,9 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as, normalize_images
+from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
-from nasformer.runs.ray_pool import RayPool, Work, check_ray, result_of
+from nasformer.runs.ray_pool import Work, check_ray
 from nasformer.runs.run import Run, asked_space, open_run
 from nasformer.runs.ship import ship
 from nasformer.search.problem import ModelResult
@@ -53,7 +55,6 @@ from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from nasformer.utils.progress import progress
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
 
@@ -68,25 +69,44 @@ def retrain_run(command: RetrainCommand) -> RunResult | None:
         return train_single(run, model, "retrained", command.train, command.baseline, export=command.export)
 
 
-def retrain_top(command: RetrainCommand) -> list[RunResult]:
-    """Trains the best candidates of a search, each in a folder of its own; here one after the other, or on workers."""
-    if not command.run or command.arch:
-        raise UserError("--top takes the candidates of a run: nasformer retrain RUN --top 5, without --arch")
+def retrain_several(command: RetrainCommand) -> dict[str, RunResult]:
+    """Trains the best candidates of a search, or with several seeds; results by their folders."""
     check_out(command)
     check_ray(command)
-    asked = dict(enumerate(best_candidates(RunFolder(command.run), command.top), 1))
-    local = replace(command, executor="local", top=1)
-    tasks = [replace(local, arch=arch.to_json(), out=str(Path(command.out) / str(n))) for n, arch in asked.items()]
-    if command.executor == "local":
-        return [result for task in tasks if (result := retrain_run(task))]
-    gpu = choose_device(command.device).type == "cuda"
-    with closing(RayPool(RetrainJob(), command, gpu, Path(command.out))) as pool:
-        outcomes = []
-        with progress("retraining", len(tasks)) as report:
-            for outcome in pool.map(tasks):
-                outcomes.append(outcome)
-                report(len(outcomes))
-    return [result_of(outcome) for outcome in outcomes]
+    if command.top > 1 and (not command.run or command.arch):
+        raise UserError("--top takes the candidates of a run: nasformer retrain RUN --top 5, without --arch")
+    tasks = retrain_tasks(command)
+    device, memory = choose_device(command.device), partial(retrain_memory, tasks)
+    results = run_tasks(RetrainJob(), tasks, command, device, Path(command.out), "retraining", memory)
+    results = [retrain_run(task) for task in tasks] if results is None else results
+    return {task.out: result for task, result in zip(tasks, results, strict=True) if result}
+
+
+def retrain_tasks(command: RetrainCommand) -> list[RetrainCommand]:
+    """The commands of one training each, in folders named for the candidate's rank and for the seed."""
+    archs, seeds = {"": command.arch}, {"": command.seed}
+    if command.top > 1:
+        best = best_candidates(RunFolder(command.run or ""), command.top)
+        archs = {str(rank): arch.to_json() for rank, arch in enumerate(best, 1)}
+    if command.seeds > 1:
+        seeds = {f"seed-{seed}": seed for seed in range(command.seed, command.seed + command.seeds)}
+    alone = replace(command, executor="local", jobs=1, top=1, seeds=1)
+    return [
+        replace(alone, arch=arch, seed=seed, out=str(Path(command.out, rank, name)))
+        for rank, arch in archs.items()
+        for name, seed in seeds.items()
+    ]
+
+
+def retrain_memory(commands: Sequence[RetrainCommand]) -> int:
+    """What the largest of the trainings needs."""
+    resolved = [resolve_retrain(command) for command in commands]
+    space = asked_space(resolved[0])
+    archs = [space.arch(command.arch or "") for command in resolved]
+    largest = max(archs, key=lambda arch: space.costs(arch)["macs"])
+    with TemporaryDirectory() as folder:
+        run = Run(RunFolder(folder), resolved[0], space, commands[0].train, World(), list_bad=False)
+        return training_memory(run.batches, run.space.build(largest), run.recipe, run.device)
 
 
 def best_candidates(folder: RunFolder, count: int) -> list[Arch]:

@@ -16,7 +16,7 @@ from nasformer.latency.finalists import measure as measure_finalists
 from nasformer.latency.finalists import why_unmeasurable
 from nasformer.latency.measure import time_archs
 from nasformer.results.result import RunResult
-from nasformer.runs.finish import Measure, Start, finish_winner
+from nasformer.runs.finish import Measure, Start, StartTraining, finish_winner, train_side_by_side
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run
 from nasformer.runs.search import publish
@@ -75,14 +75,24 @@ class SizeMaker:
     export: bool
 
     def make(self, result: RunResult, archs: Sequence[Arch]) -> list[ModelResult]:
-        """All sizes, as they are shipped."""
+        """All sizes, as they are shipped; their trainings side by side, where that is asked for."""
+        if self.run.side_by_side:
+            trainings = [(self.inside(arch), self.starts(arch)) for arch in archs]
+            each = [StartTraining.of(size, *start) for size, starts in trainings for start in starts.items()]
+            train_side_by_side(self.run, each)
         return [self.make_one(result, arch) for arch in archs]
 
+    def inside(self, arch: Arch) -> Run:
+        """The run of a size, in its folder."""
+        return self.run.inside(f"front/{self.name(arch)}", self.run.space)
+
+    def name(self, arch: Arch) -> str:
+        return format_quantity(self.run.space.costs(arch)["macs"])
+
     def make_one(self, result: RunResult, arch: Arch) -> ModelResult:
-        costs = self.run.space.costs(arch)
-        name = format_quantity(costs["macs"])
+        costs, name = self.run.space.costs(arch), self.name(arch)
         say(f"size {name} MACs: {self.run.folder / 'front'}/{name}")
-        size, model = self.run.inside(f"front/{name}", self.run.space), self.cut(arch)
+        size, model = self.inside(arch), self.cut(arch)
         scores = {**costs, **self.measure(model, ("holdout", "test"))}
         found = RunResult(result.space, result.data, ModelResult("winner", arch.to_dict(), scores))
         found = replace(found, references=result.trained, budget=result.budget, images=result.images)

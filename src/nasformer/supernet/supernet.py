@@ -28,8 +28,9 @@ from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
 from nasformer.utils.device import keep_compiled_code
 
-# Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product.
-COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False}
+# Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product; and it
+# draws random numbers of its own, so that stochastic depth would differ between compiled and uncompiled steps.
+COMPILE_OPTIONS = {"comprehensive_padding": False, "shape_padding": False, "fallback_random": True}
 
 
 class Supernet(nn.Module):
@@ -149,7 +150,12 @@ class Supernet(nn.Module):
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "skeletons": {}}  # compiled code is neither copied nor pickled
+        """Without compiled code and sharing rules, which are functions: neither is pickled."""
+        return {name: value for name, value in self.__dict__.items() if name != "rules"} | {"skeletons": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.rules = self.space.model.sharing(**self.space.options)
 
     def __repr__(self) -> str:
         return f"Supernet({self.space.name!r}, {self._size()})"

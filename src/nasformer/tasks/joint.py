@@ -1,4 +1,4 @@
-"""Joint geometry and colour of an image and its mask: fitted into a square for evaluation, jittered for training."""
+"""Joint geometry of an image and its mask: fitted into a square for evaluation, jittered for training."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def jitter_together(
     augment: AugmentOptions,
     source: torch.Generator,
 ) -> list[Tensor]:
-    """Large-scale jitter (Ghiasi et al. 2021): scaled at random, a random part of it or padded, mirrored, coloured.
+    """Large-scale jitter (Ghiasi et al. 2021): scaled at random, a random part of it or padded, mirrored.
 
     Args:
         parts: The image and what belongs to it, as torchvision's tv_tensors.
         fills: What each part has where it is padded.
     """
-    scale, top, left, flip, *colour = torch.rand(7, generator=source).tolist()
+    scale, top, left, flip = torch.rand(4, generator=source).tolist()
     scale = options.scale_min + (options.scale_max - options.scale_min) * scale
     shape = list(fitted_size(parts[0].shape[1], parts[0].shape[2], size, scale))
     border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
@@ -82,9 +82,6 @@ def jitter_together(
         part = V.resize(part, shape, antialias=True) if part.numel() else empty_like(part, shape)
         part = V.crop(V.pad(part, border, fill=fill), *corner, size, size)
         done.append(V.horizontal_flip(part) if flip < (augment.hflip or 0.0) else part)
-    if augment.color_jitter and done[0].shape[0] == 3:
-        for change, share in zip((V.adjust_brightness, V.adjust_contrast, V.adjust_saturation), colour, strict=True):
-            done[0] = change(done[0], max(0.0, 1 + augment.color_jitter * (2 * share - 1)))
     return done
 
 

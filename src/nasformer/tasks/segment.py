@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
+from nasformer.data.augment import color_jitter
 from nasformer.data.decode import channels_first, check_channels, converted
 from nasformer.data.files import BadImages, fits
 from nasformer.data.images import normalise
@@ -53,7 +54,7 @@ from nasformer.tasks.registry import Evaluation, Prediction, Task, TrainedModel,
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.recipe import Recipe
-from nasformer.utils.rng import Purpose, generator
+from nasformer.utils.rng import Draws, Purpose, generator
 
 EVALUATION_BATCH = 16
 WORST, MOST_SHARES = 3, 5
@@ -302,9 +303,15 @@ class MaskBatches:
             [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine.tolist())]
             for step, mine in self.train_indices(start_step)
         )
-        for pairs in self.loaded(item, places):
+        for step, pairs in enumerate(self.loaded(item, places), start_step):
             images, targets = zip(*pairs, strict=True)
-            yield self.normalised(torch.stack(images)), self.together(targets)
+            yield self.normalised(self.coloured(torch.stack(images), step)), self.together(targets)
+
+    def coloured(self, images: Tensor, step: int) -> Tensor:
+        """A batch on the device, with colours that the recipe jitters."""
+        images, strength = images.to(self.device, non_blocking=True), self.augment.color_jitter
+        draws = Draws(generator(self.seed, Purpose.JITTER, step), len(images), self.rank, self.world)
+        return color_jitter(images, strength, draws) if strength else images
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.samplers import Sampler, make_sampler
-from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
+from nasformer.supernet.supernet import Supernet
 from nasformer.train.checkpoint import (
     Checkpoints,
     DamagedCheckpoint,
@@ -39,6 +41,7 @@ from nasformer.train.checkpoint import (
     restore_optimizer,
     weights_are_finite,
 )
+from nasformer.train.compiling import LOOK_AHEAD, AutoCompile, Rehearsal, compile_model, covering, undisturbed
 from nasformer.train.distributed import World, join_world, reduce_gradients
 from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, autocast, evaluate, objective_of
 from nasformer.train.log import TrainLog
@@ -55,7 +58,7 @@ from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals, TrainingStopped
 from nasformer.train.threads import training_threads
-from nasformer.utils.device import cpu_threads, keep_compiled_code
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 
@@ -97,8 +100,6 @@ def train_supernet(
         The mean loss of the last interval.
     """
     recipe = recipe or Recipe()
-    if recipe.compile:
-        supernet.compile()
     return fit(
         supernet,
         data,
@@ -133,9 +134,6 @@ def train_model(
     weights. What a recipe says of supernets (`freeze`, `sampler`, `sandwich` ...) has no meaning here.
     """
     recipe = recipe or Recipe()
-    if recipe.compile:
-        keep_compiled_code()
-        model.compile(options=COMPILE_OPTIONS)  # in place, so that weights keep their names
     arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
     settings = {"arch": arch, **(settings or {})}
     return fit(
@@ -162,6 +160,8 @@ def fit(
     **options: Any,
 ) -> float:
     """Trains a model where its weights are, among the processes of torchrun; `options` are those of `Trainer`."""
+    if recipe.compile is True:
+        compile_model(model)
     device = next(model.parameters()).device
     world = join_world(device)
     batches = as_batches(data, recipe, seed, world, device)
@@ -314,6 +314,7 @@ class Trainer:
         if self.stopping and not batches.held_out:
             raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
 
+        self.compiling = AutoCompile(model, self.world, label, self.quiet) if recipe.compile == "auto" else None
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
         self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
@@ -341,23 +342,22 @@ class Trainer:
         """The work of a step on noise; weights, statistics and random numbers stay as they were."""
         size, channels = self.batches.img_size, self.batches.in_chans
         count = min(self.recipe.batch_size, getattr(self.batches, "batch_size", self.recipe.batch_size))
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         training = self.model.training
-        with torch.random.fork_rng(devices=[]):
+        with undisturbed(self.model):
             targets = self.objective.example_targets(count, self.batches)
             self.model.train()
             self.gradients(torch.randn(count, channels, size, size), targets, self.archs(0))
-        self.optimizer.zero_grad()
         self.model.train(training)
-        for buffer, before in buffers:
-            buffer.copy_(before)
 
     def train(self) -> float:
         log, mean = self.open_log(), math.nan
         if self.done == self.total and self.log_path:
             mean = TrainLog.last_loss(self.log_path)
         self.model.train()
-        with StopSignals() as stop, progress(self.label, self.total, self.quiet) as report:
+        with ExitStack() as closing, StopSignals() as stop, progress(self.label, self.total, self.quiet) as report:
+            if self.compiling and self.done < self.total:
+                closing.callback(self.compiling.close)
+                self.compiling.before_training(self.total - self.done)
             batches = batches_from(self.batches, self.done, self.rollback)
             while self.done < self.total:
                 try:
@@ -371,6 +371,17 @@ class Trainer:
             self.model.load_state_dict(self.stopping.weights)
         return mean
 
+    def rehearsal(self, x: Any) -> Rehearsal | None:
+        """What compiles all that the training runs; None where the task's inputs are more than images."""
+        if self.objective.within_model or not isinstance(x, Tensor):
+            return None
+        archs: Sequence[Arch | None] = [None]
+        if isinstance(self.model, Supernet):
+            steps = range(self.done, min(self.done + LOOK_AHEAD, self.total))
+            archs = covering(self.model, (arch for step in steps for arch in self.archs_of_all(step) if arch))
+        part, features = x.chunk(self.recipe.accumulate)[0], bool(self.teacher and self.recipe.teacher_features)
+        return Rehearsal.of(self.model, archs, part, self.recipe.precision, features)
+
     def open_log(self) -> TrainLog:
         """The log, to go on with behind the steps that are done."""
         return TrainLog(self.log_path if self.world.main else None, self.done, self.recipe.tensorboard)
@@ -381,8 +392,11 @@ class Trainer:
             log.append(self.log_line(rollback=asdict(self.rollback)))
         end = min(self.interval_start + self.interval, self.total)
         while self.done < end:
-            self.new_losses.append(self.step(self.done, *next(batches)))
+            x, targets = next(batches)
+            self.new_losses.append(self.step(self.done, x, targets))
             self.done += 1
+            if self.compiling:
+                self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
             # A snapshot comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
             if self.snapshots and self.log_path and self.snapshots.due(self.done, self.total) and self.world.main:
                 log.append(self.log_line(**self.snapshots.take()))

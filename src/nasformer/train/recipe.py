@@ -88,8 +88,9 @@ class Recipe:
     """bf16 autocast, on by default on a GPU that has it."""
     repeats: int = 1
     """Repeated augmentation: how often an image occurs in an epoch, each time augmented anew."""
-    compile: bool = False
-    """Compile one graph per kind of block: slow to start, about twice as fast on a GPU."""
+    compile: bool | Literal["auto"] = False
+    """Compile one graph per kind of block: slow to start, about twice as fast on a GPU. auto: a training on a GPU where
+    its first steps show that this pays, in a process beside them; it says what it decided. The search is left as is."""
     log_epochs: float = 1.0
     """Epochs between lines of the training log."""
     checkpoint_seconds: float = 60.0

@@ -4,20 +4,49 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from html import escape
 from typing import Protocol
 
 LINE_SECONDS = 8.0  # least time between two plain lines; nobody shall wait for more than about ten seconds
 NOTEBOOK_SECONDS = 0.5  # the same between two states of a bar in a notebook
+REPORT_SECONDS = 0.5  # the same between two reports to another process
 _stages: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Progress that a process sends to the one that shows it."""
+
+    label: str
+    done: int
+    total: int
+    note: str
+
+
+_listener: Callable[[Report | str], None] | None = None
+
+
+@contextmanager
+def progress_to(listener: Callable[[Report | str], None]) -> Iterator[None]:
+    """Has progress and lines for the user go to a listener instead of standard error."""
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 def say(line: str) -> None:
     """Print one line for the user on standard error, apart from what a command prints as its result."""
+    if _listener:
+        return _listener(line)
     with suppress(OSError, ValueError):  # nobody listens any more, which is no reason to stop the work
         print(line, file=sys.stderr)
+    return None
 
 
 class Progress(Protocol):
@@ -97,6 +126,8 @@ def progress(label: str, total: int, quiet: bool = False) -> Iterator[Progress]:
     """
     if quiet:
         yield lambda done, note="": None
+    elif _listener:
+        yield _reports(label, total, _listener)
     elif sys.stderr.isatty():
         yield from _bar(label, total)
     else:
@@ -146,6 +177,19 @@ def _lines(label: str, total: int) -> Progress:
         last = now
         left = f"about {in_hours(estimate.left)} left{estimate.describe_run()}"
         say(f"{label}: {done}/{total}, {in_hours(estimate.seconds)}, {left}  {note}")
+
+    return report
+
+
+def _reports(label: str, total: int, listener: Callable[[Report | str], None]) -> Progress:
+    last = time.monotonic()
+    listener(Report(label, 0, total, ""))
+
+    def report(done: int, note: str = "") -> None:
+        nonlocal last
+        if done == total or time.monotonic() - last >= REPORT_SECONDS:
+            last = time.monotonic()
+            listener(Report(label, done, total, note))
 
     return report
 

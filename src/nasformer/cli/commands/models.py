@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -88,16 +89,31 @@ class PredictCommand(PredictOptions):
 
 
 def retrain(options: RetrainCommand, as_json: bool) -> None:
-    from nasformer.runs.single import retrain_run, retrain_top
+    from nasformer.runs.single import retrain_run, retrain_several
 
-    if options.top == 1:
+    if options.top == options.seeds == 1:
         return show(retrain_run(options), options.out, as_json)
-    results = retrain_top(options)
+    results = retrain_several(options)
     if as_json:
-        return print_json([result.to_dict() for result in results])
-    for number, result in enumerate(results, 1):
-        show(result, f"{options.out}/{number}", as_json)
-    return print(f"next: nasformer compare {options.out}/* --out {options.out}-compared")
+        return print_json([result.to_dict() for result in results.values()])
+    for folder, result in results.items():
+        show(result, folder, as_json)
+    if options.top == 1 and results:
+        print_mean(list(results.values()))
+    return print(f"next: nasformer compare {folders_below(options)} --out {options.out}-compared")
+
+
+def folders_below(options: RetrainCommand) -> str:
+    return f"{options.out}/*/*" if options.top > 1 and options.seeds > 1 else f"{options.out}/*"
+
+
+def print_mean(results: Sequence[RunResult]) -> None:
+    """The score on the test images over several seeds."""
+    from nasformer.search.problem import MeanScore
+
+    name = f"test_{results[0].metric}"
+    mean = MeanScore.of([result.winner for result in results], name)
+    print(f"mean of {mean.count} seeds: {name.replace('_', ' ')} {mean.mean:.2%} ± {mean.error:.2%} (standard error)")
 
 
 def finetune(options: FinetuneCommand, as_json: bool) -> None:

@@ -1,0 +1,258 @@
+"""Trainings side by side on this machine (`--jobs`): how many, and the processes that do them.
+
+Small nets leave a big GPU idle, so several are trained at a time, each in a process and a folder of its own, where it
+goes on after a kill. Results are those of one after the other: bit for bit on a CPU, where each has the same threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nasformer.data.loaders import BatchSource
+from nasformer.errors import UserError, is_out_of_memory
+from nasformer.latency.measure import peak_of
+from nasformer.runs.options import ExecutorOptions, JobOptions
+from nasformer.runs.ray_pool import Job, RayPool, result_of
+from nasformer.search.run import Failed
+from nasformer.train.loop import Trainer, teacher_of
+from nasformer.train.recipe import Recipe
+from nasformer.train.signals import StopSignals
+from nasformer.utils.child import Child, Ended, Send
+from nasformer.utils.device import cpu_threads, threads_are_fixed
+from nasformer.utils.progress import Report, progress, progress_to, say
+from nasformer.utils.units import format_quantity
+
+GPU_CORES, CPU_CORES = 2, 4
+"""Cores for each training on a GPU, whose kernels they launch, and on the CPU itself."""
+CONTEXT = 10**9
+"""Bytes of a GPU's memory that a process takes before it computes anything."""
+SHARE = 0.9
+"""Of the GPU's free memory that trainings may fill."""
+POLL = 0.5
+"""Seconds between two looks for signals."""
+
+
+# How many
+
+
+def step_memory(trainer: Trainer, step: int, images: Any, targets: Any, teacher: nn.Module | None = None) -> int:
+    """The most bytes of the device's memory that a training needs, images aside; measured by a step of it."""
+    peak, _ = peak_of(lambda x: trainer.step(step, x, targets), images)
+    return peak + kept_bytes(trainer.model, trainer.recipe) + (kept_bytes(teacher) if teacher else 0)
+
+
+def training_memory(
+    batches: BatchSource, model: nn.Module, recipe: Recipe, device: torch.device, teacher: nn.Module | None = None
+) -> int:
+    """What a training of a model needs, with its own copy of the images; the model is trained by two steps."""
+    taught = teacher_of(recipe, batches, device, teacher)
+    trainer = Trainer(model.to(device).train(), batches, recipe, teacher=taught, quiet=True)
+    images, targets = next(batches.train_batches(0))
+    return step_memory(trainer, 0, images, targets, teacher) + image_bytes(batches)
+
+
+def kept_bytes(model: nn.Module, recipe: Recipe | None = None) -> int:
+    """What a model's weights take between two steps, with all that its optimizer keeps."""
+    copies = 1 if recipe is None else weight_copies(recipe)
+    return 4 * copies * sum(weight.numel() for weight in model.parameters())
+
+
+def weight_copies(recipe: Recipe) -> int:
+    """The weights, the optimizer's moments and, where there is one, their moving average."""
+    return 1 + (2 if recipe.optimizer == "adamw" else 1) + bool(recipe.ema)
+
+
+def image_bytes(batches: BatchSource) -> int:
+    """What images take that are kept on the device; 0 where they are streamed."""
+    data = getattr(batches, "data", None)
+    splits = [getattr(data, name, None) for name in ("train", "holdout", "test", "uncropped")]
+    images = [getattr(split, "images", None) for split in splits]
+    tensors = [tensor for part in images for tensor in (part if isinstance(part, list) else [part])]
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+
+
+def fitting_jobs(tasks: int, cores: int, free: float, needed: float) -> int:
+    """So many trainings as have cores, and memory of the GPU; at least one.
+
+    >>> [fitting_jobs(10, cores=16, free=free, needed=2e9) for free in (130e9, 10e9, 1e9)]
+    [8, 3, 1]
+    """
+    return max(1, min(tasks, cores // GPU_CORES, int(SHARE * free / (needed + CONTEXT))))
+
+
+def choose_jobs(
+    asked: int | Literal["auto"], tasks: int, device: torch.device, label: str, memory: Callable[[], int]
+) -> int:
+    """How many of the trainings run at a time; what is chosen is said.
+
+    Args:
+        memory: Measures what the largest of them needs on a GPU.
+    """
+    if asked != "auto" or tasks < 2:
+        return max(1, min(tasks, asked if asked != "auto" else 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if device.type != "cuda":
+        count, why = max(1, min(tasks, cores // CPU_CORES)), f"on {cores} cores"
+    else:
+        needed = memory()
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info(device)[0]
+        count = fitting_jobs(tasks, cores, free, needed)
+        why = f"each needs {format_quantity(needed)} of {format_quantity(free)} free bytes, {cores} cores"
+    say(f"{label}: {count} of {tasks} at a time ({why}; --jobs)")
+    return count
+
+
+# The processes
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """A task as a process of its own does it; its progress is sent to the parent."""
+
+    job: Job
+    task: Any
+    device: str
+    threads: int | None
+
+    def __call__(self, send: Send) -> Any:
+        with progress_to(send), cpu_threads(self.threads) if self.threads else nullcontext():
+            return self.job.open(self.device)(self.task)
+
+
+class LocalPool:
+    """Does tasks in processes of this machine, so many at a time; a task that runs out of memory is tried with fewer.
+
+    Args:
+        label: What the progress bar calls it.
+    """
+
+    status = ""
+
+    def __init__(self, job: Job, count: int, device: torch.device, label: str) -> None:
+        self.job, self.count, self.device, self.label = job, count, device, label
+        self.children: dict[int, Child] = {}
+        self.messages: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+
+    def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
+        """The results of tasks in their order; `Failed` for one that cannot be done."""
+        waiting, outcomes, given = deque(range(len(tasks))), dict[int, Any](), 0
+        reports = dict[int, Report]()
+        with StopSignals() as stop, progress(f"{self.label}, %", 100) as show:
+            while given < len(tasks):
+                while waiting and len(self.children) < self.count:
+                    self.start(waiting[0], tasks[waiting.popleft()])
+                number, message = self.next_message(stop)
+                if isinstance(message, Ended):
+                    self.receive(number, message, waiting, outcomes)
+                    reports.pop(number, None)
+                elif isinstance(message, Report):
+                    reports[number] = message
+                else:
+                    say(f"{number + 1}: {message}")
+                done = len(tasks) - len(waiting) - len(self.children)
+                show(*overview(done, reports, len(tasks)))
+                while given in outcomes:
+                    yield outcomes.pop(given)
+                    given += 1
+
+    def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
+        raise UserError("an asynchronous search needs workers: --executor ray")
+
+    def start(self, number: int, task: Any) -> None:
+        work = TaskWork(self.job, task, str(self.device), self.threads)
+        self.children[number] = Child(work, partial(self.put, number))
+
+    @property
+    def threads(self) -> int | None:
+        """Of the CPU for each process: those asked for, or its share of all."""
+        if self.device.type != "cpu":
+            return None
+        threads = torch.get_num_threads()
+        return threads if threads_are_fixed() else max(1, threads // self.count)
+
+    def put(self, number: int, message: Any) -> None:
+        self.messages.put((number, message))
+
+    def next_message(self, stop: StopSignals) -> tuple[int, Any]:
+        while True:
+            if stop.requested:
+                raise KeyboardInterrupt
+            try:
+                return self.messages.get(timeout=POLL)
+            except Empty:
+                continue
+
+    def receive(self, number: int, ended: Ended, waiting: deque[int], outcomes: dict[int, Any]) -> None:
+        """Takes the end of a task; one that ran out of memory beside others waits for them to end."""
+        del self.children[number]
+        if ended.error is not None and is_out_of_memory(ended.error) and self.count > 1:
+            self.count -= 1
+            say(f"{self.label}: out of memory; from now on {self.count} at a time")
+            waiting.append(number)
+        elif isinstance(ended.error, UserError):
+            raise ended.error
+        else:
+            outcomes[number] = Failed(1, ended.traceback) if ended.failed else ended.result
+
+    def close(self) -> None:
+        """Ends all processes; trainings write a checkpoint first."""
+        for child in self.children.values():
+            child.stop()
+        for child in self.children.values():
+            child.close()
+        self.children.clear()
+
+
+def overview(done: int, reports: Mapping[int, Report], tasks: int) -> tuple[int, str]:
+    """All tasks in one view: how much is done in percent, and where each is.
+
+    >>> overview(1, {1: Report("resnet18", 50, 200, "loss 2.1"), 2: Report("vit", 0, 100, "")}, tasks=4)
+    (31, '2: resnet18 50/200 loss 2.1; 3: vit 0/100')
+    """
+    shares = [report.done / max(report.total, 1) for report in reports.values()]
+    lines = [f"{n + 1}: {one.label} {one.done}/{one.total} {one.note}".rstrip() for n, one in sorted(reports.items())]
+    return int(100 * (done + sum(shares)) / tasks), "; ".join(lines)
+
+
+def run_tasks(
+    job: Job,
+    tasks: Sequence[Any],
+    options: ExecutorOptions,
+    device: torch.device,
+    folder: Path,
+    label: str,
+    memory: Callable[[], int],
+) -> list[Any] | None:
+    """The results of tasks, done side by side; None where they are to be done in this process, one after the other.
+
+    Args:
+        folder: Where incidents of workers are recorded.
+        memory: Measures what the largest task needs on a GPU.
+    """
+    if options.executor == "ray":
+        pool: RayPool | LocalPool = RayPool(job, options, device.type == "cuda", folder)
+    else:
+        alone = os.environ.get("WORLD_SIZE", "1") == "1"  # processes of torchrun do each training together
+        jobs = options.jobs if isinstance(options, JobOptions) and alone else 1
+        count = choose_jobs(jobs, len(tasks), device, label, memory)
+        if count == 1:
+            return None
+        pool = LocalPool(job, count, device, label)
+    results = list[Any]()
+    with closing(pool), progress(label, len(tasks), quiet=isinstance(pool, LocalPool)) as report:
+        for outcome in pool.map(tasks):
+            results.append(result_of(outcome))
+            report(len(results))
+    return results
