@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nasformer.export.standalone import read_safetensors
+from nasformer.export.safetensors_reader import read_safetensors
 
 
 def test_it_reads_what_safetensors_writes(tmp_path: Path) -> None:
