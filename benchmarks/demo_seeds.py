@@ -18,7 +18,7 @@ from typing import Any
 from nasformer.cli.main import find_command, make_parser
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import run_supernet
-from nasformer.search.model_result import MeanScore, ModelResult
+from nasformer.search.problem import MeanScore, ModelResult
 from nasformer.utils.files import read_json, write_json
 from record import save_record
 

@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import MaskRCNN
@@ -29,7 +28,6 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
-from nasformer.layers.detection import DetectionHead
 from nasformer.tasks.boxes import open_scenes
 from nasformer.tasks.detect import CocoAP, SceneBatches
 from nasformer.tasks.options import DetectOptions
@@ -38,23 +36,7 @@ from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
 from record import add_side_by_side, mean_and_spread, run_side_by_side
-from segmentation import build_ours, speed
-
-
-class TimmDetector(nn.Module):
-    """The last four feature maps of a timm model, and our detection head on them."""
-
-    def __init__(self, name: str, weights: str | None, batches: SceneBatches, dim: int, cascade: bool) -> None:
-        super().__init__()
-        given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
-        self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
-        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
-        channels = tuple(info["num_chs"] for info in infos)
-        self.head = DetectionHead(channels, grids, (size, size), batches.num_classes, dim, cascade)
-
-    def forward(self, x: Tensor, targets: Any = None) -> Any:
-        return self.head(self.encoder(x), targets)
+from segmentation import TimmNet, build_ours, speed
 
 
 class TorchvisionDetector(nn.Module):
@@ -73,12 +55,13 @@ class TorchvisionDetector(nn.Module):
 
 def build(net: str, batches: SceneBatches, args: argparse.Namespace, seed: int) -> nn.Module:
     torch.manual_seed(seed)
+    head = {"decoder_dim": args.decoder_dim, "head": args.head}
     if net.startswith("torchvision:"):
         return TorchvisionDetector(net.removeprefix("torchvision:"), batches.num_classes)
     if net.startswith("timm:"):
         name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmDetector(name, weights or None, batches, args.decoder_dim, args.head == "cascade")
-    return build_ours(net, batches, "detect", seed, decoder_dim=args.decoder_dim, head=args.head)
+        return TimmNet(name, weights or None, "detect", batches, **head)
+    return build_ours(net, batches, "detect", seed, **head)
 
 
 def score(model: nn.Module, batches: SceneBatches, split: str) -> dict[str, float]:
@@ -91,7 +74,8 @@ def score(model: nn.Module, batches: SceneBatches, split: str) -> dict[str, floa
 def open_batches(args: argparse.Namespace, seed: int, device: torch.device) -> tuple[SceneBatches, Recipe]:
     jitter = {"scale_min": 1.0, "scale_max": 1.0} if args.no_jitter else {}
     options, augment = DetectOptions(**jitter), AugmentOptions(hflip=0.0 if args.no_jitter else 0.5)
-    data = open_scenes(Path(args.data), options, BadImages(quiet=True), holdout=args.holdout, seed=seed)
+    amounts: dict[str, Any] = {"holdout": args.holdout, "seed": seed, "train_images": args.train_images}
+    data = open_scenes(Path(args.data), options, BadImages(quiet=True), **amounts)
     length: dict[str, Any] = {"iterations": args.iterations} if args.iterations else {"epochs": args.epochs}
     recipe = Recipe(
         **length,
@@ -144,6 +128,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--holdout", type=float, default=0.1)
+    parser.add_argument("--train-images", type=int, help="how many of them; all by default")
     parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
     parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
     parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")

@@ -14,8 +14,7 @@ from torch import nn
 
 import nasformer
 from nasformer.proxies.dss import dss_many
-from nasformer.proxies.parts import is_attention, is_mlp
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import is_attention, is_mlp, noise_probe
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from record import save_record
 

@@ -22,10 +22,9 @@ from scipy.stats import spearmanr
 import nasformer
 from nasformer import Arch, Space
 from nasformer.proxies.entropic import READINGS, entropies
-from nasformer.proxies.parts import Draw, kaiming_fan_in, kaiming_fan_out
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import Draw, kaiming_fan_in, kaiming_fan_out, noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
-from nasformer.space.genes import Mutation
+from nasformer.space.node import Mutation
 from record import save_record
 
 REDRAWN = {

@@ -25,8 +25,7 @@ from nasformer.families.space import Space
 from nasformer.search.budget import Budget, uniform_arch
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
-from nasformer.supernet.compensation import Compensation
-from nasformer.supernet.importance import sort_by_importance
+from nasformer.supernet.importance import Compensation, sort_by_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
 from record import save_record

@@ -19,9 +19,9 @@ import torch
 import nasformer
 from entropic_readings import INITS, share_of_ibn
 from nasformer.proxies.entropic import entropies
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 from record import save_record
 
 

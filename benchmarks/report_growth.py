@@ -43,7 +43,7 @@ def search_run(folder: Path, name: str, count: int) -> int:
     from nasformer.families.registry import get_space
     from nasformer.results.result import RunResult
     from nasformer.search.budget import Budget
-    from nasformer.search.model_result import ModelResult
+    from nasformer.search.problem import ModelResult
     from nasformer.search.run import search
 
     space = get_space(name)

@@ -35,7 +35,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.utils.device import choose_device
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 from record import save_record
 
 

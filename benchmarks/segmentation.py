@@ -19,14 +19,14 @@ from typing import Any
 
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nasformer.data.files import BadImages
+from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import dense_space, head_option_names
+from nasformer.families.dense import HEADS, Maps, dense_space, head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
-from nasformer.layers.segmentation import UPerNetHead
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
@@ -41,32 +41,52 @@ from record import add_side_by_side, mean_and_spread, run_side_by_side
 WARM_UP = 3  # steps
 
 
-class TimmSegmenter(nn.Module):
-    """The last four feature maps of a timm model, and a UPerNet head on them."""
+class TimmNet(nn.Module):
+    """A timm model as the backbone of a task: the last four of its feature maps, and our head on them.
 
-    def __init__(self, name: str, weights: str | None, img_size: int, num_classes: int, dim: int) -> None:
+    Args:
+        task: Whose head it has.
+        batches: Whose images and classes it is for.
+        stride: Pixels to a position of the coarsest map; below 32 the last stages have holes in place of strides.
+        head: Options of the head.
+    """
+
+    def __init__(
+        self, name: str, weights: str | None, task: str, batches: MaskBatches, stride: int = 32, **head: Any
+    ) -> None:
         super().__init__()
         given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+        given |= {"output_stride": stride} if stride < 32 else {}
         self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos = self.encoder.feature_info.get_dicts()
-        grids = tuple((img_size // info["reduction"],) * 2 for info in infos)
+        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
         channels = tuple(info["num_chs"] for info in infos)
-        self.head = UPerNetHead(channels, grids, (img_size, img_size), num_classes, dim)
+        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
+        names = tuple(str(number) for number in range(len(infos)))
+        segment = HEADS[task].plan_head(Maps(names, channels, grids, (size, size), batches.num_classes), **head)
+        self.chosen, self.head = [int(name) for name in segment.inputs], segment.build()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
+    def forward(self, x: Any, **targets: Any) -> Any:
+        images, text = ImageText.split(x)
+        maps = self.encoder(images)
+        return self.head([*(maps[number] for number in self.chosen), *text], **targets)
 
 
 def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if net.startswith("timm:"):
         name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmSegmenter(name, weights or None, batches.img_size, batches.num_classes, dim)
+        return TimmNet(name, weights or None, "segment", batches, decoder_dim=dim)
     return build_ours(net, batches, "segment", seed, decoder_dim=dim)
 
 
-def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any) -> nn.Module:
-    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours."""
+def build_ours(
+    net: str, batches: MaskBatches, task: str, seed: int, patch_size: int | None = None, **head: Any
+) -> nn.Module:
+    """A net of ours with the head of a task: a space with an arch, a model folder, or a net of timm as ours.
+
+    Args:
+        patch_size: Of a space, in place of its own.
+    """
     shape = {"img_size": batches.img_size, "in_chans": batches.in_chans, "num_classes": batches.num_classes}
     if Path(net).is_dir():
         source = load_model(net)
@@ -82,6 +102,7 @@ def build_ours(net: str, batches: MaskBatches, task: str, seed: int, **head: Any
         space = dense_space(supernet.space, task, **head).with_options(**shape)
         return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
+    shape |= {"patch_size": patch_size} if patch_size else {}
     space = dense_space(get_space(name, **shape), task, **head)
     return fresh_model(space, space.arch(arch), seed)
 

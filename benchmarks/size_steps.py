@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 import nasformer
 from nasformer import Arch, Space
 from nasformer.proxies.scoring import Scorer
-from nasformer.space.genes import Mutation, genes
+from nasformer.space.node import Mutation, genes
 from record import save_record
 
 GENES = ("depth", "embed_dim", "expansion", "qkv_dim")

@@ -4,10 +4,10 @@
     python benchmarks/vqa.py --easy-vqa easy --train-images 1000 --out record.json --nets s3-micro:smallest
     python benchmarks/vqa.py --data daquar_mini --img-size 128 --nets s3-micro:smallest
 
-A net is SPACE:ARCH (from scratch) or FOLDER (a model of a run, whose backbone is trained on). Each is trained twice by
-one recipe: with the images, and with grey ones in their place. All scores are VQA accuracies of the test questions with
-the weights of the last step, so nothing is chosen on any image. `--easy-vqa FOLDER` first writes the questions and
-images of the package easy-vqa there in VQA's format.
+A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on) or ours:timm:NAME:FILE (a
+net of timm with its weights). Each is trained twice by one recipe: with the images, and with grey ones in their place.
+All scores are VQA accuracies of the test questions with the weights of the last step, so nothing is chosen on any
+image. `--easy-vqa FOLDER` first writes the questions and images of the package easy-vqa there in VQA's format.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
+from torch import nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.base import Backbone
-from nasformer.families.dense import dense_space, head_option_names
-from nasformer.families.registry import get_space
-from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
 from nasformer.tasks.options import VQAOptions
 from nasformer.tasks.vqa import QuestionBatches, best_answer, open_questions
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import save_record
+from record import add_side_by_side, mean_and_spread, run_side_by_side
+from segmentation import build_ours
 
 
 def write_easy_vqa(root: Path) -> None:
@@ -72,18 +70,9 @@ class QuestionsAlone(QuestionBatches):
             yield ImageText(torch.zeros_like(x.images), x.words), targets
 
 
-def build(net: str, batches: QuestionBatches, args: argparse.Namespace, seed: int) -> Backbone:
-    shape = {"img_size": batches.img_size, "in_chans": 3, "num_classes": batches.num_classes}
-    head = {"decoder_dim": args.decoder_dim, "depth": args.depth, **batches.head_options}
-    if Path(net).is_dir():
-        source = load_model(net)
-        kept = {name: value for name, value in source.options.items() if name not in head_option_names()}
-        space = dense_space(get_space(facts_in(net)["space"], **(kept | shape)), "vqa", **head)
-        return build_from(source, space, seed, keep_classifier=False)
-    name, _, arch = net.rpartition(":")
-    patch = {"patch_size": args.patch_size} if args.patch_size else {}
-    space = dense_space(get_space(name, **shape, **patch), "vqa", **head)
-    return fresh_model(space, space.arch(arch), seed)
+def build(net: str, batches: QuestionBatches, args: argparse.Namespace, seed: int) -> nn.Module:
+    head = {"decoder_dim": args.decoder_dim, "depth": args.depth, "num_maps": args.num_maps, **batches.head_options}
+    return build_ours(net, batches, "vqa", seed, args.patch_size, **head)
 
 
 def most_frequent(batches: QuestionBatches) -> float:
@@ -94,27 +83,31 @@ def most_frequent(batches: QuestionBatches) -> float:
     return fmean(asked[name].scores.get(guess, 0.0) for name in batches.files["test"].masks)
 
 
-def measure(net: str, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    found: dict[str, list[float]] = {"with_images": [], "questions_alone": [], "most_frequent_answer": []}
-    params = 0
-    for seed in range(args.seeds):
-        options = VQAOptions(max_words=args.max_words)
-        amounts = {"holdout": 0, "seed": seed, "train_images": args.train_images}
-        data = open_questions(Path(args.data), options, BadImages(quiet=True), **amounts)
-        recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, clip_grad=1.0)
-        settings: dict[str, Any] = {"device": device, "img_size": args.img_size, "workers": args.workers}
-        for name, kind in (("with_images", QuestionBatches), ("questions_alone", QuestionsAlone)):
-            batches = kind(data, AugmentOptions(), args.batch_size, seed, options=options, **settings)
-            model = build(net, batches, args, seed).to(device)
-            params = sum(weight.numel() for weight in model.parameters())
-            train_model(model, batches, recipe, seed=seed, quiet=not args.verbose, label=f"{net}, {name}")
-            found[name].append(evaluate(model, batches, "test")["vqa_accuracy"])
-            print(f"{net}, seed {seed}, {name}: {found[name][-1]:.4f}", flush=True)
-        found["most_frequent_answer"].append(most_frequent(batches))
-        print(f"{net}, seed {seed}, most frequent answer: {found['most_frequent_answer'][-1]:.4f}", flush=True)
-    spread = {f"{name}_std": stdev(values) for name, values in found.items() if len(values) > 1}
-    sizes = {"train_questions": len(batches.files["train"]), "test_questions": len(batches.files["test"])}
-    return {"params": params, **sizes, **{name: fmean(values) for name, values in found.items()}, **spread}
+def measure(net: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """VQA accuracy with the images, with the questions alone, and of the most frequent answer."""
+    device, options = choose_device(args.device), VQAOptions(max_words=args.max_words)
+    amounts = {"holdout": 0, "seed": seed, "train_images": args.train_images}
+    data = open_questions(Path(args.data), options, BadImages(quiet=True), **amounts)
+    recipe = Recipe(epochs=args.epochs, batch_size=args.batch_size, lr=args.lr, clip_grad=1.0)
+    settings: dict[str, Any] = {"device": device, "img_size": args.img_size, "workers": args.workers}
+    found = dict[str, Any]()
+    for name, kind in (("with_images", QuestionBatches), ("questions_alone", QuestionsAlone)):
+        batches = kind(data, AugmentOptions(), args.batch_size, seed, options=options, **settings)
+        model = build(net, batches, args, seed).to(device)
+        train_model(model, batches, recipe, seed=seed, quiet=not args.verbose, label=f"{net}, {name}")
+        found[name] = evaluate(model, batches, "test")["vqa_accuracy"]
+    sizes = {f"{split}_questions": len(batches.files[split]) for split in ("train", "test")}
+    params = sum(weight.numel() for weight in model.parameters())
+    return {"params": params, **sizes, **found, "most_frequent_answer": most_frequent(batches)}
+
+
+def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    scores = ("with_images", "questions_alone", "most_frequent_answer")
+    results = dict[str, Any]()
+    for net, seeds in found.items():
+        means = {name: value for score in scores for name, value in mean_and_spread(seeds, score).items()}
+        results[net] = {**seeds[0], **means, "seeds": seeds}
+    return results
 
 
 def main() -> None:
@@ -128,20 +121,20 @@ def main() -> None:
     parser.add_argument("--max-words", type=int, default=20)
     parser.add_argument("--decoder-dim", type=int, default=128)
     parser.add_argument("--depth", type=int, default=2)
+    parser.add_argument("--num-maps", type=int, default=2, help="maps of the net that words attend to, the last ones")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--out")
+    add_side_by_side(parser)
     args = parser.parse_args()
     if args.easy_vqa:
         args.data = args.easy_vqa
-        write_easy_vqa(Path(args.data))
-    results = {net: measure(net, args, choose_device(args.device)) for net in args.nets}
-    save_record("vqa", vars(args), results, args.out)
+        if not args.child:
+            write_easy_vqa(Path(args.data))
+    run_side_by_side("vqa", args, lambda net, seed: measure(net, seed, args), summarise)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ RUN = f"{QUICK} {FEW} --finish none"
 SMALL = "--space autoformer-micro --img-size 16 --patch-size 4"
 SHORTER = {
     "README.md": {
-        "epochs=60": "epochs=8",
+        "patch_size=2": "patch_size=4",
+        "epochs=60": "epochs=4",
+        "lr=2e-3": "lr=5e-3",
         '"population": 20, "generations": 5': '"population": 4, "generations": 1',
     },
     "docs/tutorials/first-search.md": {

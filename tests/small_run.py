@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from nasformer.cli.main import find_command, main, make_parser
 
@@ -26,6 +30,21 @@ def words(command: str, folder: Path, **changes: Any) -> list[str]:
     path = folder.parent / f"{command}.yaml"
     path.write_text(json.dumps(SETTINGS | changes))
     return [command, "--config", str(path), "--out", str(folder)]
+
+
+_FIGURES: dict[str, dict[str, Any]] = {}
+
+
+@contextmanager
+def pictures(drawn: bool = True) -> Iterator[None]:
+    """Within it reports have their figures, as they have outside of tests, or have none."""
+    from nasformer.report import evolution, page
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (page, evolution):
+            all_of_them = _FIGURES.setdefault(module.__name__, module.FIGURES)
+            patch.setattr(module, "FIGURES", all_of_them if drawn else {})
+        yield
 
 
 def parse(command: str, *words: str | Path) -> Any:

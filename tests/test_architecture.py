@@ -17,7 +17,7 @@ ORDER = (
     *("errors", "utils", "space", "search", "data", "layers", "families", "supernet", "train", "tasks", "proxies"),
     *("export", "latency", "ranking", "attention", "space_search", "results", "report", "runs", "cli"),
 )
-NO_TORCH = ("space", "search", "errors", "utils.files", "utils.progress", "utils.schema", "utils.units", "utils.yaml")
+NO_TORCH = ("space", "search", "errors", "utils.files", "utils.progress", "utils.schema", "utils.units")
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pages
-from nasformer.results.evidence import Gain, load_evidence
+from nasformer.results.verdict import Gain, load_evidence
 
 STUDY = pages.ROOT / "benchmarks" / "study"
 YAML = """
@@ -86,7 +86,7 @@ def test_a_study_runs_each_seed_once_and_writes_gains(
 
 @pytest.mark.parametrize("study", sorted(STUDY.glob("*.yaml")), ids=lambda path: path.stem)
 def test_commands_of_a_study_are_understood(study: Path) -> None:
-    from nasformer.utils.yaml import read_yaml
+    from nasformer.utils.schema import read_yaml
 
     for step in read_yaml(study)["steps"]:
         words = shlex.split(step.format(seed=0, data="images.npz", work="work"))

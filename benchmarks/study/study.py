@@ -41,7 +41,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import RayPool, result_of
-from nasformer.utils.yaml import read_yaml
+from nasformer.utils.schema import read_yaml
 from record import save_record
 
 Figures = dict[str, float]

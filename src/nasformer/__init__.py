@@ -13,10 +13,9 @@ from nasformer.families.timm_registry import register_with_timm
 
 if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, attention_maps
-    from nasformer.data.datasets import from_dataset
     from nasformer.data.images import Data
     from nasformer.data.options import AugmentOptions, DataOptions
-    from nasformer.data.sources import load_data
+    from nasformer.data.sources import from_dataset, load_data
     from nasformer.errors import UserError
     from nasformer.export.bundle import export_model
     from nasformer.families.base import Backbone, MapBackbone, Segment, TokenBackbone
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
     )
     from nasformer.families.space import Space
     from nasformer.families.storage import load_model, save_model
-    from nasformer.latency.profile import Profile
-    from nasformer.latency.profiler import make_profile
-    from nasformer.layers.cost import Cost
-    from nasformer.proxies.probe import Probe, noise_probe
+    from nasformer.latency.profile import Profile, make_profile
+    from nasformer.layers.basic import Cost
+    from nasformer.proxies.parts import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
     from nasformer.report.plots import plot
@@ -44,18 +42,15 @@ if TYPE_CHECKING:
     from nasformer.runs.run import run_supernet
     from nasformer.runs.search import search_supernet, search_training_free
     from nasformer.search.budget import Budget
-    from nasformer.search.model_result import ModelResult
     from nasformer.search.options import SearchOptions
-    from nasformer.search.problem import Candidate, Problem, Proposal
+    from nasformer.search.problem import Candidate, ModelResult, Problem, Proposal
     from nasformer.search.run import SearchResult
-    from nasformer.search.strategies.base import Strategy
+    from nasformer.search.strategies.base import RandomSearch, Strategy
     from nasformer.search.strategies.cyclic import Cyclic
     from nasformer.search.strategies.evolution import Evolution
-    from nasformer.search.strategies.random import RandomSearch
     from nasformer.search.strategies.registry import list_strategies, register_strategy
     from nasformer.space.arch import Arch
-    from nasformer.space.genes import Mutation
-    from nasformer.space.node import Node
+    from nasformer.space.node import Mutation, Node
     from nasformer.space.nodes import Choice, OneOf, Repeat
     from nasformer.space.struct import Rule, Struct
     from nasformer.supernet.importance import list_importances, register_importance, sort_by_importance
@@ -72,10 +67,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "attention.maps": ("AttentionMaps", "attention_maps"),
-    "data.datasets": ("from_dataset",),
     "data.images": ("Data",),
     "data.options": ("AugmentOptions", "DataOptions"),
-    "data.sources": ("load_data",),
+    "data.sources": ("load_data", "from_dataset"),
     "errors": ("UserError",),
     "export.bundle": ("export_model",),
     "families.base": ("Backbone", "MapBackbone", "Segment", "TokenBackbone"),
@@ -84,32 +78,28 @@ _MODULES = {
     ),
     "families.space": ("Space",),
     "families.storage": ("load_model", "save_model"),
-    "latency.profile": ("Profile",),
-    "latency.profiler": ("make_profile",),
-    "layers.cost": ("Cost",),
-    "proxies.probe": ("Probe", "noise_probe"),
+    "latency.profile": ("Profile", "make_profile"),
+    "layers.basic": ("Cost",),
+    "proxies.parts": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),
     "report.plots": ("plot",),
     "results.contents": ("RunContents", "read_run"),
     "results.folder": ("RunFolder",),
     "results.result": ("RunResult",),
-    "search.model_result": ("ModelResult",),
     "runs.options": ("RunCommand",),
     "runs.run": ("run_supernet",),
     "runs.search": ("search_supernet", "search_training_free"),
     "search.budget": ("Budget",),
     "search.options": ("SearchOptions",),
-    "search.problem": ("Candidate", "Problem", "Proposal"),
+    "search.problem": ("Candidate", "Problem", "Proposal", "ModelResult"),
     "search.run": ("SearchResult",),
-    "search.strategies.base": ("Strategy",),
+    "search.strategies.base": ("Strategy", "RandomSearch"),
     "search.strategies.cyclic": ("Cyclic",),
     "search.strategies.evolution": ("Evolution",),
-    "search.strategies.random": ("RandomSearch",),
     "search.strategies.registry": ("list_strategies", "register_strategy"),
     "space.arch": ("Arch",),
-    "space.genes": ("Mutation",),
-    "space.node": ("Node",),
+    "space.node": ("Node", "Mutation"),
     "space.nodes": ("Choice", "OneOf", "Repeat"),
     "space.struct": ("Rule", "Struct"),
     "supernet.importance": ("list_importances", "register_importance", "sort_by_importance"),
@@ -120,8 +110,7 @@ _MODULES = {
     "train.evaluate": ("evaluate",),
     "train.loop": ("train_model", "train_supernet"),
     "train.recipe": ("Recipe",),
-    "utils.plugins": ("load_plugins",),
-    "utils.version": ("__version__",),
+    "utils.plugins": ("__version__", "load_plugins"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -7,7 +7,7 @@ from functools import singledispatch
 import torch
 from torch import Tensor, nn
 
-from nasformer.attention.capture import Recorder, grouped_weights
+from nasformer.attention.maps import Recorder, grouped_weights
 from nasformer.layers.attention import RelativeAttention, RelativePositions, SelfAttention
 from nasformer.layers.resnet import AxisAttention, LocalOperator
 from nasformer.layers.stem import Grid

@@ -7,8 +7,15 @@ import torch
 from attention.formulas import output_by_formula, weights_on_map
 from attention.nets import FAMILIES, each_family, net, pictures
 from families.small import SPACES
-from nasformer.attention.capture import Recorder, inputs_of, record_calls
-from nasformer.attention.maps import attention_blocks, attention_layers, attention_maps, find_block
+from nasformer.attention.maps import (
+    Recorder,
+    attention_blocks,
+    attention_layers,
+    attention_maps,
+    find_block,
+    inputs_of,
+    record_calls,
+)
 
 
 def test_no_family_is_forgotten() -> None:

@@ -21,7 +21,6 @@ from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 RECIPE = {"epochs": 1, "batch_size": 8, "augment": {"crop": "resized"}}
 
 

@@ -217,7 +217,6 @@ def test_an_arch_too_large_for_the_supernet(capsys: Any, finished: Path, tmp_pat
         assert "the arch does not fit into a supernet of autoformer-micro" in message
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_folder_in_use(capsys: Any, run: Path) -> None:
     draft = run / "train" / ".log.jsonl.999999999.tmp"  # of a process that is no more
     draft.write_text("")

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import kill
@@ -72,7 +71,6 @@ def test_samples_are_one_json_a_line_within_the_budget(capsys: Any) -> None:
     assert output(capsys, *argv[:4], "1", *argv[5:]) != text
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_the_commands_one_after_the_other(capsys: Any, tmp_path: Path) -> None:
     """Train, search, extract, evaluate, with options that override those of the file."""
     run, model = tmp_path / "run", tmp_path / "model"
@@ -122,7 +120,6 @@ def test_a_run_prints_its_result(capsys: Any, finished: Path) -> None:
     assert [name for name in ("winner", "random", "smallest", "largest", "report.html") if name not in text] == []
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_progress_never_mixes_with_the_result(capsys: Any, run: Path) -> None:
     shutil.rmtree(run / "search")
     capsys.readouterr()

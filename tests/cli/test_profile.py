@@ -226,7 +226,7 @@ def test_an_inaccurate_profile_is_saved_with_a_warning(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = fake_profile(holdout=HoldOut(nets=2, median_error=0.234))
-    monkeypatch.setattr("nasformer.latency.profiler.make_profile", lambda space, **_: wrong)
+    monkeypatch.setattr("nasformer.latency.profile.make_profile", lambda space, **_: wrong)
     assert main(["profile", *OPTIONS, "--device", "cpu", "--json"]) == 0
     assert "warning: on other nets the median error is 23%, more than 10%" in capsys.readouterr().err
     message = refused(capsys, ["sample", *OPTIONS, "--max-latency", "10s"])

@@ -31,7 +31,6 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     system.pseudo_dirs[:] = [""]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_folder_on_a_store_goes_on_elsewhere(memory: Any, tmp_path: Path) -> None:
     assert main([*UNTRAINED, "--out", "here"]) == 0
     assert main([*UNTRAINED, "--out", "memory://runs/far"]) == 0
@@ -82,7 +81,6 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     server.stop()
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_data_and_runs_on_s3(s3: Any, tmp_path: Path) -> None:
     """A supernet is trained on an .npz file there and kept there; another machine searches it."""
     rng = np.random.default_rng(0)

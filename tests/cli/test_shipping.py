@@ -18,7 +18,6 @@ from nasformer.runs import ship as shipping
 from nasformer.utils.files import read_json
 from small_run import contents, words
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 QUICK = partial(shipping.export_folder, formats=[])
 
 

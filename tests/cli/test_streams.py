@@ -97,7 +97,6 @@ def test_the_least_timm_reads_weights_without_running_code() -> None:
     assert tuple(map(int, floor.split(">=")[1].strip('",').split("."))) >= (1, 0, 26)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_supernet_of_nothing_but_nan_has_no_winner(run: Path, tmp_path: Path, capsys: Any) -> None:
     weights = next((run / "supernet").glob("*.safetensors"))
     broken = {name: torch.full_like(weight, torch.nan) for name, weight in read_tensors(weights).items()}

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from nasformer.data.datasets import from_dataset
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
+from nasformer.data.sources import from_dataset
 from nasformer.errors import UserError
 
 

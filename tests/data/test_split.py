@@ -13,9 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasformer.data.datasets import from_dataset
 from nasformer.data.images import Data, balanced_subset, stratified
-from nasformer.data.sources import load_data
+from nasformer.data.sources import from_dataset, load_data
 from nasformer.data.streaming import find_files
 from nasformer.errors import UserError
 from nasformer.utils.rng import generator

@@ -26,12 +26,17 @@ from nasformer.export import bundle
 from nasformer.export.bundle import (
     check,
     export_model,
+    has_onnx,
+    has_onnxruntime,
     largest_difference,
     logits_of,
     logits_without_nasformer,
+    onnx_bytes,
+    pt2_bytes,
     random_batches,
+    run_onnx,
+    trace,
 )
-from nasformer.export.graphs import has_onnx, has_onnxruntime, onnx_bytes, pt2_bytes, run_onnx, trace
 from nasformer.families.base import Backbone
 from nasformer.families.space import Space
 from nasformer.families.storage import facts_in, load_model, save_model
@@ -182,9 +187,9 @@ def test_formats_can_be_left_out_and_old_files_go(tmp_path: Path) -> None:
 
 
 def test_without_onnx_the_rest_is_written(tmp_path: Path) -> None:
-    with patch("nasformer.export.graphs.has_onnx", return_value=False), pytest.raises(UserError, match="pip install"):
+    with patch("nasformer.export.bundle.has_onnx", return_value=False), pytest.raises(UserError, match="pip install"):
         onnx_bytes(None)  # type: ignore[arg-type]
-    no_onnx, no_trace = (patch(f"nasformer.export.graphs.{name}", return_value=None) for name in ("has_onnx", "trace"))
+    no_onnx, no_trace = (patch(f"nasformer.export.bundle.{name}", return_value=None) for name in ("has_onnx", "trace"))
     with no_onnx, no_trace:
         exported = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
     assert exported.notes == [
@@ -195,7 +200,7 @@ def test_without_onnx_the_rest_is_written(tmp_path: Path) -> None:
 
 def test_without_onnxruntime_the_file_is_said_to_be_unchecked(tmp_path: Path) -> None:
     values = {"trace": None, "has_onnx": True, "has_onnxruntime": False, "onnx_bytes": b"a graph"}
-    with patch.multiple("nasformer.export.graphs", **{name: lambda *_, v=value: v for name, value in values.items()}):
+    with patch.multiple("nasformer.export.bundle", **{name: lambda *_, v=value: v for name, value in values.items()}):
         exported = export_model(tiny_model(), tmp_path / "out", formats=["onnx"])
     assert exported.differences["model.onnx"] is None
     assert "model.onnx is unchecked" in exported.notes[0]

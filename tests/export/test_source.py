@@ -18,12 +18,11 @@ import nasformer
 from export.small import FAMILIES, small_model, small_of
 from families.small import images
 from nasformer.errors import UserError
-from nasformer.export.source import Closure, import_lines
-from nasformer.export.standalone import nested, standalone_source
+from nasformer.export.standalone import Closure, import_lines, nested, standalone_source
 from nasformer.families.base import Segment
 from nasformer.layers.attention import RelativeAttention
+from nasformer.layers.basic import LayerNorm
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.layers.norm import LayerNorm
 from nasformer.utils.files import save_tensors
 
 FACTS: dict[str, Any] = {
@@ -118,7 +117,7 @@ def define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> N
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
         monkeypatch.delitem(sys.modules, name)
-    from nasformer.export.source import parse_module
+    from nasformer.export.standalone import parse_module
 
     parse_module.cache_clear()
 

@@ -17,7 +17,7 @@ from nasformer.errors import UserError
 from nasformer.families.autoformer import PRESETS, AutoFormer, declare
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
-from nasformer.layers.drop_path import DropPath
+from nasformer.layers.basic import DropPath
 
 TOY = declare((32, 48), (2, 4), (2.0, 4.0), (2, 3))
 

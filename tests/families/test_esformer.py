@@ -15,11 +15,11 @@ from nasformer.errors import UserError
 from nasformer.families.esformer import ESFormer
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
+from nasformer.layers.basic import DropPath
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
-from nasformer.layers.drop_path import DropPath
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
-from nasformer.space.genes import genes
+from nasformer.space.node import genes
 from nasformer.supernet.supernet import Supernet
 
 NAMES = ("esformer-s0", "esformer-s1", "esformer-s2")

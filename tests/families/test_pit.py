@@ -19,8 +19,8 @@ from nasformer.errors import UserError
 from nasformer.families.pit import PRESETS, PiT, declare
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
+from nasformer.layers.basic import DropPath
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.layers.drop_path import DropPath
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 

@@ -17,11 +17,11 @@ from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.families.s3 import PRESETS, S3, as_table, declare
 from nasformer.families.space import Space
-from nasformer.layers.drop_path import DropPath
+from nasformer.layers.basic import DropPath
 from nasformer.layers.window import FAR, WindowAttention, border_mask
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
-from nasformer.space.genes import genes
+from nasformer.space.node import genes
 from nasformer.supernet.supernet import Supernet
 
 START = ("s3-tiny", "s3-small", "s3-base")

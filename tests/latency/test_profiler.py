@@ -15,7 +15,7 @@ import tiny  # noqa: F401 - one thread
 from latency.fake import MICRO, FakeClock
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.latency import profiler
+from nasformer.latency import profile as profiles
 from nasformer.latency.measure import (
     CpuClock,
     OnnxRunner,
@@ -26,14 +26,13 @@ from nasformer.latency.measure import (
     quartiles,
     time_nets,
 )
-from nasformer.latency.profile import Profile, key_of
-from nasformer.latency.profiler import covering_archs, make_profile, other_archs
+from nasformer.latency.profile import Profile, covering_archs, key_of, make_profile, other_archs
 
 CPU = torch.device("cpu")
 
 
 def profiled(monkeypatch: pytest.MonkeyPatch, clock: Any, **options: Any) -> Profile:
-    monkeypatch.setattr(profiler, "make_clock", lambda device, threads: clock)
+    monkeypatch.setattr(profiles, "make_clock", lambda device, threads: clock)
     return make_profile(MICRO, device=CPU, threads=1, nets=6, holdout=4, rounds=3, quiet=True, **options)
 
 
@@ -58,7 +57,7 @@ def test_one_thread_is_the_default_and_torch_has_its_threads_back(monkeypatch: p
         seen.append(torch.get_num_threads())
         return FakeClock(MICRO)
 
-    monkeypatch.setattr(profiler, "make_clock", clock)
+    monkeypatch.setattr(profiles, "make_clock", clock)
     with cpu_threads(2):
         for chosen in ({}, {"threads": 3}):
             found = nasformer.make_profile(MICRO, nets=3, holdout=1, rounds=1, quiet=True, **chosen)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from nasformer.layers.basic import TokenHead
 from nasformer.layers.blocks import Mlp, TransformerBlock
-from nasformer.layers.head import TokenHead
 
 
 @pytest.mark.parametrize("extra", [1, 4, 7])

@@ -2,7 +2,7 @@
 
 import torch
 
-from nasformer.layers.drop_path import DropPath
+from nasformer.layers.basic import DropPath
 
 
 def test_keeps_the_mean_and_drops_whole_samples() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nasformer.families.registry import get_space
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.saliency import autoprox
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.proxies.az import az_expressivity, az_progressivity, az_trainability
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 
 PROBE = noise_probe((4, 3, 3), num_classes=2, batch_size=3, seed=5)

@@ -7,7 +7,7 @@ from torch import nn
 
 from families.small import SPACES
 from nasformer.proxies.counts import depth, macs, params
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 
 PROBE = noise_probe((3, 8, 8), num_classes=10, batch_size=2)

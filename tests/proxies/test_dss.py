@@ -20,13 +20,13 @@ from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.proxies import dss as module
 from nasformer.proxies.dss import dss, dss_many, is_projection
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import read_table
 from nasformer.space.arch import Arch
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 
 ATTENTION, MLP = ("attn.qkv", "attn.proj"), ("mlp.fc1", "mlp.fc2")
 MICRO: dict[str, Any] = {"img_size": 16, "patch_size": 4, "num_classes": 10}

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.proxies.entropic import DEFAULT, READINGS, REPEATS, entropies
-from nasformer.proxies.parts import kaiming_fan_in, reinitialise
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import kaiming_fan_in, noise_probe, reinitialise
 from nasformer.proxies.registry import Inapplicable, get_proxies
 
 PROBE = noise_probe((3, 4, 4), num_classes=2, batch_size=4, seed=5)

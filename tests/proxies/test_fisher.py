@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.saliency import CHUNK, fisher
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from nasformer.proxies.naswot import jacov
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
+from nasformer.proxies.responses import jacov
 
 PROBE = noise_probe((1, 2, 3), num_classes=2, batch_size=4, seed=2)
 K = 1e-5

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.naswot import naswot
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
+from nasformer.proxies.responses import naswot
 
 PROBE = noise_probe((1, 3, 4), num_classes=2, batch_size=5, seed=3)
 

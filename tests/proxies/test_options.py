@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.proxies.options import ProbeOptions
+from nasformer.proxies.registry import ProbeOptions
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import nn
 
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies
 
 PROBE = noise_probe((3, 64, 64), num_classes=10, batch_size=3, seed=7)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.responses import l_swag, swap, wrcor
 

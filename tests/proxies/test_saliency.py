@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.saliency import CHUNK, cross_entropy_gradients, grad_norm, grasp, plain, snip, zico
 

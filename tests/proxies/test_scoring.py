@@ -18,7 +18,7 @@ from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.proxies import registry
-from nasformer.proxies.probe import Probe, noise_probe
+from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable, list_proxies, register_proxy
 from nasformer.proxies.scoring import Score, Scorer, data_probes, image_shape, merge, score_model
 from nasformer.proxies.untrained import UntrainedLayers

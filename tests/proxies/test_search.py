@@ -18,10 +18,9 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search import search_training_free
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.pareto import pareto_front
-from nasformer.search.problem import aggregate_ranks
+from nasformer.search.problem import aggregate_ranks, pareto_front
 from nasformer.search.run import SearchResult
-from nasformer.search.strategies import random as random_search
+from nasformer.search.strategies import base as strategies
 from nasformer.space.arch import Arch
 
 from .spaces import SPACES
@@ -85,7 +84,7 @@ def test_repeats_are_written_down_with_their_spread(tmp_path: Path) -> None:
 
 
 def test_cut_at_every_line_it_ends_with_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_search, "BATCH", 4)
+    monkeypatch.setattr(strategies, "BATCH", 4)
     same = scorer("dss,naswot")
     result = find(same, tmp_path / "whole.jsonl", evaluations=6)
     content = (tmp_path / "whole.jsonl").read_bytes()
@@ -104,7 +103,7 @@ def test_a_batch_is_scored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(len(archs))
         return real(self, archs)
 
-    monkeypatch.setattr(random_search, "BATCH", 10)
+    monkeypatch.setattr(strategies, "BATCH", 10)
     monkeypatch.setattr(Scorer, "many", many)
     find(scorer("params"))
     assert calls == [10, 10, 4]

@@ -14,11 +14,11 @@ from families.small import golden_path, some_archs
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.proxies.counts import BlockShape, block_shapes
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
 from nasformer.ranking.table import Table, read_table, trivial_counts
-from nasformer.utils.rank_correlation import kendall
+from nasformer.utils.statistics import kendall
 
 from .spaces import SPACES
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.families.registry import get_space
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
-from nasformer.proxies.saliency import logit_gradients
-from nasformer.proxies.synflow import linearise, logsynflow, synflow
+from nasformer.proxies.saliency import linearise, logit_gradients, logsynflow, synflow
 
 PROBE = noise_probe((1, 2, 2), num_classes=3, batch_size=2)
 WIDTHS = (4, 6, 5, 3)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
-from nasformer.proxies.te import ntk, regions, te
+from nasformer.proxies.responses import ntk, regions, te
 
 PROBE = noise_probe((1, 2, 2), num_classes=2, batch_size=4, seed=1)
 

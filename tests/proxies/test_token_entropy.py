@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.proxies.az import token_entropy
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 
 PROBE = noise_probe((1, 5, 4), num_classes=2, batch_size=3, seed=6)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.probe import noise_probe
+from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
-from nasformer.proxies.zen import zen
+from nasformer.proxies.responses import zen
 
 PROBE = noise_probe((2, 2, 3), num_classes=2, batch_size=4, seed=4)
 

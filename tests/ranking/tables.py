@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nasformer.families.registry import get_space
-from nasformer.ranking.statistics import Estimate, Interval, Resamples, percentiles, same_band, signs
+from nasformer.ranking.rank import Estimate, Interval, Resamples, percentiles, same_band, signs
 from nasformer.ranking.table import Table, trivial_counts
 
 SPACE = get_space("autoformer-small", img_size=32, patch_size=8, num_classes=10)

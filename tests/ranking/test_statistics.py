@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nasformer.errors import UserError
-from nasformer.ranking.statistics import (
+from nasformer.ranking.rank import (
     Estimate,
     Resamples,
     kendall_by_band,
@@ -21,7 +21,7 @@ from nasformer.ranking.statistics import (
     signs,
     size_bands,
 )
-from nasformer.utils.rank_correlation import kendall, spearman, undefined
+from nasformer.utils.statistics import kendall, spearman, undefined
 
 from .tables import interval, within
 

@@ -20,10 +20,9 @@ from PIL import Image
 
 from nasformer.report.compare import compare_runs, runs_table
 from nasformer.report.html import DIGEST, document
-from nasformer.report.page import models_table, write_report
+from nasformer.report.page import LiveReport, models_table, serve, write_report
 from nasformer.report.plots import write_confusion
-from nasformer.report.watch import LiveReport, serve
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.train.evaluate import Confusion
 from nasformer.utils.files import append_json, write_json
 
@@ -175,6 +174,7 @@ def test_pointers_show_tooltips_and_nothing_is_wider_than_the_page(scheme: str, 
         assert one["tooltip"].startswith("space A · embed_dim = 64\nE-T error ")
 
 
+@pytest.mark.slow
 def test_a_watched_run_is_shown_again_when_it_goes_on(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

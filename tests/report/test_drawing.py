@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.families.registry import get_space
-from nasformer.report.anatomy import Anatomy, Block, dissect, value_ranges
-from nasformer.report.drawing import SHORTEST, Card, Sheet, architectures
+from nasformer.report.drawing import SHORTEST, Anatomy, Block, Card, Sheet, architectures, dissect, value_ranges
 from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct

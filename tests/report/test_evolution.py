@@ -19,8 +19,8 @@ from PIL import Image
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.space import Space
-from nasformer.report.evolution import CAPTIONS, page, state
-from nasformer.report.evolution_plots import (
+from nasformer.report.evolution import (
+    CAPTIONS,
     FIGURES,
     choices,
     dimension_grid,
@@ -28,8 +28,10 @@ from nasformer.report.evolution_plots import (
     error_range,
     letter,
     mark_kind,
+    page,
     space_colours,
     space_errors,
+    state,
     tendencies,
     tendency_tooltips,
 )
@@ -188,7 +190,12 @@ def test_stages_stand_side_by_side() -> None:
 
 @pytest.mark.parametrize(
     ("name", "count", "asked"),
-    [("pit-tiny", 2, 3), ("autoformer-micro", 1, 0), ("autoformer-micro", 1, 2), ("autoformer-tiny", 8, 7)],
+    [
+        ("pit-tiny", 2, 3),
+        ("autoformer-micro", 1, 0),
+        ("autoformer-micro", 1, 2),
+        pytest.param("autoformer-tiny", 8, 7, marks=pytest.mark.slow),
+    ],
 )
 def test_any_family_and_any_number_of_steps(name: str, count: int, asked: int, tmp_path: Path) -> None:
     evolution = made(tmp_path, name, count, asked)

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.report import patterns as verdicts
-from nasformer.report.anatomy import THIRDS, WHOLE, choices_by_stage, pool
+from nasformer.report.drawing import THIRDS, WHOLE, choices_by_stage, pool
 from nasformer.report.patterns import PATTERNS, Patterns, draw, find_patterns, judge, patterns_figure, rows
 from nasformer.search.budget import Budget
 from nasformer.space.nodes import Choice, OneOf, Repeat

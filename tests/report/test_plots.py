@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from nasformer.report.page import captions
 from nasformer.report.plots import FIGURES
 from nasformer.results.contents import BEST, MOST, RunContents, front, read_run
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 
 from .fake import PLOTS, SPACE, edit, model, write_run

@@ -12,12 +12,12 @@ import pytest
 
 import small_run
 from nasformer.errors import UserError
-from nasformer.report.watch import serve
+from nasformer.report.page import serve
 
 
 @pytest.fixture
-def address(run: Path, without_pictures: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr("nasformer.report.watch.FIGURES", {})
+def address(run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    monkeypatch.setattr("nasformer.report.page.FIGURES", {})
     with serve(run, port=0, seconds=7) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -11,7 +11,7 @@ from nasformer.report.plots import plot
 from nasformer.results.contents import RunContents
 from nasformer.results.result import RunResult
 from nasformer.search.budget import Budget
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.search.run import search
 
 

@@ -12,7 +12,7 @@ from nasformer.results.contents import JournalSettings, LogLine, RunContents
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts, RunResult
 from nasformer.results.verdict import judge, search_gain, still_falling
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet.health import SupernetHealth
 from nasformer.utils.files import write_json
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 import pages
 from nasformer.cli.main import main
-from nasformer.results.evidence import Evidence, Gain
+from nasformer.results.verdict import Evidence, Gain
 from nasformer.runs import advise as module
 from nasformer.runs.advise import ImageFacts, advise, nearest
 from nasformer.runs.options import AdviseCommand

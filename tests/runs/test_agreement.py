@@ -15,8 +15,6 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search import search_supernet, search_training_free
 from small_run import contents, refused, words
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
-
 
 @pytest.mark.parametrize(
     ("changes", "message"),

@@ -17,8 +17,7 @@ from nasformer.results.contents import read_run
 from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_names, timm_table
 from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate, Problem
+from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
@@ -26,7 +25,6 @@ from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
 from small_run import SETTINGS, contents, refused, words
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 SMALL = "test_resnet"  # 0.4 M parameters
 needs_small = pytest.mark.skipif(not timm.is_model(SMALL), reason=f"this timm has no {SMALL}")
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'

@@ -22,13 +22,12 @@ from nasformer.search.options import SearchOptions
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
-from nasformer.space.genes import genes, same_role
+from nasformer.space.node import genes, same_role
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 from nasformer.utils.files import read_json
 from small_run import refused
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 BLOCK = Struct(num_heads=Choice(2, 3, 4, role="topology"), mlp_ratio=Choice(2.0, 3.0, 4.0))
 ROOT = Struct(embed_dim=Choice(32, 48, 64), blocks=Repeat(BLOCK, depth=Choice(3, 4, 5, 6)))
 SPACE = replace(get_space("autoformer-micro"), name="micro-roles", root=ROOT)

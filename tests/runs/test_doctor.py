@@ -16,16 +16,16 @@ from nasformer.cli.commands.results import print_diagnosis
 from nasformer.cli.main import main
 from nasformer.data.images import ImageSet
 from nasformer.results.contents import read_run
-from nasformer.results.diagnosis import Diagnosis
 from nasformer.results.folder import RunFolder
+from nasformer.results.result import Diagnosis
 from nasformer.runs.doctor import NEAREST_MEAN, SupernetRun
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
 from nasformer.train.log import TrainLog
 from nasformer.utils.files import read_json, write_json, write_text
-from small_run import refused, words
+from small_run import pictures, refused, words
 
 
 def doctor(capsys: Any, run: Path, *more: str) -> tuple[int, dict[str, Any]]:
@@ -68,7 +68,8 @@ def test_subnets_that_plain_pixels_match_are_not_simply_healthy(pixels_alone: fl
 
 
 def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> None:
-    _, found = doctor(capsys, run)
+    with pictures():
+        _, found = doctor(capsys, run)
     supernet, batches = load_supernet(run / "supernet"), tiny.Watched(tiny.recipe())
     for row, (name, arch) in zip(found["subnets"], fixed_subnets(supernet.space).items(), strict=True):
         assert (row["name"], row["arch"], row["params"]) == (name, arch.to_dict(), supernet.space.cost(arch).params)
@@ -85,7 +86,6 @@ def test_a_run_that_was_not_watched_is_evaluated_now(run: Path, capsys: Any) -> 
     assert all(f"Alarm: {alarm['finding']}" in page for alarm in found["alarms"])
 
 
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize(("sign", "code"), [(1, 0), (-1, 1)])
 def test_healthy_and_not_by_its_exit_code(run: Path, capsys: Any, sign: int, code: int) -> None:
     looks(run, [graded(run, sign)] * 3)
@@ -101,7 +101,6 @@ def test_healthy_and_not_by_its_exit_code(run: Path, capsys: Any, sign: int, cod
     assert "Kendall's tau): +1.00 +1.00" in said
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_what_the_log_says(run: Path, capsys: Any) -> None:
     lines = TrainLog.read(run / "train" / "log.jsonl")
     back = {"back_to": 1, "failed": 2, "what": "loss", "shift": 8}
@@ -116,13 +115,11 @@ def test_what_the_log_says(run: Path, capsys: Any) -> None:
     assert told == "the loss was not finite at step 2; training went back to step 1, at half the rate"
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_nothing_was_learned(run: Path, capsys: Any) -> None:
     looks(run, [dict.fromkeys(graded(run, 1), 0.1)] * 3)
     assert alarms(doctor(capsys, run)[1]) == {"chance"}
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_training_that_stopped_is_judged_by_its_checkpoint(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     run, real = tmp_path / "run", tiny.Batches.train
     often = {"epochs": 2, "batch_size": 128, "log_epochs": 0.5, "checkpoint_seconds": 0, "augment": {"crop": "none"}}

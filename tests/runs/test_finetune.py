@@ -26,9 +26,8 @@ from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, save_tensors, write_json
-from small_run import contents, parse, refused
+from small_run import contents, parse, pictures, refused
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
 STILL = {"lr": 0.0, "min_lr": 0.0, "warmup_lr": 0.0, "iterations": 1}
 """A training that changes no weight: what it ends with is what it started from."""
@@ -45,7 +44,8 @@ def words(folder: Path, source: Path, *more: str | Path, **changes: Any) -> list
 def tuned(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The winner of a search, trained further on all images; tests read it only."""
     folder = tmp_path_factory.mktemp("tuned") / "run"
-    assert main(words(folder, finished, "--holdout", "0", epochs=4)) == 0
+    with pictures():
+        assert main(words(folder, finished, "--holdout", "0", epochs=4)) == 0
     return folder
 
 

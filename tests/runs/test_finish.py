@@ -19,8 +19,6 @@ from nasformer.runs.single import find_source
 from nasformer.train.evaluate import evaluate
 from small_run import contents, json_output, words
 
-pytestmark = pytest.mark.usefixtures("module_without_pictures")
-
 
 @pytest.fixture(scope="module", params=["finetune", pytest.param("retrain", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:

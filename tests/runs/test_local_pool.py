@@ -20,7 +20,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.runs import local_pool
 from nasformer.runs.local_pool import LocalPool, TaskWork, choose_jobs, image_bytes, training_memory
 from nasformer.runs.single import best_candidates, retrain_tasks
-from nasformer.search.executor import Failed
+from nasformer.search.run import Failed
 from nasformer.utils.child import Ended
 from nasformer.utils.files import read_json
 from nasformer.utils.progress import progress, say

@@ -29,13 +29,15 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
-from small_run import SETTINGS, contents, output, words
+from small_run import SETTINGS, contents, output, pictures, words
 
 ASKED = {"config.json", "report.html"}  # these say what was asked, which differs between one command and two
 
 
-def test_the_folder_holds_everything(finished: Path) -> None:
-    found = contents(finished)
+def test_the_folder_holds_everything(run: Path) -> None:
+    with pictures():
+        assert main(words("run", run)) == 0
+    found = contents(run)
     names = ["config.json", "train/log.jsonl", "supernet/supernet.json", "supernet/supernet.safetensors"]
     names += ["search/journal.jsonl", "result.json", "model/config.json", "model/model.safetensors", "report.html"]
     assert [name for name in names if not found.get(name)] == []
@@ -147,7 +149,6 @@ def test_train_and_search_apart_give_the_same(finished: Path, tmp_path: Path) ->
     assert trained.items() <= read_json(run / "config.json").items()
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_search_takes_the_space_from_the_supernet(run: Path, tmp_path: Path) -> None:
     """Nothing is asked for but where, and what must be as in training."""
     shutil.rmtree(run / "search")
@@ -179,7 +180,6 @@ def test_held_out_images_are_never_trained_on(tmp_path: Path) -> None:
     assert not (parts[0] | parts[1]) & parts[2]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_the_test_images_wait_until_the_search_is_over(tmp_path: Path, monkeypatch: Any) -> None:
     """Each split is opened in its stage only: none while training, the held-out images while searching."""
     stage, seen = "", set()
@@ -208,7 +208,6 @@ def test_the_test_images_wait_until_the_search_is_over(tmp_path: Path, monkeypat
     assert ("over", "test") in seen
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_images_that_are_streamed(tmp_path: Path, capsys: Any) -> None:
     from PIL import Image
 

@@ -21,15 +21,13 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.recipe import Recipe
 from small_run import contents, refused
 
-pytestmark = pytest.mark.usefixtures("module_without_pictures")
-
 
 def words(source: Path, out: Path, **changes: Any) -> list[str]:
     settings = {
         "from": str(source),
         "data": "digits",
         "max_macs": "60%",
-        "train": {"iterations": 80, "batch_size": 64, "augment": {"crop": "none", "hflip": 0.0}},
+        "train": {"iterations": 40, "batch_size": 64, "augment": {"crop": "none", "hflip": 0.0}},
         "search": {"population": 6, "parents": 3, "generations": 2},
         "export": False,
         **changes,

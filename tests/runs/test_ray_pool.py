@@ -16,7 +16,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import ATTEMPTS, RayPool, result_of
-from nasformer.search.executor import Failed
+from nasformer.search.run import Failed
 
 ray = pytest.importorskip("ray", reason="needs nasformer[ray]")
 from ray.cluster_utils import Cluster  # noqa: E402

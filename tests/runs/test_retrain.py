@@ -19,7 +19,7 @@ from nasformer.families.storage import load_model
 from nasformer.report.page import write_report
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
-from small_run import contents, parse, refused
+from small_run import contents, parse, pictures, refused
 
 ARCH = '{"embed_dim": 48, "depth": 3, "num_heads": [2, 3, 4], "mlp_ratio": [2, 3, 4]}'
 TRAIN = {"epochs": 1, "batch_size": 128, "lr": 3e-3, "augment": {"crop": "none", "hflip": 0.0}}
@@ -37,7 +37,8 @@ def words(folder: Path, *more: str | Path, **changes: Any) -> list[str]:
 def retrained(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The winner of a search, retrained on all images; tests read it only."""
     folder = tmp_path_factory.mktemp("retrained") / "run"
-    assert main(words(folder, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
+    with pictures():
+        assert main(words(folder, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
     return folder
 
 
@@ -62,8 +63,8 @@ def test_the_folder_holds_everything(retrained: Path) -> None:
     config = read_json(retrained / "config.json")
     assert (config["holdout"], config["patch_size"], config["train"]["epochs"]) == (0, 4, 8)
     assert "torch" in config["versions"]
-    before = found["report.html"]
-    assert write_report(retrained).read_bytes() == before
+    with pictures():
+        assert write_report(retrained).read_bytes() == found["report.html"]
 
 
 @pytest.mark.parametrize("folder", ["model", "."])
@@ -90,11 +91,11 @@ def test_a_finished_one_is_left_as_it_is(finished: Path, retrained: Path, monkey
         raise AssertionError("done before")
 
     monkeypatch.setattr(Trainer, "step", forbidden)
-    assert main(words(retrained, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
+    with pictures():
+        assert main(words(retrained, finished, "--holdout", "0", epochs=8, ema=0.9)) == 0
     assert contents(retrained) == before
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     """With no search before it, and with a hold-out: both accuracies are told."""
     out = tmp_path / "run"
@@ -111,7 +112,6 @@ def test_an_arch_of_ones_own(tmp_path: Path, capsys: Any) -> None:
     assert "held-out" in text
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_another_arch_and_other_options_than_those_of_the_search(finished: Path, tmp_path: Path) -> None:
     more = ["--arch", ARCH, "--model.drop_path_rate", "0.3", "--patch-size", "2"]
     assert main(words(tmp_path / "run", finished, *more)) == 0
@@ -120,7 +120,6 @@ def test_another_arch_and_other_options_than_those_of_the_search(finished: Path,
     assert (model.options["drop_path_rate"], model.options["patch_size"]) == (0.3, 2)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_search_that_saw_no_data(finished: Path, tmp_path: Path) -> None:
     """A search by a proxy leaves its config and its result; what kind of images there are is known only now."""
     searched = tmp_path / "proxy"
@@ -134,7 +133,6 @@ def test_a_search_that_saw_no_data(finished: Path, tmp_path: Path) -> None:
     assert found == {"patch_size": 4, "img_size": 8, "num_classes": 10, "in_chans": 1, "qkv_bias": False}
 
 
-@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("kind", ["npz", "folder", "stream"])
 def test_nothing_is_held_out_of_any_data(tmp_path: Path, kind: str) -> None:
     images = np.stack([np.full((8, 8, 3), 9 * number, np.uint8) for number in range(24)])

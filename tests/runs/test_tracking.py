@@ -45,7 +45,6 @@ def test_each_line_is_passed_on_once(run: Path) -> None:
     assert client.ended["summary"]["winner/test_accuracy"] > 0
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_command_that_goes_on_goes_on_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clients: list[Recorder] = []
 
@@ -70,7 +69,6 @@ def test_without_the_client_the_command_says_so(
     assert "pip install wandb" in said
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_mlflow_in_a_local_folder(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions ask for it
@@ -86,7 +84,6 @@ def test_mlflow_in_a_local_folder(run: Path, tmp_path: Path, monkeypatch: pytest
     assert len(client.get_metric_history(tracked.info.run_id, "search/accuracy")) == 8
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_wandb_offline(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="needs wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

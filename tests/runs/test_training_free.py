@@ -21,10 +21,9 @@ from nasformer.families.storage import load_model
 from nasformer.proxies.registry import list_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.search.journal import read_journal
-from nasformer.search.pareto import pareto_front
-from nasformer.search.problem import aggregate_ranks
+from nasformer.search.problem import aggregate_ranks, pareto_front
 from nasformer.utils.files import read_json
-from small_run import contents, json_output, output, refused
+from small_run import contents, json_output, output, pictures, refused
 
 MICRO = ["--space", "autoformer-micro", "--img-size", "16", "--patch-size", "8", "--num-classes", "10"]
 MICRO += ["--device", "cpu", "--probe-size", "8"]
@@ -161,7 +160,8 @@ def test_mistakes_are_said_in_one_line(case: str, capsys: Any, tmp_path: Path) -
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of a search by two proxies; tests read it only."""
     folder = tmp_path_factory.mktemp("searched") / "run"
-    assert main(["search", *MICRO, *RANDOM, "--proxy", "dss,naswot", "--out", str(folder)]) == 0
+    with pictures():
+        assert main(["search", *MICRO, *RANDOM, "--proxy", "dss,naswot", "--out", str(folder)]) == 0
     return folder
 
 
@@ -217,7 +217,8 @@ def test_the_report_shows_the_scores(searched: Path) -> None:
 
 def test_the_same_search_again_changes_nothing(searched: Path, tmp_path: Path) -> None:
     run = shutil.copytree(searched, tmp_path / "run")
-    assert main(["search", *MICRO, *RANDOM, "--proxy", "dss,naswot", "--out", str(run)]) == 0
+    with pictures():
+        assert main(["search", *MICRO, *RANDOM, "--proxy", "dss,naswot", "--out", str(run)]) == 0
     assert contents(run) == contents(searched)
 
 
@@ -264,7 +265,6 @@ def test_objectives_give_a_front(capsys: Any) -> None:
     assert found["winner"]["dss"] == points[-1][0]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_repeats_and_evolution(capsys: Any, tmp_path: Path) -> None:
     evolution = ["--search.population", "4", "--search.generations", "3", "--max-params", "120K"]
     argv = ["search", *MICRO, *evolution, "--proxy", "dss", "--repeats", "2", "--out", str(tmp_path / "run")]
@@ -319,7 +319,6 @@ def test_killed_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_the_winner_is_retrained(searched: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "retrain.yaml"
     settings = {"train": {"epochs": 1, "batch_size": 256, "augment": {"crop": "none"}}, "export": False}

@@ -11,7 +11,7 @@ import pytest
 
 from nasformer.search.journal import Journal, read_journal
 from nasformer.search.run import SearchResult
-from nasformer.search.strategies import random as random_search
+from nasformer.search.strategies import base as strategies
 from nasformer.search.strategies.registry import list_strategies
 from nasformer.space.arch import Arch
 
@@ -37,7 +37,7 @@ class BatchEvaluator:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_search, "BATCH", 12)  # four for the toy's 48 candidates, as evolution has
+    monkeypatch.setattr(strategies, "BATCH", 12)  # four for the toy's 48 candidates, as evolution has
 
 
 def whole(name: str, path: Path) -> tuple[SearchResult, bytes]:

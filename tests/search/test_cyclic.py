@@ -18,7 +18,7 @@ from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.space.arch import Arch
-from nasformer.space.genes import Mutation, genes, same_role
+from nasformer.space.node import Mutation, genes, same_role
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 

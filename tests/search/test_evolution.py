@@ -15,7 +15,7 @@ from nasformer.search.run import SearchResult, search
 from nasformer.search.strategies.evolution import Evolution
 from nasformer.search.strategies.registry import complete_options
 from nasformer.space.arch import Arch
-from nasformer.space.genes import MUTATIONS, Mutation
+from nasformer.space.node import MUTATIONS, Mutation
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
 

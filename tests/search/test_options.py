@@ -13,9 +13,8 @@ from nasformer.errors import UserError
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import Problem, Proposal
 from nasformer.search.strategies import registry
-from nasformer.search.strategies.base import Strategy
+from nasformer.search.strategies.base import RandomSearch, Strategy
 from nasformer.search.strategies.evolution import Evolution
-from nasformer.search.strategies.random import RandomSearch
 from nasformer.search.strategies.registry import (
     StrategyOption,
     complete_options,

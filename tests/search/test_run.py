@@ -22,7 +22,7 @@ from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.random import RandomSearch
+from nasformer.search.strategies.base import RandomSearch
 from nasformer.search.strategies.registry import list_strategies
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice

@@ -8,8 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nasformer.space.genes import ROLES
-from nasformer.space.node import Node
+from nasformer.space.node import ROLES, Node
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 

@@ -12,7 +12,7 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.genes import MUTATIONS, Mutation, parse_mutation
+from nasformer.space.node import MUTATIONS, Mutation, parse_mutation
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
 

@@ -11,8 +11,7 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.genes import MUTATIONS
-from nasformer.space.node import corners
+from nasformer.space.node import MUTATIONS, corners
 from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 

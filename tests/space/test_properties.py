@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.space.arch import Arch
-from nasformer.space.genes import MUTATIONS, Mutation
-from nasformer.space.node import Node, corners
+from nasformer.space.node import MUTATIONS, Mutation, Node, corners
 from nasformer.space.nodes import ByCardinality
 from nasformer.space.struct import Struct
 

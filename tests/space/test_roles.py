@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.genes import MUTATIONS, Gene, Mutation, Role, genes, same_role
-from nasformer.space.node import Node
+from nasformer.space.node import MUTATIONS, Gene, Mutation, Node, Role, genes, same_role
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Rule, Struct
 

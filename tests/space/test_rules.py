@@ -10,8 +10,7 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.genes import Mutation
-from nasformer.space.node import corners
+from nasformer.space.node import Mutation, corners
 from nasformer.space.nodes import Choice, OneOf
 from nasformer.space.struct import Rule, Struct
 

@@ -15,9 +15,8 @@ from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Rule, Struct
-from nasformer.space_search.evolve import Step, choices_of, evolve, next_space
+from nasformer.space_search.evolve import Step, choices_of, evolve, measure_quality, next_space
 from nasformer.space_search.options import EvolveOptions
-from nasformer.space_search.quality import measure_quality
 from space_search import synthetic
 from space_search.synthetic import bowl, samples
 

@@ -293,7 +293,6 @@ def test_without_batch_norm_nothing_is_recalibrated() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
 def test_every_command_takes_the_number_of_images_and_the_shipped_model_is_recalibrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

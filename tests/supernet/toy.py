@@ -10,9 +10,8 @@ from nasformer.families.base import Backbone, Segment
 from nasformer.families.esformer import ESFormer
 from nasformer.families.esformer import declare as declare_esformer
 from nasformer.families.space import Space
+from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import Mlp
-from nasformer.layers.head import TokenHead
-from nasformer.layers.norm import LayerNorm
 from nasformer.layers.stem import PatchEmbed
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from families.small import family_space, image_size, images, randomise, small_space
@@ -172,6 +173,22 @@ def test_the_loss_is_0_for_what_is_learned_and_leaves_void_out() -> None:
     assert panoptic_loss(ignored, ignored, targets[None]) == pytest.approx(0, abs=1e-6)
 
 
+def test_heat_and_offsets_count_as_much_in_small_images_as_in_large_ones() -> None:
+    def parts(scale: int) -> tuple[float, float]:
+        segments = torch.full((40 * scale, 40 * scale), 1)
+        segments[8 * scale : 24 * scale, 10 * scale : 28 * scale] = thing(0, 1)
+        targets = make_targets(segments, 2.0 * scale)
+        right = as_answer(targets, 2)[None]
+        losses = []
+        for channels in (slice(2, 3), slice(3, 5)):
+            wrong = right.clone()
+            wrong[:, channels] = 0
+            losses.append(float(panoptic_loss(wrong, wrong, targets[None], sigma=2.0 * scale)))
+        return losses[0], losses[1]
+
+    assert parts(1) == pytest.approx(parts(4), rel=0.05)
+
+
 # Grouping
 
 
@@ -203,6 +220,30 @@ def test_without_centres_and_in_small_areas_pixels_have_no_class() -> None:
     assert (grouped[4:14, 4:14] == VOID).all()
     assert (grouped[18:, 18:] == VOID).all()
     assert grouped[0, 0] == 2
+
+
+def test_neighbours_as_hot_as_a_peak_are_no_centres() -> None:
+    """Enlarged by an even factor, or rounded to bfloat16, a peak has equals beside it: each would cut its thing."""
+    heat = make_targets(torch.full((8, 8), thing(0, 1)), 2.0)[1:2, None]
+    enlarged = F.interpolate(heat, scale_factor=4, mode="bilinear", align_corners=False)[0, 0]
+    assert (enlarged == enlarged.max()).sum() > 1
+    assert len(find_centres(enlarged)) == 1
+    assert len(find_centres(enlarged.bfloat16().float())) == 1
+    assert len(find_centres(torch.ones(6, 6))) == 1
+
+
+@pytest.mark.parametrize("stride", [1, 4])
+def test_true_maps_at_the_heads_resolution_have_a_pq_of_nearly_1(stride: int) -> None:
+    """What a head without a mistake answers, pooled to its positions and enlarged: targets and grouping agree."""
+    segments = torch.full((96, 128), 2)
+    segments[60:] = 3
+    for number, (top, left) in enumerate(((4, 5), (8, 45), (8, 75), (50, 20), (62, 80)), 1):
+        segments[top : top + 28, left : left + 26] = thing(number % 2, number)
+    found = F.avg_pool2d(as_answer(make_targets(segments, 4.0), 4)[None], stride)
+    answer = F.interpolate(found, segments.shape, mode="bilinear", align_corners=False)[0]
+    sums = match_segments(group(Answer.of(answer), 2), segments, 4)
+    assert sums[:, 2:].sum() == 0  # nothing wrong, nothing missed
+    assert class_qualities(sums)[:, 0].min() > (0.999 if stride == 1 else 0.85)
 
 
 # PQ

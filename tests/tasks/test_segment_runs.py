@@ -19,7 +19,7 @@ from nasformer.cli.main import main
 from nasformer.families.storage import load_model
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
-from small_run import json_output, output, refused
+from small_run import json_output, output, pictures, refused
 from tasks.shapes import CLASSES, draw, write_set
 
 SETTINGS: dict[str, Any] = {
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "workers": 0,
     "model": {"drop_path_rate": 0.0},
     "segment": {"decoder_dim": 16, "scale_min": 1.0, "scale_max": 1.0},
-    "train": {"epochs": 30, "batch_size": 6, "lr": 0.01, "checkpoint_seconds": 0.0},
+    "train": {"epochs": 30, "batch_size": 6, "lr": 0.01},
     "export": False,
 }
 
@@ -50,7 +50,8 @@ def words(command: str, folder: Path, data: Path, *more: str | Path, **changes: 
 def retrained(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A net that has learned the shapes; tests read it only."""
     folder = tmp_path_factory.mktemp("retrained") / "run"
-    assert main(words("retrain", folder, shapes, "--arch", "smallest")) == 0
+    with pictures():
+        assert main(words("retrain", folder, shapes, "--arch", "smallest")) == 0
     return folder
 
 
@@ -135,7 +136,8 @@ def test_every_format_gives_the_logits_of_the_model(retrained: Path, tmp_path: P
 @pytest.mark.slow
 def test_a_training_that_was_killed_ends_as_if_undisturbed(retrained: Path, shapes: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = kill.nasformer(*words("retrain", folder, shapes, "--arch", "smallest"))
+    often = SETTINGS["train"] | {"checkpoint_seconds": 0.0}
+    command = kill.nasformer(*words("retrain", folder, shapes, "--arch", "smallest", train=often))
     assert kill.kill(command, lambda: any(folder.glob("train/checkpoints/*")), 0.3)
     assert not (folder / "result.json").exists()
     assert main(command[3:]) == 0
@@ -183,7 +185,8 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     changes = {"space": space, "patch_size": 4, "max_params": "60K", "finish": "none", "calibration_images": 12}
     changes |= {"search": {"population": 3, "generations": 1}, "train": {"epochs": 12, "batch_size": 6, "lr": 0.005}}
     command = words("run", folder, shapes, **changes)
-    result = json_output(capsys, *command)
+    with pictures():
+        result = json_output(capsys, *command)
     journal = [json.loads(line) for line in (folder / "search" / "journal.jsonl").read_text().splitlines()]
     scores = [line["miou"] for line in journal if "miou" in line]
     assert scores

@@ -156,10 +156,12 @@ def test_every_family_has_the_head_alone_and_in_a_supernet(family: str) -> None:
 
 def test_the_cost_of_the_head_is_what_a_counter_sees() -> None:
     sizes: dict[str, Any] = {"dim": 64, "depth": 2, "vocab_size": 11, "max_words": 7}
-    head = VQAHead((6,), ((3, 4),), (12, 16), 5, **sizes).eval()
+    shape = ((4, 6), ((6, 8), (3, 4)), (12, 16), 5)
+    head = VQAHead(*shape, **sizes).eval()
     with FlopCounterMode(display=False) as counter:  # without gradients, a fused kernel hides what it does
-        head([torch.randn(1, 6, 3, 4), torch.ones(1, 7).long()])
-    assert counter.get_total_flops() == 2 * VQAHead.cost((6,), ((3, 4),), (12, 16), 5, **sizes).macs
+        head([torch.randn(1, 4, 6, 8), torch.randn(1, 6, 3, 4), torch.ones(1, 7).long()])
+    assert counter.get_total_flops() == 2 * VQAHead.cost(*shape, **sizes).macs
+    assert sum(weight.numel() for weight in head.parameters()) == VQAHead.cost(*shape, **sizes).params
 
 
 def test_words_behind_the_question_do_not_matter() -> None:
@@ -170,6 +172,31 @@ def test_words_behind_the_question_do_not_matter() -> None:
         head.words.weight[0] += 1
         torch.testing.assert_close(head([x, words]), before)
         assert not torch.allclose(head([x, words.roll(1)]), before)
+
+
+def test_every_position_of_every_map_and_its_place_reach_the_answer() -> None:
+    shape = ((4, 6), ((4, 4), (2, 2)), (8, 8), 5)
+    head = randomise(VQAHead(*shape, dim=8, vocab_size=9, max_words=3)).eval()
+    maps = [torch.randn(1, 4, 4, 4, requires_grad=True), torch.randn(1, 6, 2, 2, requires_grad=True)]
+    words = torch.tensor([[4, 5, 0]])
+    answer = head([*maps, words])
+    answer[0, 0].backward()
+    assert all((x.grad.abs().sum(1) > 0).all() for x in maps if x.grad is not None)
+    assert not torch.allclose(head([maps[0].flip(3), maps[1].flip(3), words]), answer)
+
+
+def test_a_fresh_head_holds_each_answer_for_improbable() -> None:
+    """Of 500 answers one is right: a mean of one half would cost hundreds of steps."""
+    head = VQAHead((6,), ((2, 2),), (8, 8), 500, dim=8, vocab_size=9, max_words=3).eval()
+    logits = head([torch.randn(4, 6, 2, 2), torch.ones(4, 3).long()])
+    assert logits.sigmoid().sum(1).tolist() == pytest.approx([1.0] * 4, rel=0.2)
+
+
+def test_the_words_attend_to_as_many_maps_as_are_asked_for() -> None:
+    space = small_space(family_space("s3"), num_classes=5)
+    for count, read in ((1, 1), (3, 3), (9, 4)):
+        model = dense_space(space, "vqa", decoder_dim=8, num_maps=count)
+        assert len(model.plan(model.root.smallest())[-1].inputs) == read
 
 
 def test_images_are_not_mirrored(root: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import tiny
-from nasformer.layers.drop_path import DropPath
+from nasformer.layers.basic import DropPath
 from nasformer.supernet.supernet import COMPILE_OPTIONS
 from nasformer.train import compiling
 from nasformer.train.compiling import Rehearsal, Verdict, covering, judge, record_seconds, recorded_seconds

@@ -48,7 +48,6 @@ def assert_close(one: Path, two: Path) -> None:
         torch.testing.assert_close(found[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_two_processes_give_the_weights_of_one(tmp_path: Path) -> None:
     summary = processes.in_two_processes([*words(tmp_path), str(tmp_path / "two")], tmp_path)
     assert main([*words(tmp_path), str(tmp_path / "one")]) == 0

@@ -23,7 +23,7 @@ from nasformer.families.registry import get_space
 from nasformer.supernet.calibration import recalibrate
 from nasformer.train.distributed import reduce_gradients
 from nasformer.train.evaluate import evaluate
-from nasformer.utils.world import World, join_world
+from nasformer.utils.device import World, join_world
 
 CONFIG = """
 space: autoformer-micro[embed_dim=16,24,32;blocks.depth=1,2;blocks.num_heads=1,2]

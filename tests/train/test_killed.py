@@ -72,7 +72,6 @@ def disturb(folder: Path, stages: list[str], seed: int, epochs: int, generations
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_killed_twice_ends_as_if_undisturbed(tmp_path: Path) -> None:
     disturb(tmp_path, ["train", "search"], seed=0, epochs=2, generations=2)
 

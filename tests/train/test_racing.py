@@ -137,7 +137,6 @@ def test_a_race_of_subnets() -> None:
     assert found.best.scores["images"] == len(tiny.DATA.holdout)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_the_journal_says_how_many_images_a_score_rests_on(tmp_path: Path, capsys: Any) -> None:
     asked = {"search": {"population": 4, "generations": 2, "parents": 2, "racing": "parents"}}
     assert main(small_run.words("run", tmp_path / "run", **asked)) == 0

@@ -21,8 +21,6 @@ from nasformer.train.loss import soft_cross_entropy
 from nasformer.train.recipe import Recipe
 from train.test_resume import ended
 
-pytestmark = pytest.mark.usefixtures("module_without_pictures")
-
 TOTAL = 12  # steps, of which an epoch has eight and an interval two; there is a checkpoint after each
 SHIFT = 16  # to the first whole epoch behind the end
 

@@ -28,8 +28,6 @@ from nasformer.train.recipe import Recipe
 from supernet.toy import toy_esformer
 from train.test_resume import ended
 
-pytestmark = pytest.mark.usefixtures("module_without_pictures")
-
 # Alternatives, batch norm and stochastic depth, and everything that a sandwich can do; 20 steps an epoch.
 SPACE = toy_esformer(drop_path_rate=0.2).with_choices({f"stage{number}.blocks.depth": [1] for number in (1, 2, 3)})
 EVERYTHING: dict[str, Any] = {

@@ -36,7 +36,7 @@ COMMANDS = {
     "doctor": "results",
     "compare": "results",
     "patterns": "results",
-    "attention": "attention",
+    "attention": "results",
     "spaces": "spaces",
     "cost": "spaces",
     "sample": "spaces",
@@ -45,8 +45,8 @@ COMMANDS = {
     "score": "proxies",
     "rank": "proxies",
     "pack": "data",
-    "recipes": "recipes",
-    "completion": "recipes",
+    "recipes": "spaces",
+    "completion": "spaces",
 }
 """The commands, each with the module in `commands/` that has it."""
 
@@ -135,7 +135,7 @@ def run_command(words: list[str]) -> int:
         print(overview())
         return 0
     if words[0] == "--version":
-        from nasformer.utils.version import __version__
+        from nasformer.utils.plugins import __version__
 
         print(__version__)
         return 0
@@ -175,8 +175,7 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def config_imports(words: Sequence[str]) -> list[str]:
     """The modules that config files name under `import`: their options may be those of a plugin's strategy."""
     from nasformer.cli.parser import find_recipe
-    from nasformer.utils.schema import from_json
-    from nasformer.utils.yaml import read_yaml
+    from nasformer.utils.schema import from_json, read_yaml
 
     paths = [word for before, word in pairwise(words) if before == "--config"]
     paths += [word.removeprefix("--config=") for word in words if word.startswith("--config=")]

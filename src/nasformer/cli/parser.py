@@ -25,8 +25,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 import yaml
 
 from nasformer.errors import UserError
-from nasformer.utils.schema import from_json
-from nasformer.utils.yaml import PlainLoader, read_yaml
+from nasformer.utils.schema import PlainLoader, from_json, read_yaml
 
 Options = TypeVar("Options")
 Tree = dict[str, Any]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 
 from nasformer.errors import UserError
-from nasformer.export import graphs
 from nasformer.export.card import TIMM_BASE, TIMM_WEIGHTS, model_card
 from nasformer.export.standalone import standalone_source
 from nasformer.families.base import Backbone
@@ -27,6 +31,75 @@ from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import draft_path, read_json, read_tensors, save_tensors, write_bytes, write_text
 from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
+
+# Graph formats: a model as torch.export's .pt2 and as ONNX, for any number of images at a time.
+#
+# Files are made in memory and then written, since on a full disk torch's own writers end the process.
+
+
+INPUT, OUTPUT = "images", "logits"
+INSTALL_ONNX = "pip install 'nasformer[onnx]'"
+
+
+def has_onnx() -> bool:
+    """Whether ONNX files can be written."""
+    return find_spec("onnx") is not None and find_spec("onnxscript") is not None
+
+
+def has_onnxruntime() -> bool:
+    """Whether ONNX files can be run."""
+    return find_spec("onnxruntime") is not None
+
+
+def trace(model: nn.Module, images: Tensor) -> ExportedProgram:
+    """The model as one graph; images give the shape, of which the batch stays free."""
+    with quiet():
+        program = torch.export.export(model, (images,), dynamic_shapes=({0: Dim("batch")},))
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # full of paths of the machine that exports
+    return program
+
+
+def pt2_bytes(program: ExportedProgram) -> bytes:
+    """The content of a .pt2 file."""
+    buffer = io.BytesIO()
+    with quiet():
+        torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+def onnx_bytes(program: ExportedProgram, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The content of an ONNX file, with custom metadata in it."""
+    if not has_onnx():
+        raise UserError(f"writing ONNX needs the packages onnx and onnxscript: {INSTALL_ONNX}")
+    names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "dynamic_shapes": ({0: "batch"},)}
+    with quiet():
+        exported = torch.onnx.export(program, (), dynamo=True, external_data=False, verbose=False, **names)
+    assert exported is not None
+    exported.model.metadata_props.update(metadata or {})
+    return exported.model_proto.SerializeToString()
+
+
+def run_onnx(content: bytes, batches: list[Tensor]) -> list[Tensor]:
+    """The logits of ONNX Runtime on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return [torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0]) for images in batches]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence exporters, which print their inner workings; what matters is whether the file gives the same logits."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
 
 FORMATS = {"python": "model.py", "pt2": "model.pt2", "onnx": "model.onnx"}
 CARD = "README.md"
@@ -127,11 +200,11 @@ def write_and_check(
     for file, logits in (logits_without_nasformer(folder, files, batches) if files else {}).items():
         exported.differences[file] = check(file, logits, expected)
     onnx = folder / FORMATS["onnx"]
-    if onnx.exists() and graphs.has_onnxruntime():
-        exported.differences[onnx.name] = check(onnx.name, graphs.run_onnx(onnx.read_bytes(), batches), expected)
+    if onnx.exists() and has_onnxruntime():
+        exported.differences[onnx.name] = check(onnx.name, run_onnx(onnx.read_bytes(), batches), expected)
     elif onnx.exists():
         exported.differences[onnx.name] = None
-        exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {graphs.INSTALL_ONNX}")
+        exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {INSTALL_ONNX}")
     write_text(folder / CARD, model_card(model, facts, exported.differences, arguments))
     return exported
 
@@ -145,14 +218,14 @@ def write_formats(
     if not {"pt2", "onnx"} & set(formats):
         return
     tell("export: tracing the graph")
-    program = graphs.trace(model, torch.zeros(2, *input_shape(model)))
+    program = trace(model, torch.zeros(2, *input_shape(model)))
     if "pt2" in formats:
-        write_bytes(folder / FORMATS["pt2"], graphs.pt2_bytes(program))
-    if "onnx" in formats and graphs.has_onnx():
+        write_bytes(folder / FORMATS["pt2"], pt2_bytes(program))
+    if "onnx" in formats and has_onnx():
         tell("export: model.onnx")
-        write_bytes(folder / FORMATS["onnx"], graphs.onnx_bytes(program, onnx_metadata(model, facts)))
+        write_bytes(folder / FORMATS["onnx"], onnx_bytes(program, onnx_metadata(model, facts)))
     elif "onnx" in formats:
-        exported.notes.append(f"model.onnx was not written, since onnx or onnxscript is missing: {graphs.INSTALL_ONNX}")
+        exported.notes.append(f"model.onnx was not written, since onnx or onnxscript is missing: {INSTALL_ONNX}")
 
 
 def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:
@@ -269,3 +342,29 @@ def largest_difference(logits: list[Tensor], expected: list[Tensor]) -> float:
         return float("inf")
     differences = torch.cat([(a - b).abs().flatten() for a, b in zip(logits, expected, strict=True)])
     return float(differences.nan_to_num(nan=float("inf")).max())
+
+
+# Upload of an export to the Hugging Face Hub.
+
+
+def hub_api(repo: str) -> Any:
+    """The Hub's client; refuses, before anything long, a name that is none, or to go on without the package."""
+    if repo.count("/") != 1 or not all(repo.split("/")):
+        raise UserError(f"--push-to-hub is {repo!r}; give OWNER/NAME, such as me/my-model")
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise UserError("--push-to-hub needs the package huggingface_hub; install it: nasformer[hub]") from None
+    return HfApi()
+
+
+def push_to_hub(folder: Path, repo: str, api: Any) -> str:
+    """Uploads the folder of an export as a model; its address. A repository that is not there yet is made."""
+    try:
+        address = api.create_repo(repo, repo_type="model", exist_ok=True)
+        api.upload_folder(repo_id=repo, repo_type="model", folder_path=str(folder))
+    except Exception as error:  # no login, no rights, no network, a full quota: the package raises dozens of kinds
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        advice = f"the export is in {folder}; log in with `hf auth login` and run the command again"
+        raise UserError(f"the Hub did not take {repo} ({reason}); {advice}") from error
+    return str(address)

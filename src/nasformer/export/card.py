@@ -13,7 +13,7 @@ import nasformer
 from nasformer.export.standalone import ANSWERS, normalises, predicts
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
-from nasformer.layers.cost import total_cost
+from nasformer.layers.basic import total_cost
 from nasformer.tasks.options import split_scores
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity

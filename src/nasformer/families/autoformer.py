@@ -31,9 +31,8 @@ from nasformer.families.base import Segment, TokenBackbone, check_option, patch_
 from nasformer.families.registry import register_space
 from nasformer.families.sharing import SharingRules, grouped_prefix, prefix
 from nasformer.families.space import Space
+from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.layers.head import TokenHead
-from nasformer.layers.norm import LayerNorm
 from nasformer.layers.stem import Grid, PatchEmbed
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Repeat

@@ -23,8 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from nasformer.errors import UserError
 from nasformer.families.options import OPTION_RANGES
 from nasformer.families.sharing import SharingRules
-from nasformer.layers.cost import Cost
-from nasformer.layers.drop_path import set_drop_path
+from nasformer.layers.basic import Cost, set_drop_path
 from nasformer.layers.stem import Grid, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice

@@ -193,10 +193,18 @@ class VQAModel(DenseModel):
 
     @classmethod
     def plan_head(
-        cls, maps: Maps, *, decoder_dim: int = 256, depth: int = 2, vocab_size: int = 2, max_words: int = 20
+        cls,
+        maps: Maps,
+        *,
+        decoder_dim: int = 256,
+        depth: int = 2,
+        num_maps: int = 2,
+        vocab_size: int = 2,
+        max_words: int = 20,
     ) -> Segment:
         sizes = {"depth": depth, "vocab_size": vocab_size, "max_words": max_words}
-        return maps.only(-1).segment(VQAHead, dim=decoder_dim, **sizes)
+        last = range(-min(num_maps, len(maps.inputs)), 0)
+        return maps.only(*last).segment(VQAHead, dim=decoder_dim, **sizes)
 
 
 class DetectionModel(DenseModel):

@@ -29,9 +29,8 @@ from nasformer.families.base import STAGES, MapBackbone, Segment, check_option, 
 from nasformer.families.registry import register_space
 from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.families.space import Space
+from nasformer.layers.basic import MapHead, MapNorm
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
-from nasformer.layers.head import MapHead
-from nasformer.layers.norm import MapNorm
 from nasformer.layers.stem import Downsample, Grid, MapStem, to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat

@@ -35,9 +35,8 @@ from nasformer.families.base import Segment, TokenBackbone, check_option, drop_p
 from nasformer.families.registry import register_space
 from nasformer.families.sharing import SharingRules, grouped_prefix
 from nasformer.families.space import Space
+from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import TransformerBlock
-from nasformer.layers.head import TokenHead
-from nasformer.layers.norm import LayerNorm
 from nasformer.layers.stem import Grid, OverlapPatchEmbed, TokenPool, half_grid
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice

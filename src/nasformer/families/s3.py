@@ -52,8 +52,7 @@ from nasformer.families.base import (
 from nasformer.families.registry import register_space
 from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.families.space import Space
-from nasformer.layers.head import MapHead
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import MapHead, MapNorm
 from nasformer.layers.stem import Grid, MapStem, half_grid
 from nasformer.layers.window import PatchMerging, WindowBlock
 from nasformer.space.arch import Arch

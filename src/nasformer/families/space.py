@@ -19,7 +19,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone, Segment
-from nasformer.layers.cost import Cost, total_cost
+from nasformer.layers.basic import Cost, total_cost
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices

@@ -43,8 +43,7 @@ from nasformer.families.base import STAGES, MapBackbone, Segment, check_option, 
 from nasformer.families.registry import register_space
 from nasformer.families.sharing import MultiHeadSharing, SharingRules, centre_crop
 from nasformer.families.space import Space
-from nasformer.layers.head import MapHead
-from nasformer.layers.norm import NoNorm
+from nasformer.layers.basic import MapHead, NoNorm
 from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
 from nasformer.layers.stem import TrioStem, half_grid, to_2tuple
 from nasformer.space.arch import Arch

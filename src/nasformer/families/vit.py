@@ -21,7 +21,7 @@ from nasformer.families.base import SUPPORTED, Segment, TokenBackbone, check_opt
 from nasformer.families.registry import register_space
 from nasformer.families.sharing import SharingRules, grouped_prefix, resampled_positions
 from nasformer.families.space import Space
-from nasformer.layers.norm import LayerNorm, NoNorm
+from nasformer.layers.basic import LayerNorm, NoNorm
 from nasformer.layers.stem import to_2tuple
 from nasformer.layers.vit import ACTIVATIONS, TokenEmbed, ViTBlock, ViTHead
 from nasformer.space.arch import Arch

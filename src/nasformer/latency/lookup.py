@@ -18,8 +18,7 @@ from nasformer.errors import UserError
 from nasformer.families.registry import get_space, list_spaces
 from nasformer.families.space import Space
 from nasformer.latency.measure import Machine, describe_machine
-from nasformer.latency.profile import MAX_ERROR, Profile
-from nasformer.latency.profiler import make_profile
+from nasformer.latency.profile import MAX_ERROR, Profile, make_profile
 from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions
 from nasformer.utils.progress import say

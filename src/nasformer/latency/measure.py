@@ -178,7 +178,7 @@ class OnnxRunner(EagerRunner):
         return steps
 
     def session(self, module: nn.Module, example: Tensor) -> Step:
-        from nasformer.export.graphs import INSTALL_ONNX, has_onnxruntime, onnx_bytes, trace
+        from nasformer.export.bundle import INSTALL_ONNX, has_onnxruntime, onnx_bytes, trace
 
         if not has_onnxruntime():
             raise UserError(f"backend onnxruntime needs its package: {INSTALL_ONNX}")

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.attention import RelativeAttention, SelfAttention
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.drop_path import DropPath
+from nasformer.layers.basic import Cost, DropPath, linear_cost, norm_cost
 from nasformer.layers.stem import Grid
 
 

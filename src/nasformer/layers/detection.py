@@ -23,8 +23,7 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign, clip_boxes_to_image
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
 from nasformer.layers.segmentation import SimpleFeaturePyramid, as_map, pyramid_scales, scaled_grid
 from nasformer.layers.stem import Grid
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
 from nasformer.layers.segmentation import (
     ASPP,
     SegmentationHead,
@@ -113,7 +112,8 @@ class PanopticHead(SegmentationHead):
         logits, instances = self.fc(self.classify(self.semantic(maps))), self.instance(maps)
         # In eighths of the image: for whole pixels the last weights would have to grow for thousands of steps.
         offsets = self.offset(instances) * (self.img_size[0] / 8)
-        found = torch.cat([logits, self.centre(instances), offsets], 1)
+        # Enlarged in full precision: in bfloat16 neighbours of a peak would be as hot as it is.
+        found = torch.cat([logits, self.centre(instances), offsets], 1).float()
         return F.interpolate(found, self.img_size, mode="bilinear", align_corners=False)
 
     @staticmethod

@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.drop_path import DropPath
-from nasformer.layers.local_attention import local_attention
+from nasformer.layers.attention import local_attention
+from nasformer.layers.basic import Cost, DropPath, linear_cost, norm_cost
 from nasformer.layers.stem import Grid, half_grid
 
 

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
 from nasformer.layers.stem import Grid
 
 POOLED = (1, 2, 3, 6)

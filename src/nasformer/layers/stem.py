@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
 
 Grid = tuple[int, int]
 """Rows and columns of a feature map, or of patches."""

@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.attention import SelfAttention
+from nasformer.layers.basic import Cost, DropPath, TokenHead, linear_cost, norm_cost
 from nasformer.layers.blocks import Mlp
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.drop_path import DropPath
-from nasformer.layers.head import TokenHead
 from nasformer.layers.stem import Grid, PatchEmbed
 
 

@@ -1,12 +1,13 @@
-"""Head for questions about images: a small text transformer whose words attend to the last map of a backbone."""
+"""Head for questions about images: a small text transformer whose words attend to the last maps of a backbone."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
 
-from nasformer.layers.cost import Cost, linear_cost, norm_cost
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
 from nasformer.layers.segmentation import as_map
 from nasformer.layers.stem import Grid
 
@@ -18,13 +19,13 @@ PADDING = 0
 
 
 class VQAHead(nn.Module):
-    """Logits of answers from the last map of a backbone and the words of a question.
+    """Logits of answers from the last maps of a backbone and the words of a question.
 
-    Each block lets the words attend to each other and then to the positions of the map, whose rows and columns are two
+    Each block lets the words attend to each other and then to the positions of all maps, whose rows and columns are two
     more channels. An answer token before the words gathers what is classified. Without words there is no question.
 
     Args:
-        channels, grids: Of the map, which may come as tokens with others before them.
+        channels, grids: Of the maps, the finest first, which may come as tokens with others before them.
         num_classes: Answers.
         dim: Width of the transformer.
         vocab_size: Words, with PADDING and the unknown one.
@@ -32,8 +33,8 @@ class VQAHead(nn.Module):
 
     def __init__(
         self,
-        channels: tuple[int],
-        grids: tuple[Grid],
+        channels: tuple[int, ...],
+        grids: tuple[Grid, ...],
         img_size: Grid,
         num_classes: int,
         dim: int = 256,
@@ -42,8 +43,10 @@ class VQAHead(nn.Module):
         max_words: int = 20,
     ) -> None:
         super().__init__()
-        self.grid, self.max_words, self.dim, self.embed_dim = grids[0], max_words, dim, channels[0]
-        self.norm, self.proj = MapNorm(channels[0]), nn.Conv2d(channels[0] + 2, dim, 1)
+        self.grids, self.max_words, self.dim, self.embed_dim = grids, max_words, dim, channels[-1]
+        self.norms = nn.ModuleList(MapNorm(width) for width in channels)
+        # The coordinates come first, so that a narrower backbone uses the first weights of a wider one's.
+        self.projs = nn.ModuleList(nn.Conv2d(2 + width, dim, 1) for width in channels)
         self.words = nn.Embedding(vocab_size, dim, padding_idx=PADDING)
         self.positions = nn.Parameter(torch.empty(1, max_words + 1, dim))
         self.answer = nn.Parameter(torch.empty(1, 1, dim))
@@ -57,23 +60,29 @@ class VQAHead(nn.Module):
         """Makes a fresh classifier of answers, on the device of the old weights."""
         self.fc = nn.Linear(self.dim, num_classes, device=self.positions.device)
         nn.init.trunc_normal_(self.fc.weight, std=0.02)
-        nn.init.zeros_(self.fc.bias)
+        # One answer of all is right: from even chances, hundreds of steps would only teach that the others are not.
+        nn.init.constant_(self.fc.bias, -math.log(max(1, num_classes - 1)))
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        features = self.norm(as_map(inputs[0], self.grid))
-        words = inputs[1] if len(inputs) > 1 else features.new_zeros(features.shape[0], self.max_words).long()
-        # The coordinates come first, so that a narrower backbone uses the first weights of a wider one's.
-        image = self.proj(torch.cat([coordinates(features), features], 1)).flatten(2).transpose(1, 2)
+        maps = [as_map(x, grid) for x, grid in zip(inputs, self.grids, strict=False)]
+        image = torch.cat([self.tokens(number, x) for number, x in enumerate(maps)], 1)
+        asked = len(inputs) > len(maps)
+        words = inputs[-1] if asked else torch.zeros(len(image), self.max_words, dtype=torch.int64, device=image.device)
         x = torch.cat([self.answer.expand(words.shape[0], -1, -1), self.words(words)], 1) + self.positions
         missing = nn.functional.pad(words == PADDING, (1, 0), value=False)
         for block in self.blocks:
             x = block(x, image, tgt_key_padding_mask=missing)
         return self.fc(self.last_norm(x[:, 0]))
 
+    def tokens(self, number: int, x: Tensor) -> Tensor:
+        """The positions of a map with their coordinates, [batch, positions, dim]."""
+        x = self.norms[number](x)
+        return self.projs[number](torch.cat([coordinates(x), x], 1)).flatten(2).transpose(1, 2)
+
     @staticmethod
     def cost(
-        channels: tuple[int],
-        grids: tuple[Grid],
+        channels: tuple[int, ...],
+        grids: tuple[Grid, ...],
         img_size: Grid,
         num_classes: int,
         dim: int = 256,
@@ -81,9 +90,10 @@ class VQAHead(nn.Module):
         vocab_size: int = 2,
         max_words: int = 20,
     ) -> Cost:
-        positions, tokens = grids[0][0] * grids[0][1], max_words + 1
-        total = norm_cost(channels[0]) + linear_cost(positions, channels[0] + 2, dim)
-        total += Cost((vocab_size + tokens + 1) * dim)
+        sizes, tokens = [rows * columns for rows, columns in grids], max_words + 1
+        total, positions = Cost((vocab_size + tokens + 1) * dim), sum(sizes)
+        for width, size in zip(channels, sizes, strict=True):
+            total += norm_cost(width) + linear_cost(size, 2 + width, dim)
         within = linear_cost(tokens, dim, 3 * dim) + linear_cost(tokens, dim, dim) + Cost(macs=2 * tokens**2 * dim)
         across = linear_cost(tokens, dim, dim) * 2 + linear_cost(positions, dim, 2 * dim)
         across += Cost(macs=2 * tokens * positions * dim)

@@ -13,8 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.parts import Call, hooks, is_attention, is_block, is_mlp, record_calls, require_blocks
-from nasformer.proxies.probe import Probe
+from nasformer.proxies.parts import Call, Probe, hooks, is_attention, is_block, is_mlp, record_calls, require_blocks
 from nasformer.proxies.registry import Inapplicable, register_proxy
 
 PAPER = "Lee and Ham, AZ-NAS: Assembling Zero-Cost Proxies for Network Architecture Search, CVPR 2024"

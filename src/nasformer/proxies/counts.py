@@ -24,8 +24,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nasformer.families.base import Backbone, Segment
-from nasformer.proxies.parts import attention_linears, is_block, mlp_linears, require_blocks, weight_layers
-from nasformer.proxies.probe import Probe
+from nasformer.proxies.parts import Probe, attention_linears, is_block, mlp_linears, require_blocks, weight_layers
 from nasformer.proxies.registry import register_proxy
 from nasformer.proxies.untrained import SideBySide
 from nasformer.space.arch import Arch

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.proxies.nuclear import nuclear_norms, weight_norm
-from nasformer.proxies.parts import Condition, is_attention, is_mlp
-from nasformer.proxies.probe import Probe
+from nasformer.proxies.parts import Condition, Probe, is_attention, is_mlp
 from nasformer.proxies.registry import Inapplicable, register_proxy
 from nasformer.proxies.untrained import SharedCall, SideBySide
 from nasformer.space.arch import Arch

@@ -26,6 +26,7 @@ from torch.special import entr
 
 from nasformer.proxies.parts import (
     Draw,
+    Probe,
     activation_layers,
     batch_norms,
     channel_dim,
@@ -34,7 +35,6 @@ from nasformer.proxies.parts import (
     reinitialise,
     weight_layers,
 )
-from nasformer.proxies.probe import Probe
 from nasformer.proxies.registry import Inapplicable, register_proxy
 from nasformer.proxies.saliency import finite_or_nan
 

@@ -7,15 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nasformer.errors import UserError
 from nasformer.utils.files import read_json
+from nasformer.utils.units import check_range, check_threads
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from nasformer.proxies.probe import Probe
+    from nasformer.proxies.parts import Probe
     from nasformer.proxies.untrained import SideBySide
     from nasformer.space.arch import Arch
 
@@ -57,7 +58,7 @@ class Proxy:
 
 
 # The modules of this package that register proxies.
-MODULES = ("az", "counts", "dss", "entropic", "naswot", "responses", "saliency", "synflow", "te", "zen")
+MODULES = ("az", "counts", "dss", "entropic", "responses", "saliency")
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 """The built-in proxies, with their documentation; see `catalogue.py`."""
@@ -140,3 +141,38 @@ def parse_names(names: str | Iterable[str], available: Collection[str]) -> list[
             hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(available)}"
             raise UserError(f"unknown proxy {name!r}; {hint}")
     return wanted
+
+
+# Options of the commands that score by proxies.
+
+
+MAX_PROBE_SIZE, MAX_IMG_SIZE = 4096, 2**14
+
+
+@dataclass
+class ProbeOptions:
+    """What proxies are shown, and how often."""
+
+    proxy: str = ""
+    """training-free scores, such as dss or dss,naswot; see `nasformer proxies`"""
+    repeats: int = 1
+    """seeds to average over, each with other weights and another batch"""
+    probe_size: int = 64
+    """images of the batch that is shown"""
+    probe_img_size: int | None = None
+    """side of these images, where smaller ones will do; costs stay those of the model's own size"""
+    threads: int | Literal["auto"] = "auto"
+    """threads of the CPU for each operation; auto: one for proxies; for a supernet's archs those of its training"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "repeats", 1)
+        check_threads(self)
+        check_range(self, "probe_size", 1, MAX_PROBE_SIZE)
+        check_range(self, "probe_img_size", 1, MAX_IMG_SIZE, optional=True)
+        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+
+    def probing(self) -> dict[str, int | None]:
+        """The arguments of a `Scorer`."""
+        threads = None if self.threads == "auto" else self.threads
+        sizes = {"batch_size": self.probe_size, "img_size": self.probe_img_size}
+        return {"repeats": self.repeats, **sizes, "threads": threads}

@@ -1,17 +1,17 @@
-"""Proxies of how units respond to a batch of images: SWAP, L-SWAG and WRCor, scores of 2024 to 2026."""
+"""Proxies of how units and features respond to images: SWAP, L-SWAG, WRCor, NASWOT, TE-NAS and Zen."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.proxies.parts import activation_layers, hooks, record_calls
-from nasformer.proxies.probe import Probe
+from nasformer.proxies.parts import Probe, activation_layers, batch_norms, gaussian, hooks, record_calls, reinitialise
 from nasformer.proxies.registry import Inapplicable, register_proxy
-from nasformer.proxies.saliency import finite_or_nan, gradients_of_halves
+from nasformer.proxies.saliency import finite_or_nan, gradients_of_halves, logit_gradients
 
 BATCH = 32
 
@@ -105,3 +105,216 @@ def wrcor(model: nn.Module, probe: Probe) -> float:
             if correlations.isfinite().all():
                 kernel += 2.0**number * correlations
     return finite_or_nan(torch.linalg.slogdet(kernel).logabsdet.item())
+
+
+# Neural Architecture Search without Training (Mellor et al.): NASWOT, and jacov, the score of its first version.
+
+
+@register_proxy(
+    "naswot",
+    formula="log |det K|, K_ij = number of units with the same code (pre-activation > 0 or not); double",
+    sees="noise (32 images)",
+    higher="images get more different codes",
+    paper="Mellor et al., Neural Architecture Search without Training, ICML 2021",
+)
+def naswot(model: nn.Module, probe: Probe) -> float:
+    """The log-determinant of the agreement of binary codes, over all units of all activation layers.
+
+    In a transformer every channel of every token is a unit. The weights are the model's own, as in the paper; TF-TAS
+    re-draws them from N(0, 1) in a way that has no effect in its code, Auto-Prox does so with effect. TF-TAS has 64
+    noise images, Auto-Prox and the paper 128 real ones. Images with the same code make K singular: then it is NaN.
+    """
+    images = probe.noise("naswot", at_most=32)
+    if len(images) < 2:
+        raise Inapplicable("naswot compares images and needs a batch of at least 2")
+    kernel = code_agreement(model, images)
+    if torch.linalg.matrix_rank(kernel, hermitian=True) < len(images):
+        return float("nan")
+    return torch.linalg.slogdet(kernel).logabsdet.item()
+
+
+@torch.no_grad()
+def code_agreement(model: nn.Module, images: Tensor) -> Tensor:
+    """How many units treat images i and j alike: [batch, batch] of exact integers in double precision.
+
+    A unit is one entry of what goes into an activation layer (one channel of one token or pixel), its code is whether
+    that is positive. Counts are added up layer by layer; no codes are kept. The diagonal is the number of units.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.ReLU())
+    >>> code_agreement(net, torch.tensor([[1.0, 1.0, -1.0], [1.0, -1.0, -2.0]])).tolist()
+    [[3.0, 2.0], [2.0, 3.0]]
+    """
+    batch = len(images)
+    total = torch.zeros(batch, batch, dtype=torch.float64, device=images.device)
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if len(inputs[0]) % batch:
+            return  # not about the images, such as a small net that makes position biases
+        signs = (inputs[0].reshape(batch, -1) > 0).to(torch.float32) * 2 - 1
+        # Sums of +1 and -1 are exact in single precision up to 2^24 units a layer, in any order and on any device.
+        total.add_(((signs @ signs.T).double() + signs.shape[1]) / 2)
+
+    with hooks(layer.register_forward_pre_hook(count) for layer in activation_layers(model)):
+        model(images)
+    if not total.any():
+        raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no binary codes")
+    return total
+
+
+@register_proxy(
+    "jacov",
+    formula="-sum_i [log(v_i + k) + 1 / (v_i + k)], k = 1e-5, v = eigenvalues of the images' correlation matrix of"
+    " d(sum of logits) / d(image); double",
+    sees="labelled batch (16 of its images; labels unused)",
+    loss="sum of logits",
+    higher="images' Jacobians are less correlated",
+    paper="Mellor et al., Neural Architecture Search without Training, version 1, 2020; Abdelfattah et al., ICLR 2021",
+)
+def jacov(model: nn.Module, probe: Probe) -> float:
+    """How close the correlations of the input Jacobians are to none at all (all v = 1, the best there is).
+
+    The model is in evaluation mode, so that each Jacobian is that of one image; Samsung's code is in training mode,
+    where batch norm mixes the images. An image with a constant Jacobian has no correlations: then it is NaN.
+    """
+    images = probe.images[:16].detach().clone().requires_grad_()
+    if len(images) < 2:
+        raise Inapplicable("jacov compares images and needs a batch of at least 2")
+    (jacobian,) = torch.autograd.grad(model(images).sum(), images)
+    correlations = torch.corrcoef(jacobian.flatten(1).double())
+    if not correlations.isfinite().all():
+        return float("nan")
+    # The paper's code adds 1e-5, which keeps the logarithm and the quotient finite.
+    eigenvalues = torch.linalg.eigvalsh(correlations).clamp(min=0) + 1e-5
+    return -(eigenvalues.log() + 1 / eigenvalues).sum().item()
+
+
+# TE-NAS: trainability as the condition number of the neural tangent kernel, expressivity as linear regions.
+
+
+PAPER = "Chen et al., Neural Architecture Search on ImageNet in Four GPU Hours (TE-NAS), ICLR 2021"
+
+
+@register_proxy(
+    "ntk",
+    formula="-log10(largest / smallest eigenvalue of the Gram matrix of per-image gradients); Gram matrix in double",
+    sees="noise (16 images)",
+    loss="sum of logits",
+    higher="better conditioned, easier to train",
+    paper=PAPER,
+)
+def ntk(model: nn.Module, probe: Probe) -> float:
+    """The negative condition number of the tangent kernel, as a power of ten.
+
+    Gradients go to the weights of linear and convolutional layers. The model is in evaluation mode with its own
+    weights, so that an image's gradient is its own; TE-NAS is in training mode (where batch norm mixes the images)
+    with Kaiming's fan-out initialisation. TF-TAS and Auto-Prox report -kappa; the logarithm leaves the order as it is.
+    A singular kernel gives NaN.
+    """
+    images = probe.noise("ntk", at_most=16)  # each image's gradient is kept: 16 times the size of the weights
+    if len(images) < 2:
+        raise Inapplicable("ntk compares images and needs a batch of at least 2")
+    eigenvalues = torch.linalg.eigvalsh(tangent_kernel(model, images))
+    smallest, largest = eigenvalues[0].item(), eigenvalues[-1].item()
+    if not smallest > largest * len(images) * torch.finfo(torch.float64).eps:
+        return float("nan")
+    return -math.log10(largest / smallest)
+
+
+@register_proxy(
+    "regions",
+    formula="number of different sign patterns of all pre-activations",
+    sees="noise (32 images)",
+    higher="more linear regions, more expressive",
+    paper=PAPER,
+)
+def regions(model: nn.Module, probe: Probe) -> float:
+    """How many of the images lie in linear regions of their own; for GELU and the like, by the sign of the input.
+
+    A network with many units tells all 32 images apart, and the number then says nothing (TE-NAS shrinks its nets to
+    one channel and 3 x 3 pixels to avoid that, which no model of fixed shape allows). It is informative for tiny nets.
+    """
+    agreement = code_agreement(model, probe.noise("regions", at_most=32))
+    seen_before = (agreement == agreement.diagonal()).tril(-1).any(dim=1)
+    return float((~seen_before).sum())
+
+
+@register_proxy(
+    "te",
+    formula="log10(regions / kappa) = ntk + log10(regions)",
+    sees="noise (16 images for the kernel, 32 for the regions)",
+    loss="sum of logits",
+    higher="easier to train and more expressive",
+    paper=PAPER,
+)
+def te(model: nn.Module, probe: Probe) -> float:
+    """Both in one number, for a single model; where all images have regions of their own it orders nets as `ntk` does.
+
+    TE-NAS adds up the ranks of the two among the candidates, which one model does not have: for that, aggregate the
+    ranks of the proxies `ntk` and `regions`. The TE-score of TF-TAS's code is -kappa alone.
+    """
+    return ntk(model, probe) + math.log10(regions(model, probe))
+
+
+def tangent_kernel(model: nn.Module, images: Tensor) -> Tensor:
+    """The inner products of the images' gradients of the summed logits, weight by weight in double precision."""
+    gradients = [logit_gradients(model, image[None]) for image in images]
+    kernel = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
+    for name in gradients[0]:
+        flat = torch.stack([gradient[name].flatten() for gradient in gradients]).double()
+        kernel += flat @ flat.T
+    return kernel
+
+
+# Zen-score: how strongly features react to a small change of the image, with the scale that batch norm hides.
+
+
+ZEN_BATCH = 8
+STEP = 0.01
+
+
+@register_proxy(
+    "zen",
+    formula="log E ||f(x) - f(x + 0.01 z)||_1 + sum over batch norms of log sqrt(mean variance of their input);"
+    " f = features before pooling; double",
+    sees="noise (8 images, 8 changes)",
+    init="N(0, 1), gains 1",
+    higher="more expressive",
+    paper="Lin et al., Zen-NAS: A Zero-Shot NAS for High-Performance Image Recognition, ICCV 2021",
+)
+@torch.no_grad()
+def zen(model: nn.Module, probe: Probe) -> float:
+    """One draw of weights and images; in double, because N(0, 1) weights without norms overflow single precision.
+
+    Batch norms use the statistics of the batch and the term restores the scale that they divide out. Layer norms have
+    no such term, so in a transformer only the first one counts. Zen-NAS builds its nets without residual connections
+    for the score and repeats it 32 times; a model as it stands keeps them. Auto-Prox takes the features after pooling.
+    """
+    reinitialise(model, gaussian, probe.generator("zen weights"))
+    model.double()
+    norms = batch_norms(model)
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0  # the running variance is then that of the last batch
+    x, z = (probe.noise(f"zen {name}", at_most=ZEN_BATCH).double() for name in "xz")
+    before = _features(model, x)
+    variances = [norm.running_var.mean() for norm in norms if norm.running_var is not None]
+    change = (_features(model, x + STEP * z) - before).abs().flatten(1).sum(dim=1).mean().log().item()
+    return finite_or_nan(change + sum(variance.log().item() / 2 for variance in variances))
+
+
+def _features(model: nn.Module, x: Tensor) -> Tensor:
+    """Features before pooling where the model has `forward_features`, else the input of its last linear layer."""
+    forward_features: Any = getattr(model, "forward_features", None)
+    features = forward_features(x) if forward_features else _input_of_last_linear(model, x)
+    if not isinstance(features, Tensor):
+        raise Inapplicable(f"the model's features are a {type(features).__name__}, not a tensor")
+    return features
+
+
+def _input_of_last_linear(model: nn.Module, x: Tensor) -> Tensor:
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linears:
+        raise Inapplicable("the model has neither forward_features nor a linear layer to take features from")
+    with record_calls(model, lambda name, module: module is linears[-1]) as calls:
+        model(x)
+    return calls[-1].input

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from nasformer.ranking.rank import Comparison, RankedScore, Ranking, Versus
-from nasformer.ranking.statistics import Estimate, Floats
+from nasformer.ranking.rank import Comparison, Estimate, Floats, RankedScore, Ranking, Versus
 from nasformer.ranking.table import Table, trivial_counts
 from nasformer.utils.figures import (
     BLUE,

@@ -20,8 +20,7 @@ from nasformer.report.plots import SINGLE, has_loss, log_column, points, quantit
 from nasformer.results.contents import MOST, RunContents, front, read_run, thinned
 from nasformer.results.folder import RunFolder
 from nasformer.search.journal import flatten
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.utils.figures import dress, legend_below, new_figure, nice_ticks, palette, plain
 from nasformer.utils.files import write_json, write_text
 from nasformer.utils.tables import html_row, html_table

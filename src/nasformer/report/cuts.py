@@ -9,10 +9,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nasformer.report.anatomy import Block, dissect, is_number
+from nasformer.report.drawing import Block, dissect, is_number
 from nasformer.report.labels import axis_label, axis_value, format_score, label
 from nasformer.results.contents import RunContents
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.utils.figures import BLUE, GREY, INK, ORANGE, PURPLE, RED, dress, legend_below, new_figure, pale, plain
 from nasformer.utils.tables import html_row, html_table
 from nasformer.utils.units import format_quantity

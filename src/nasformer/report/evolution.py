@@ -5,12 +5,19 @@ Spaces are called A, B, C ... in the order of the evolution.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nasformer.report.evolution_plots import FIGURES, format_shift, format_slope, letter, signed, tendency_tooltips
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+
+from nasformer.report.drawing import BLOCKS, stage_number, stage_of
 from nasformer.report.html import (
     Picture,
     document,
@@ -28,9 +35,409 @@ from nasformer.results.contents import Evolution, read_evolution
 from nasformer.results.folder import RunFolder
 from nasformer.space.dimensions import format_value
 from nasformer.space.nodes import Scalar
-from nasformer.space_search.evolve import Dimension, Step
+from nasformer.space_search.evolve import Dimension, Step, is_numeric
+from nasformer.utils.figures import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, dress, legend_below, new_figure, plain
 from nasformer.utils.files import write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
+
+# The figures of the search of a search space, and the words that they share with its page.
+#
+# Errors of the spaces are plain plots. Choices and tendencies are small multiples: a panel for each dimension, stages
+# side by side, and a colour for each space.
+
+
+# Words
+
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def letter(number: int) -> str:
+    """The name of a space by its number: A, B ... Z, A1, B1 ...
+
+    >>> letter(0), letter(2), letter(27)
+    ('A', 'C', 'B1')
+    """
+    turn, place = divmod(number, len(ALPHABET))
+    return f"{ALPHABET[place]}{turn or ''}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The stage of a dimension, if it has one, and the rest of its name without "blocks".
+
+    >>> split_name("stage3.blocks.num_heads"), split_name("depth.stage1"), split_name("blocks.mlp_ratio")
+    (('stage3', 'num_heads'), ('stage1', 'depth'), ('', 'mlp_ratio'))
+    """
+    parts = name.split(".")
+    stage = stage_of(parts)
+    return stage, ".".join(part for part in parts if part not in (stage, BLOCKS)) or name
+
+
+def short_name(name: str) -> str:
+    """
+    >>> short_name("stage3.blocks.num_heads"), short_name("embed_dim")
+    ('stage 3: num_heads', 'embed_dim')
+    """
+    stage, rest = split_name(name)
+    return f"stage {stage_number(stage)}: {rest}" if stage else rest
+
+
+def signed(number: float) -> str:
+    """
+    >>> signed(0.1234), signed(-2), signed(-0.001)
+    ('+0.12', '−2.00', '0.00')
+    """
+    shown = f"{number:+.2f}"
+    return shown[1:] if float(shown) == 0 else shown.replace("-", "−")
+
+
+def format_slope(dimension: Dimension) -> str:
+    """Slope and standard error; empty where no line was fitted.
+
+    >>> format_slope(Dimension((1, 2), (5, 5), (30.0, 29.5), slope=-0.5, stderr=0.125))
+    '−0.50 ± 0.12'
+    """
+    if dimension.slope is None:
+        return ""
+    return signed(dimension.slope) + ("" if dimension.stderr is None else f" ± {dimension.stderr:.2f}")
+
+
+def format_shift(dimension: Dimension, last: bool) -> str:
+    """Where the values go; empty where a notice says why they do not.
+
+    >>> format_shift(Dimension((1, 2), (5, 5), (30.0, 29.5), slope=-0.5, stderr=0.1, shift=1), last=False)
+    'up 1 step'
+    """
+    if dimension.shift:
+        steps = abs(dimension.shift)
+        return f"{'up' if dimension.shift > 0 else 'down'} {steps} step{'s' * (steps > 1)}"
+    return "" if last or dimension.slope is None or dimension.notice else "stays"
+
+
+def decision(dimension: Dimension, last: bool) -> str:
+    """Slope, shift and notice of a dimension on one line.
+
+    >>> stuck = Dimension((1, 2), (5, 5), (30.0, 31.0), slope=1.0, stderr=0.25, notice="kept at 1 or more")
+    >>> decision(stuck, last=False)
+    '+1.00 ± 0.25, kept at 1 or more'
+    """
+    return ", ".join(filter(None, (format_slope(dimension), format_shift(dimension, last), dimension.notice)))
+
+
+# Errors of the spaces
+
+HALO = [withStroke(linewidth=3, foreground="white")]
+LABELLED = 10  # spaces up to which there is room for numbers
+
+
+def space_errors(evolution: Evolution) -> Figure:
+    """Expected error, top error and their mean, space by space."""
+    figure = new_figure(8, 4.4)
+    axes = figure.subplots()
+    spaces = range(len(evolution.steps))
+    expected, top, et = ([getattr(step.error, name) for step in evolution.steps] for name in ("expected", "top", "et"))
+    axes.fill_between(spaces, top, expected, color=BLUE, alpha=0.08, lw=0)
+    axes.plot(spaces, expected, color=ORANGE, lw=1.8, marker="^", ms=7, label="expected: mean of all samples")
+    axes.plot(spaces, et, color=BLUE, lw=2.6, marker="o", ms=8, label="E-T error: mean of both", zorder=4)
+    axes.plot(spaces, top, color=GREEN, lw=1.8, marker="v", ms=7, label="top: mean of the best samples")
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK, "zorder": 5}
+    for space, errors in enumerate(zip(expected, et, top, strict=True)):
+        for error in errors if len(spaces) <= LABELLED else ():
+            axes.annotate(f"{error:.2f}", (space, error), (8, 7), path_effects=HALO, **style)
+    dress(axes, "space", "error of subnets (%)")
+    tick_spaces(axes, len(spaces))
+    axes.margins(y=0.12)
+    legend_below(figure, [axes])
+    return figure
+
+
+def error_distribution(evolution: Evolution) -> Figure | None:
+    """The share of the sampled subnets with an error up to x, for all spaces: the further left, the better."""
+    known = [step.errors for step in evolution.steps if step.errors]
+    if not known:
+        return None
+    figure = new_figure(8, 4.8)
+    axes = figure.subplots()
+    low, high = min(errors[0] for errors in known), max(errors[-1] for errors in known)
+    room = 0.03 * (high - low) or 1.0
+    for number, (step, colour) in enumerate(zip(evolution.steps, space_colours(len(evolution.steps)), strict=True)):
+        if step.errors:
+            x, share = np.array(step.errors), 100 * np.arange(1, len(step.errors) + 1) / len(step.errors)
+            label = f"{letter(number)}: {len(x):,} subnets, median {np.median(x):.2f} %"
+            stairs = np.r_[low - room, x, high + room], np.r_[0, share, 100]
+            axes.step(*stairs, where="post", color=colour, lw=2.2, label=label)
+    dress(axes, "error of a subnet (%)", "subnets with at most this error (%)")
+    axes.set_xlim(low - room, high + room)
+    axes.set_ylim(0, 102)
+    legend_below(figure, [axes])
+    return figure
+
+
+def space_colours(spaces: int) -> list[str]:
+    """A colour for each space; of many, from early (dark) to late (light)."""
+    if spaces <= len(PALETTE):
+        return list(PALETTE[:spaces])
+    return [to_hex(colormaps["viridis"](0.92 * place / (spaces - 1))) for place in range(spaces)]
+
+
+def tick_spaces(axes: Any, spaces: int) -> None:
+    """The letters of the spaces below a plot."""
+    shown = range(0, spaces, -(-spaces // 12))
+    axes.set_xticks(list(shown), [letter(number) for number in shown])
+    axes.set_xlim(-0.5, spaces - 0.5)
+
+
+# A panel for each dimension
+
+PANELS = 4  # in a row, of dimensions that belong to no stage
+TICKS = 8  # values at an axis
+
+
+def dimension_grid(names: Sequence[str]) -> list[list[str | None]]:
+    """Dimensions without a stage a few in a row; the others by their name, a column for each stage.
+
+    >>> dimension_grid(["width", "stage1.depth", "stage1.blocks.heads", "stage2.depth"])
+    [['width', None], ['stage1.depth', 'stage2.depth'], ['stage1.blocks.heads', None]]
+    """
+    by_stage = {split_name(name): name for name in names}
+    stages = sorted({stage for stage, _ in by_stage if stage}, key=stage_number)
+    alone = [name for name in names if not split_name(name)[0]]
+    columns = len(stages) or min(len(alone), PANELS)
+    rows: list[list[str | None]] = [list(alone[at : at + columns]) for at in range(0, len(alone), columns or 1)]
+    kinds = dict.fromkeys(rest for stage, rest in by_stage if stage)
+    rows += [[by_stage.get((stage, kind)) for stage in stages] for kind in kinds]
+    return [row + [None] * (columns - len(row)) for row in rows]
+
+
+def dimension_panels(evolution: Evolution, height: float, sharey: bool = False) -> tuple[Figure, dict[str, Any]]:
+    """A figure with axes for each dimension, by its name; `height` is that of a panel in inches."""
+    rows = dimension_grid(evolution.dimensions)
+    figure = new_figure(0.6 + 2.5 * max(len(rows[0]), 2), 0.7 + height * len(rows))
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.07)  # type: ignore[union-attr, call-arg]
+    grid = figure.subplots(len(rows), len(rows[0]), squeeze=False, sharey=sharey)
+    panels: dict[str, Any] = {}
+    for axes, name in zip(grid.flat, [name for row in rows for name in row], strict=True):
+        axes.set_visible(name is not None)
+        if name is not None:
+            dress(axes)
+            axes.tick_params(labelsize=8)
+            panels[name] = axes
+    for row in rows:  # of axes that are shared only the first has numbers, which may be one that is not there
+        first = next(name for name in row if name)
+        panels[first].tick_params(labelleft=True)
+    return figure, panels
+
+
+def title_panel(axes: Any, name: str, lines: Sequence[tuple[str, str]] = ()) -> None:
+    """The name of the dimension above lines of small text, each in its colour."""
+    for above, (text, colour) in enumerate(reversed(lines)):
+        place = {"xy": (0, 1), "xytext": (0, 4 + 9.5 * above), "xycoords": "axes fraction"}
+        style = {"fontsize": 7, "color": darker(colour), "va": "bottom"}
+        axes.annotate(plain(text, 46), **place, textcoords="offset points", **style)
+    pad, style = 8 + 9.5 * len(lines), {"fontsize": 9.5, "color": INK, "fontweight": "bold"}
+    axes.set_title(plain(short_name(name), 36), loc="left", pad=pad, **style)
+
+
+def darker(colour: str) -> str:
+    """Mixed with ink, so that small letters can be read."""
+    return to_hex([0.65 * part + 0.35 * ink for part, ink in zip(to_rgb(colour), to_rgb(INK), strict=True)])
+
+
+def value_places(evolution: Evolution, name: str) -> dict[Scalar, float]:
+    """Where each value of a dimension stands on an axis: numbers at themselves, others one after the other."""
+    found = [one for step in evolution.steps if (one := step.dimensions.get(name))]
+    values = list(dict.fromkeys(value for one in found for value in (*one.values, *one.next)))
+    if is_numeric(values):
+        return {value: float(value) for value in sorted(values)}
+    return {value: float(place) for place, value in enumerate(values)}
+
+
+def tick_values(axis: Any, places: dict[Scalar, float]) -> None:
+    """Ticks at the values themselves; at every second or third, where there are many."""
+    shown = list(places)[:: -(-len(places) // TICKS)]
+    axis.set_ticks([places[value] for value in shown], [plain(format_value(value), 12) for value in shown])
+
+
+# The values of each dimension from space to space
+
+MARKS: dict[str, dict[str, Any]] = {
+    "value": {"marker": "o", "s": 30, "facecolor": BLUE, "edgecolor": BLUE},
+    "new in this space": {"marker": "D", "s": 32, "facecolor": RED, "edgecolor": RED},
+    "dropped by the next": {"marker": "o", "s": 30, "facecolor": "white", "edgecolor": BLUE},
+    "new, and dropped by the next": {"marker": "D", "s": 32, "facecolor": "white", "edgecolor": RED},
+    "next space, not judged yet": {"marker": "o", "s": 30, "facecolor": "white", "edgecolor": GREY},
+}
+MARK_STYLE: dict[str, Any] = {"linewidths": 1.4, "zorder": 3}
+
+
+def choices(evolution: Evolution) -> Figure | None:
+    """A panel for each dimension: spaces from left to right, values upwards."""
+    if not evolution.dimensions:
+        return None
+    most = max(len(value_places(evolution, name)) for name in evolution.dimensions)
+    figure, panels = dimension_panels(evolution, height=1.35 + 0.06 * min(most, 8))
+    used: set[str] = set()
+    for name, axes in panels.items():
+        places = value_places(evolution, name)
+        used |= draw_choices(axes, evolution, name, places)
+        title_panel(axes, name)
+        tick_values(axes.yaxis, places)
+        tick_spaces(axes, len(evolution.steps) + evolution.unfinished)
+        axes.margins(y=0.16)
+        axes.grid(False, axis="x")
+    for kind in (kind for kind in MARKS if kind in used):
+        axes.scatter([], [], label=kind, **MARK_STYLE, **MARKS[kind])
+    legend_below(figure, [axes])
+    return figure
+
+
+def draw_choices(axes: Any, evolution: Evolution, name: str, places: dict[Scalar, float]) -> set[str]:
+    """A band from the smallest to the largest value, lines along which values move, and a mark for each value.
+
+    Gives the kinds of marks that are used.
+    """
+    found = [(at, one) for at, step in enumerate(evolution.steps) if (one := step.dimensions.get(name))]
+    spaces = [(at, one.values) for at, one in found]
+    if evolution.unfinished and found and found[-1][0] == len(evolution.steps) - 1:
+        spaces.append((len(evolution.steps), found[-1][1].next))
+    heights = [[places[value] for value in values] for _, values in spaces]
+    x = [at for at, _ in spaces]
+    axes.fill_between(x, [min(one) for one in heights], [max(one) for one in heights], color=BLUE, alpha=0.1, lw=0)
+    for (here, before), (there, after) in pairwise(spaces):
+        for old, new in zip(before, after, strict=False):
+            style = {"color": RED, "lw": 1.2} if old != new else {"color": BLUE, "lw": 0.9}
+            axes.plot([here, there], [places[old], places[new]], alpha=0.45, zorder=2, **style)
+    used: set[str] = set()
+    for number, (at, values) in enumerate(spaces):
+        before = spaces[number - 1][1] if number else values
+        for value in values:
+            kind = mark_kind(value, before, found[number][1] if number < len(found) else None)
+            axes.scatter([at], [places[value]], **MARK_STYLE, **MARKS[kind])
+            used.add(kind)
+    return used
+
+
+def mark_kind(value: Scalar, before: tuple[Scalar, ...], dimension: Dimension | None) -> str:
+    """Which mark a value gets, by the values that the space before had and the next one has."""
+    if dimension is None:
+        return "next space, not judged yet"
+    stays = value in dimension.next
+    if value in before:
+        return "value" if stays else "dropped by the next"
+    return "new in this space" if stays else "new, and dropped by the next"
+
+
+# The E-T errors of each dimension's values and the fitted line. Shown are differences to the E-T error of the whole
+# space: spaces differ by more than the values within one, and so all panels can share an axis on which slopes compare.
+
+Point = tuple[int, Scalar, float, float]
+"""Number of the value, the value, its count, its E-T error."""
+Ends = tuple[float, float]
+
+
+def tendencies(evolution: Evolution) -> Figure | None:
+    """A panel for each dimension: points and lines of all spaces below slopes and decisions."""
+    if not evolution.dimensions:
+        return None
+    count = len(evolution.steps)
+    figure, panels = dimension_panels(evolution, height=1.75 + 0.135 * count, sharey=True)
+    ends, colours = error_range(evolution), space_colours(count)
+    for name, axes in panels.items():
+        places, lines = value_places(evolution, name), []
+        for number, step in enumerate(evolution.steps):
+            if dimension := step.dimensions.get(name):
+                draw_points(axes, evolution, number, name, places, ends, colours[number])
+                draw_line(axes, step, dimension, colours[number])
+                text = f"{letter(number)}  {decision(dimension, evolution.is_last(number))}"
+                lines.append((text, colours[number]))
+        title_panel(axes, name, lines)
+        tick_values(axes.xaxis, places)
+        axes.axhline(0, color=GREY, lw=0.9, ls=(0, (4, 3)), zorder=1)
+        axes.set_xlim(*widened(min(places.values()), max(places.values()), 0.12))
+        axes.set_ylim(*ends)
+    figure.supylabel("E-T error − that of the space (%)", fontsize=9.5, color=INK)
+    return figure
+
+
+def value_points(dimension: Dimension) -> Iterator[Point]:
+    """The values that any sample has."""
+    rows = zip(dimension.values, dimension.counts, dimension.et, strict=True)
+    for number, (value, count, et) in enumerate(rows):
+        if et is not None and count > 0:
+            yield number, value, count, et
+
+
+def error_range(evolution: Evolution) -> Ends:
+    """The axis that all panels share: room for every point that has a part in a fit, others stand at its edge."""
+    known = [
+        et - step.error.et
+        for step in evolution.steps
+        for dimension in step.dimensions.values()
+        for _, _, count, et in value_points(dimension)
+        if dimension.slope is None or count >= evolution.min_samples
+    ]
+    return widened(min(known, default=0.0), max(known, default=0.0), 0.15)
+
+
+def widened(low: float, high: float, share: float) -> Ends:
+    room = share * (high - low) or 0.5
+    return low - room, high + room
+
+
+def draw_points(
+    axes: Any, evolution: Evolution, number: int, name: str, places: dict[Scalar, float], ends: Ends, colour: str
+) -> None:
+    """The values of a dimension in a space, larger where more samples have them."""
+    step = evolution.steps[number]
+    points, samples = list(value_points(step.dimensions[name])), max(len(step.errors), 1)
+    x, y = [places[value] for _, value, _, _ in points], np.clip([et - step.error.et for *_, et in points], *ends)
+    sizes = [14 + 110 * min(count / samples, 1.0) for _, _, count, _ in points]
+    faces = [colour if count >= evolution.min_samples else "white" for _, _, count, _ in points]
+    style = {"edgecolors": colour, "alpha": 0.8, "linewidths": 1.0, "zorder": 3, "clip_on": False}
+    dots = axes.scatter(x, y, s=sizes, facecolors=faces, **style)
+    dots.set_urls([f"#{dot_name(evolution, number, name, column)}" for column, *_ in points])
+
+
+def draw_line(axes: Any, step: Step, dimension: Dimension, colour: str) -> None:
+    """The fitted line, and in pale how much steeper or flatter it may be by its standard error."""
+    slope, intercept, unit = dimension.slope, dimension.intercept, dimension.step
+    if slope is None or intercept is None or not unit or not is_numeric(dimension.values):
+        return
+    x = np.array([min(dimension.values), max(dimension.values)], dtype=float)  # type: ignore[type-var]
+    y = slope * x / unit + intercept - step.error.et
+    axes.plot(x, y, color=colour, lw=1.8, zorder=2)
+    points = list(value_points(dimension))
+    counts, values = (np.array([point[place] for point in points], dtype=float) for place in (2, 1))
+    middle = (counts * values).sum() / counts.sum()
+    fine = np.linspace(x[0], x[1], 21)
+    line, away = np.interp(fine, x, y), (dimension.stderr or 0.0) * np.abs(fine - middle) / unit
+    axes.fill_between(fine, line - away, line + away, color=colour, alpha=0.13, lw=0, zorder=1)
+
+
+def dot_name(evolution: Evolution, number: int, name: str, column: int) -> str:
+    return f"value-{number}-{evolution.dimensions.index(name)}-{column}"
+
+
+def tendency_tooltips(evolution: Evolution) -> dict[str, str]:
+    """The tooltips of `tendencies` by the name of the dot."""
+    tooltips = {}
+    for number, step in enumerate(evolution.steps):
+        for name, dimension in step.dimensions.items():
+            for column, value, count, et in value_points(dimension):
+                tooltips[dot_name(evolution, number, name, column)] = (
+                    f"space {letter(number)} · {name} = {format_value(value)}\n"
+                    f"E-T error {et:.2f} % · {count:.4g} of {len(step.errors):,} samples\n"
+                    f"{decision(dimension, evolution.is_last(number))}"
+                )
+    return tooltips
+
+
+FIGURES: dict[str, Callable[[Evolution], Figure | None]] = {
+    "space_errors": space_errors,
+    "error_distribution": error_distribution,
+    "choices": choices,
+    "tendencies": tendencies,
+}
+
 
 SPACES = ("name", "space", "cardinality", "samples", "expected", "top", "et", "whole", "part", "fresh", "notices")
 DIMENSIONS = ("name", "dimension", "values", "counts", "et", "slope", "stderr", "intercept", "step", "shift", "next")

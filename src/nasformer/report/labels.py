@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.tasks.options import split_scores, task_scores
 from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
 from nasformer.utils.units import format_quantity

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nasformer.report.anatomy import OperatorsByStage, dissect, merge_stages, operators, operators_by_stage, shares
+from nasformer.report.drawing import OperatorsByStage, dissect, merge_stages, operators, operators_by_stage, shares
 from nasformer.report.labels import axis_label
 from nasformer.results.contents import RunContents, thinned
 from nasformer.space.arch import Arch

@@ -21,7 +21,7 @@ from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.finalists import kept_profile
-from nasformer.report.anatomy import (
+from nasformer.report.drawing import (
     BLOCKS,
     WHOLE,
     ChoicesByStage,

@@ -31,11 +31,9 @@ from nasformer.report.labels import (
 )
 from nasformer.report.operators import operator_curves, operator_shares
 from nasformer.results.contents import LogLine, RunContents, front, read_run
-from nasformer.results.diagnosis import Snapshot
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import RunResult
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.results.result import RunResult, Snapshot
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.train.evaluate import ClassScore, Confusion
 from nasformer.utils.figures import (
@@ -57,7 +55,7 @@ from nasformer.utils.figures import (
     plain,
 )
 from nasformer.utils.files import write_text
-from nasformer.utils.intervals import wilson
+from nasformer.utils.statistics import wilson
 from nasformer.utils.tables import html_row, html_table, write_csv
 from nasformer.utils.units import format_quantity
 

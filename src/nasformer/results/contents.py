@@ -20,12 +20,10 @@ from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.latency.finalists import LatencyResult
-from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import RunResult
+from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.search.journal import stream_journal
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Window

@@ -20,22 +20,51 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
+from nasformer.families.options import SpaceOptions
 from nasformer.families.space import Space
 from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.families.storage import WeightFacts
-from nasformer.results.config import RunConfig
 from nasformer.results.result import RunResult
 from nasformer.search.options import BudgetOptions
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
+from nasformer.train.recipe import Recipe
 from nasformer.utils.files import clear_drafts, locked, read_json, write_json
-from nasformer.utils.version import __version__
+from nasformer.utils.plugins import __version__
+from nasformer.utils.schema import from_json
+
+# The config of a run (`config.json`): what was asked, typed as far as later commands read it.
+
+
+@dataclass
+class RunConfig(DataOptions, SpaceOptions):
+    """What a run was asked: its images, its space, and the options of its stages."""
+
+    kind: str | None = None
+    """what the folder holds; folders of older versions do not say it"""
+    train: Recipe = field(default_factory=Recipe)
+    search: dict[str, Any] = field(default_factory=dict)
+    budget: dict[str, str | float | None] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """all of the file as it is, for reports"""
+
+    @classmethod
+    def load(cls, path: Path) -> RunConfig:
+        """Reads a `config.json`; one of another shape is refused with the field that is wrong."""
+        content = read_json(path)
+        return from_json(cls, {**content, "settings": content}, path)
+
+    def data_options(self) -> DataOptions:
+        return DataOptions(**{item.name: getattr(self, item.name) for item in fields(DataOptions)})
+
 
 Kind = Literal["supernet", "training-free", "model", "evolution"]
 WORDS: dict[Kind, str] = {

@@ -13,7 +13,7 @@ from nasformer.data.files import ImageFiles
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
 from nasformer.latency.profile import Profile
-from nasformer.results.evidence import Evidence, Road, load_evidence
+from nasformer.results.verdict import Evidence, Road, load_evidence
 from nasformer.runs.options import BUDGET, AdviseCommand
 
 PHOTO_SIDE = 64

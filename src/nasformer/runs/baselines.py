@@ -27,15 +27,14 @@ from nasformer.results.result import ImageCounts
 from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.ray_pool import Work
 from nasformer.search.budget import Budget
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate, Problem
+from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import ALONE
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
-from nasformer.utils.world import World, join_world
+from nasformer.utils.device import World, join_world
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run

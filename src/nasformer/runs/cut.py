@@ -33,13 +33,11 @@ from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import ArchSearch, check_search
 from nasformer.runs.ship import ship
 from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
-from nasformer.search.model_result import ModelResult
 from nasformer.search.options import SearchOptions
-from nasformer.search.problem import Order
+from nasformer.search.problem import ModelResult, Order
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
-from nasformer.supernet.compensation import Compensation
-from nasformer.supernet.importance import find_importance
+from nasformer.supernet.importance import Compensation, find_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
 from nasformer.train.recipe import Recipe

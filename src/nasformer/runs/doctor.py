@@ -23,11 +23,10 @@ from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.report.page import write_report
-from nasformer.results.diagnosis import Diagnosis, Snapshot
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import RunResult
+from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import CONFIG, load_supernet, read_space
@@ -39,8 +38,8 @@ from nasformer.train.log import TrainLog, is_rollback
 from nasformer.train.threads import threads_of_training
 from nasformer.utils.device import choose_device
 from nasformer.utils.progress import progress, say
-from nasformer.utils.rank_correlation import spearman
 from nasformer.utils.schema import from_json
+from nasformer.utils.statistics import spearman
 
 SPLITS: dict[Split, str] = {"holdout": "held-out images", "test": "test images"}
 

@@ -22,14 +22,14 @@ from nasformer.results.result import FinishResult, RunResult
 from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
 from nasformer.runs.ray_pool import Work
 from nasformer.runs.search import publish
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
-from nasformer.utils.intervals import standard_error
 from nasformer.utils.progress import say
+from nasformer.utils.statistics import standard_error
 
 if TYPE_CHECKING:
     from nasformer.runs.run import Run

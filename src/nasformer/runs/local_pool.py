@@ -24,7 +24,7 @@ from nasformer.errors import UserError, is_out_of_memory
 from nasformer.latency.measure import peak_of
 from nasformer.runs.options import ExecutorOptions, JobOptions
 from nasformer.runs.ray_pool import Job, RayPool, result_of
-from nasformer.search.executor import Failed
+from nasformer.search.run import Failed
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.train.signals import StopSignals

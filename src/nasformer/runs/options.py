@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
-from nasformer.proxies.options import ProbeOptions
+from nasformer.proxies.registry import ProbeOptions
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.space_search.options import EvolveOptions
 from nasformer.tasks.options import TaskOptions

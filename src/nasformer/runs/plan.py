@@ -43,9 +43,9 @@ from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device, cpu_threads
-from nasformer.utils.intervals import wilson
 from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import to_json
+from nasformer.utils.statistics import wilson
 
 WARM_UP = 2  # steps, or batches
 BATCHES = 3  # of an evaluation that are measured

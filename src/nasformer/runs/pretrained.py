@@ -38,7 +38,7 @@ from nasformer.runs.run import Run, open_run
 from nasformer.runs.ship import ship
 from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
 from nasformer.runs.stages import training_work
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance, sort_channels

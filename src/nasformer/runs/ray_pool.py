@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.runs.options import ExecutorOptions
-from nasformer.search.executor import Failed
+from nasformer.search.run import Failed
 from nasformer.utils.files import append_json
 from nasformer.utils.plugins import load_plugins, loaded_plugins
 from nasformer.utils.progress import say

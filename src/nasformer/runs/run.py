@@ -58,9 +58,8 @@ from nasformer.runs.ship import ship
 from nasformer.runs.stages import supernet_work
 from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
-from nasformer.search.model_result import ModelResult
 from nasformer.search.options import BudgetOptions, SearchOptions
-from nasformer.search.problem import Problem
+from nasformer.search.problem import ModelResult, Problem
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet

@@ -32,11 +32,9 @@ from nasformer.runs.jobs import CHUNK, ProxyJob, SubnetJob
 from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import Job, RayPool
 from nasformer.search.budget import Budget, references
-from nasformer.search.executor import Chunks, Executor, InProcess, Scores
-from nasformer.search.model_result import ModelResult
 from nasformer.search.options import Racing, SearchOptions
-from nasformer.search.problem import Order, Problem
-from nasformer.search.run import SearchResult, search
+from nasformer.search.problem import ModelResult, Order, Problem
+from nasformer.search.run import Chunks, Executor, InProcess, Scores, SearchResult, search
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch

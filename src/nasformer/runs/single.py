@@ -41,7 +41,7 @@ from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.ray_pool import Work, check_ray
 from nasformer.runs.run import Run, asked_space, open_run
 from nasformer.runs.ship import ship
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.pretrained import find_pretrained

@@ -22,8 +22,7 @@ from nasformer.runs.run import Run
 from nasformer.runs.search import publish
 from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget, uniform_arch
-from nasformer.search.model_result import ModelResult
-from nasformer.search.problem import Candidate
+from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import say

@@ -5,13 +5,11 @@ from __future__ import annotations
 from nasformer.search.budget import Budget, references
 from nasformer.search.journal import Journal, read_journal
 from nasformer.search.options import SearchOptions
-from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
-from nasformer.search.problem import Candidate, Problem, Proposal
+from nasformer.search.problem import Candidate, Problem, Proposal, crowding_distance, non_dominated_rank, pareto_front
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.base import Strategy
+from nasformer.search.strategies.base import RandomSearch, Strategy
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
-from nasformer.search.strategies.random import RandomSearch
 from nasformer.search.strategies.registry import (
     complete_options,
     find_strategy,

@@ -5,19 +5,113 @@ from __future__ import annotations
 import json
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from numbers import Integral
 from random import Random
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
-from nasformer.search.pareto import crowding_distance, non_dominated_rank, pareto_front
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import Costs, sample_feasible
 from nasformer.space.node import Node
+
+# Non-dominated sorting and crowding distance (NSGA-II), in plain Python.
+#
+# A point is a tuple of finite numbers, each of which should be large. Equal points do not dominate each other.
+
+Point = Sequence[float]
+
+
+def dominates(a: Point, b: Point) -> bool:
+    """Whether `a` is nowhere worse than `b` and somewhere better.
+
+    >>> dominates((2, 1), (1, 1)), dominates((2, 1), (1, 2)), dominates((1, 1), (1, 1))
+    (True, False, False)
+    """
+    return all(x >= y for x, y in zip(a, b, strict=True)) and tuple(a) != tuple(b)
+
+
+def non_dominated_rank(points: Sequence[Point]) -> list[int]:
+    """The front each point belongs to: 0 for the Pareto front, 1 for the front without that one, and so on.
+
+    >>> non_dominated_rank([(1, 3), (3, 1), (1, 1), (0, 2), (0, 0)])
+    [0, 0, 1, 1, 2]
+    """
+    ranks = [0] * len(points)
+    fronts: list[list[Point]] = []
+    for index in _best_first(points):
+        point = points[index]
+        # What a front dominates, every better front dominates too.
+        ranks[index] = bisect_left(fronts, True, key=lambda front: not _dominated(point, front))
+        if ranks[index] == len(fronts):
+            fronts.append([])
+        fronts[ranks[index]].append(point)
+    return ranks
+
+
+def pareto_front(points: Sequence[Point]) -> list[int]:
+    """Indices, ascending, of the points that no other point dominates.
+
+    >>> pareto_front([(1, 3), (0, 0), (3, 1), (1, 3)])
+    [0, 2, 3]
+    """
+    indices: list[int] = []
+    front: list[Point] = []
+    for index in _best_first(points):
+        if not _dominated(points[index], front):
+            indices.append(index)
+            front.append(points[index])
+    return sorted(indices)
+
+
+def _best_first(points: Sequence[Point]) -> list[int]:
+    """Indices in an order in which a point can be dominated only by points before it."""
+    return sorted(range(len(points)), key=lambda index: tuple(points[index]), reverse=True)
+
+
+def _dominated(point: Point, front: Sequence[Point]) -> bool:
+    """Whether a front, filled best first, dominates a point that comes after its members."""
+    # With two objectives the latest member is the best in the second one: if it does not dominate, none does.
+    return any(dominates(other, point) for other in (front[-1:] if len(point) <= 2 else front))
+
+
+def crowding_distance(points: Sequence[Point]) -> list[float]:
+    """How far apart the neighbours of each point of one front are: infinity at the ends, 0 for repeats of a point.
+
+    Neighbours are the next lower and next higher *different* value of each objective, so the order of the
+    points does not matter; only among equal points does the first one keep the distance.
+
+    >>> crowding_distance([(0, 4), (1, 2), (1, 2), (4, 0)])
+    [inf, 2.0, 0.0, inf]
+    """
+    first = {tuple(point): index for index, point in reversed(list(enumerate(points)))}
+    distances = [0.0] * len(points)
+    if len(first) == 1:
+        distances[0] = math.inf
+        return distances
+    for objective in range(len(points[0]) if points else 0):
+        gaps = _gaps({point[objective] for point in first})
+        for point, index in first.items():
+            distances[index] += gaps[point[objective]]
+    return distances
+
+
+def _gaps(values: set[float]) -> dict[float, float]:
+    """For each value the distance between its two neighbours, as a part of the whole range."""
+    ordered = sorted(values)
+    if len(ordered) == 1:  # an objective on which all agree says nothing about crowding
+        return {ordered[0]: 0.0}
+    gaps = dict.fromkeys(ordered, math.inf)
+    spread = ordered[-1] - ordered[0]
+    for (low, middle), (_, high) in pairwise(pairwise(ordered)):
+        gaps[middle] = (high - low) / spread
+    return gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,3 +371,76 @@ def _nsga2(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
         for index, distance in zip(front, crowding_distance([points[index] for index in front]), strict=True):
             keys[index] = (rank, -distance)
     return keys
+
+
+# A model in the results of a run: its name, architecture and numbers.
+
+NOT_SCORES = frozenset({"name", "arch", "id", "generation", "origin", "parents"})
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """A model of the results: its architecture, and its costs and scores by name (NaN where unknown).
+
+    >>> model = ModelResult("winner", {"depth": 12}, {"params": 500, "test_accuracy": 0.75})
+    >>> model.to_dict()
+    {'name': 'winner', 'arch': {'depth': 12}, 'params': 500, 'test_accuracy': 0.75}
+    """
+
+    name: str
+    arch: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, score: str) -> float:
+        return self.scores[score]
+
+    def get(self, score: str) -> float:
+        """A cost or score; NaN where the run did not find it."""
+        return self.scores.get(score, math.nan)
+
+    def with_scores(self, scores: Mapping[str, float]) -> ModelResult:
+        return replace(self, scores={**self.scores, **scores})
+
+    def to_dict(self) -> dict[str, Any]:
+        scores = {name: value if math.isfinite(value) else None for name, value in self.scores.items()}
+        return {"name": self.name, "arch": self.arch, **scores}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> ModelResult:
+        """Reads a model; texts among its numbers are let be, candidates of a front have an id in place of a name."""
+        if not isinstance(arch := {} if entry.get("arch") is None else entry["arch"], dict):
+            raise ValueError("arch is not an object")
+        numbers = {key: value for key, value in entry.items() if key not in NOT_SCORES and is_number(key, value)}
+        name = entry.get("name") or (f"#{entry['id']}" if "id" in entry else "model")
+        return cls(str(name), arch, plain_scores(numbers))
+
+
+def is_number(name: str, value: Any) -> bool:
+    if isinstance(value, int | float | None) and not isinstance(value, bool):
+        return True
+    if name in ("params", "macs") or "accuracy" in name:
+        raise ValueError(f"{name} is {value!r}, expected a number")
+    return False
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """The mean of a score over models, and the standard error of that mean (NaN for fewer than two models).
+
+    >>> models = [ModelResult("random", scores={"accuracy": value}) for value in (0.75, 0.5, 0.25)]
+    >>> found = MeanScore.of(models, "accuracy")
+    >>> found.mean, round(found.error, 3), found.count
+    (0.5, 0.144, 3)
+    """
+
+    mean: float
+    error: float
+    count: int
+
+    @classmethod
+    def of(cls, models: Sequence[ModelResult], score: str) -> MeanScore:
+        """Over the models that have the score."""
+        values = [value for model in models if math.isfinite(value := model.get(score))]
+        count = len(values)
+        error = stdev(values) / math.sqrt(count) if count > 1 else math.nan
+        return cls(fmean(values) if values else math.nan, error, count)

@@ -19,8 +19,7 @@ from __future__ import annotations
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions, uses, with_choices
 from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
-from nasformer.space.genes import MUTATIONS, ROLES, Gene, Mutation, Role, genes, parse_mutation, same_role
-from nasformer.space.node import Node, corners
+from nasformer.space.node import MUTATIONS, ROLES, Gene, Mutation, Node, Role, corners, genes, parse_mutation, same_role
 from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat, Scalar
 from nasformer.space.struct import Rule, Struct
 

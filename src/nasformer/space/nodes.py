@@ -12,8 +12,20 @@ from typing import Self
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, ArchPool, Value
-from nasformer.space.genes import Gene, Mutation, Path, Role, check_role
-from nasformer.space.node import FIRST, Node, Rng, below, check_children, lazy_product, nearest_position
+from nasformer.space.node import (
+    FIRST,
+    Gene,
+    Mutation,
+    Node,
+    Path,
+    Rng,
+    Role,
+    below,
+    check_children,
+    check_role,
+    lazy_product,
+    nearest_position,
+)
 
 Scalar = int | float | str | bool
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, ArchPool, Value
-from nasformer.space.genes import Gene, Mutation, Path, Role
-from nasformer.space.node import FIRST, Node, Rng, below, check_children, lazy_product
+from nasformer.space.node import FIRST, Gene, Mutation, Node, Path, Rng, Role, below, check_children, lazy_product
 from nasformer.space.nodes import Choice
 
 MAX_COMBINATIONS = 100_000

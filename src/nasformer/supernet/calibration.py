@@ -16,7 +16,7 @@ from nasformer.data.loaders import BatchSource
 from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
-from nasformer.utils.world import World
+from nasformer.utils.device import World
 
 ALONE = World()
 IMAGES = 2048

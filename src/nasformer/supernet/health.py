@@ -16,10 +16,9 @@ from statistics import mean, median, pstdev
 from typing import Any
 
 from nasformer.families.space import Space
-from nasformer.search.model_result import ModelResult
+from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
-from nasformer.utils.intervals import Z, standard_error
-from nasformer.utils.rank_correlation import kendall, spearman
+from nasformer.utils.statistics import Z, kendall, spearman, standard_error
 
 RANDOM_SUBNETS = 10
 

@@ -22,7 +22,7 @@ from nasformer.errors import UserError
 from nasformer.families.base import Backbone, Segment, container
 from nasformer.families.sharing import SharingRule, SharingRules, rule_for
 from nasformer.families.space import Space
-from nasformer.layers.drop_path import set_drop_path
+from nasformer.layers.basic import set_drop_path
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners

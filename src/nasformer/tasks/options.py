@@ -139,6 +139,9 @@ class VQAOptions:
     """width of the text transformer; None: as in the model to start from, or 256"""
     depth: int | None = None
     """blocks of the text transformer; None: as in the model to start from, or 2"""
+    num_maps: int | None = None
+    """maps of the backbone that the words attend to, the last ones: more for small images, whose last map has a few
+    positions alone; None: as in the model to start from, or 2"""
 
     def __post_init__(self) -> None:
         check_range(self, "answers", 2)
@@ -146,6 +149,7 @@ class VQAOptions:
             check_range(self, name, 1)
         check_range(self, "decoder_dim", 8, 4096, optional=True)
         check_range(self, "depth", 1, 64, optional=True)
+        check_range(self, "num_maps", 1, optional=True)
         if self.decoder_dim and self.decoder_dim > 32 and self.decoder_dim % 32:
             raise UserError(f"decoder_dim is {self.decoder_dim}; give a multiple of 32, the width of a head")
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,8 @@ KINDS = 256
 """A segment is class + KINDS * instance."""
 CROWD = 65535
 HEAT_WEIGHT, OFFSET_WEIGHT = 200.0, 0.01
+PAPER_SIZE, PAPER_SIGMA = 640, 8.0
+"""The pixels of a side, and those by which centres are blurred, that these weights are meant for."""
 HARD_PIXELS = 0.2
 """Share of the pixels, those with the largest loss, that classes are learned from."""
 SMALL, SMALL_WEIGHT = 0.01, 3.0
@@ -246,10 +249,26 @@ class Answer(NamedTuple):
         return cls(*found.float().split((found.shape[-3] - INSTANCE_MAPS, 1, 2), dim=-3))
 
 
-def panoptic_loss(found: Tensor, images: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of the hardest pixels, squared error of the heat, distance of the offsets; weights are the paper's.
+def loss_weights(size: int, sigma: float) -> tuple[float, float]:
+    """The paper's weights of heat and offsets, so that both count as much in smaller images as in those of the paper.
+
+    A centre fills more of a small image, and ways to it are shorter: with weights as they are, heat would count a
+    hundred times as much as offsets at 96 pixels, and offsets would not be learned.
+
+    >>> loss_weights(640, 8.0), loss_weights(320, 8.0)
+    ((200.0, 0.01), (50.0, 0.02))
+    """
+    scale = size / PAPER_SIZE
+    return HEAT_WEIGHT * (scale * PAPER_SIGMA / sigma) ** 2, OFFSET_WEIGHT / scale
+
+
+def panoptic_loss(found: Tensor, images: Tensor, targets: Tensor, sigma: float = PAPER_SIGMA) -> Tensor:
+    """Cross-entropy of the hardest pixels, squared error of the heat, distance of the offsets, with `loss_weights`.
 
     Pixels without a class count for nothing.
+
+    Args:
+        sigma: By which the centres of the targets are blurred.
     """
     answer, classes, weights = Answer.of(found), targets[:, 0].long(), targets[:, 4]
     known = (classes != IGNORED).float()
@@ -259,7 +278,8 @@ def panoptic_loss(found: Tensor, images: Tensor, targets: Tensor) -> Tensor:
     things = (weights > 0).float()
     distance = (answer.offsets - targets[:, 2:4]).abs().sum(1)
     offsets = (distance * things).sum() / things.sum().clamp(min=1)
-    return hardest + HEAT_WEIGHT * heat + OFFSET_WEIGHT * offsets
+    heat_weight, offset_weight = loss_weights(found.shape[-1], sigma)
+    return hardest + heat_weight * heat + offset_weight * offsets
 
 
 # Grouping
@@ -288,9 +308,11 @@ def group(answer: Answer, num_things: int, stuff_area: float = 0.0) -> Tensor:
 
 
 def find_centres(heat: Tensor) -> Tensor:
-    """Rows and columns [centres, 2] of the peaks of a heat map, the hottest first."""
-    hottest = F.max_pool2d(heat[None, None], PEAK, 1, PEAK // 2)[0, 0]
-    peaks = heat.masked_fill((heat < hottest) | (heat <= THRESHOLD), -math.inf).flatten()
+    """Rows and columns [centres, 2] of the peaks of a heat map, the hottest first; of equal ones the first."""
+    _, hottest = F.max_pool2d(heat[None, None], PEAK, 1, PEAK // 2, return_indices=True)
+    # Enlarged and rounded maps have equal neighbours: as two centres they would cut their thing into two.
+    is_peak = hottest.flatten() == torch.arange(heat.numel(), device=heat.device)
+    peaks = heat.flatten().masked_fill(~is_peak | (heat.flatten() <= THRESHOLD), -math.inf)
     values, places = peaks.topk(min(MOST_THINGS, len(peaks)))
     places = places[values > -math.inf]
     return torch.stack([places // heat.shape[1], places % heat.shape[1]], 1)
@@ -474,6 +496,10 @@ class PanopticBatches(MaskBatches):
     """Batches of images with maps of segments."""
 
     task, objective, mask_bytes = PANOPTIC, OBJECTIVE, 4
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.objective = replace(OBJECTIVE, loss=partial(panoptic_loss, sigma=self.options.sigma))
 
     @property
     def num_things(self) -> int:

@@ -1,9 +1,9 @@
 """Questions about images: an answer is chosen from the frequent ones, learned from VQA's JSON files.
 
-The words of a question attend to each other and to the last map of the backbone (`layers/vqa.py`). S3 uses SOHO (Huang
-et al. 2021) in its place. Left out of that: its visual dictionary (as S3 does), the pre-training on captions (masked
-words, masked image regions, matching of image and text), one transformer over words and image tokens together, and
-BERT's weights; all weights of the text begin at random here.
+The words of a question attend to each other and to the last maps of the backbone (`layers/vqa.py`). S3 uses SOHO (Huang
+et al. 2021) in its place, on the last map alone. Left out of that: its visual dictionary (as S3 does), the pre-training
+on captions (masked words, masked image regions, matching of image and text), one transformer over words and image
+tokens together, and BERT's weights; all weights of the text begin at random here.
 
 Accuracy is VQA's own where a question has ten answers: each human's is compared with those of the nine others, and
 min(same answers / 3, 1) is averaged. Otherwise the answer must be the `multiple_choice_answer`. Texts are compared in
@@ -467,12 +467,13 @@ class QuestionBatches(MaskBatches):
 
 @register_task
 class VisualQuestions(FileTask):
-    """Questions about images, by a text transformer on the last map of a backbone."""
+    """Questions about images, by a text transformer on the last maps of a backbone."""
 
     facts, objective, batches, batch_norm = VQA, OBJECTIVE, QuestionBatches, False
 
     def space(self, space: Space, options: VQAOptions) -> Space:  # type: ignore[override]
-        return dense_space(space, self.name, decoder_dim=options.decoder_dim, depth=options.depth)
+        sizes = {"decoder_dim": options.decoder_dim, "depth": options.depth, "num_maps": options.num_maps}
+        return dense_space(space, self.name, **sizes)
 
     def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
         bad.what = "questions and images cannot be used"

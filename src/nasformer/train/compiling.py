@@ -29,10 +29,9 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
 from nasformer.train.evaluate import autocast
 from nasformer.utils.child import Child, Send
-from nasformer.utils.device import keep_compiled_code
+from nasformer.utils.device import World, keep_compiled_code
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import in_hours, say
-from nasformer.utils.world import World
 
 WARM_UP, MEASURED = 4, 16
 """Steps that are left out, and that are timed then."""

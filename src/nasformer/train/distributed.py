@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from nasformer.utils.world import World, join_world
+from nasformer.utils.device import World, join_world
 
 __all__ = ["World", "join_world", "reduce_gradients"]
 

@@ -23,7 +23,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loss import Loss, soft_cross_entropy
-from nasformer.utils.world import World
+from nasformer.utils.device import World
 
 KEPT = 8
 """Models kept: an arch is judged on one split, then on another, then shipped."""

@@ -1,4 +1,4 @@
-"""Plugins: a user's own families, spaces, proxies and strategies, known to every command.
+"""Our version, and plugins: a user's own families, spaces, proxies and strategies, known to every command.
 
 A plugin is a module that registers what it has when it is imported (`nasformer.register_space` and so on). It is named
 by `--import MODULE`, or by an entry point of its package in the group `nasformer.plugins`.
@@ -9,10 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 from nasformer.errors import UserError
+
+try:
+    __version__ = version("nasformer")
+except PackageNotFoundError:  # the sources alone, on a machine where nothing can be installed
+    __version__ = "0+unknown"
+
 
 GROUP = "nasformer.plugins"
 _loaded: set[str] = set()

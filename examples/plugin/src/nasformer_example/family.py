@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from nasformer import Arch, Choice, Cost, MapBackbone, Repeat, Segment, Space, Struct, register_space
 from nasformer.families.base import patch_grid
 from nasformer.families.sharing import centre_crop
-from nasformer.layers.head import MapHead
-from nasformer.layers.norm import MapNorm
+from nasformer.layers.basic import MapHead, MapNorm
 from nasformer.layers.stem import Grid
 
 

@@ -109,7 +109,7 @@ def folders_below(options: RetrainCommand) -> str:
 
 def print_mean(results: Sequence[RunResult]) -> None:
     """The score on the test images over several seeds."""
-    from nasformer.search.model_result import MeanScore
+    from nasformer.search.problem import MeanScore
 
     name = f"test_{results[0].metric}"
     mean = MeanScore.of([result.winner for result in results], name)
@@ -160,7 +160,7 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
 
 
 def export(options: ExportCommand, as_json: bool) -> None:
-    from nasformer.export.hub import hub_api, push_to_hub
+    from nasformer.export.bundle import hub_api, push_to_hub
     from nasformer.runs.ship import export_folder
     from nasformer.runs.single import model_folder
 

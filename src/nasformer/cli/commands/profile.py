@@ -61,8 +61,7 @@ class ProfileCommand(TaskOptions, SpaceOptions):
 def profile(options: ProfileCommand, as_json: bool) -> None:
     from nasformer.latency.lookup import check_replaceable, suggested_latency, unused_path
     from nasformer.latency.measure import describe_machine
-    from nasformer.latency.profile import MAX_ERROR
-    from nasformer.latency.profiler import make_profile
+    from nasformer.latency.profile import MAX_ERROR, make_profile
     from nasformer.utils.device import choose_device
     from nasformer.utils.progress import say
 

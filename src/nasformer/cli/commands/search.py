@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
     from nasformer.runs.plan import Plan
-    from nasformer.search.model_result import ModelResult
+    from nasformer.search.problem import ModelResult
 
 PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
 
@@ -102,7 +102,7 @@ def result_rows(result: RunResult, scores: Sequence[str]) -> list[list[str]]:
 
 def mean_cells(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str]:
     """Random archs in one row: their mean, with its standard error; result.json and the report have each of them."""
-    from nasformer.search.model_result import MeanScore
+    from nasformer.search.problem import MeanScore
 
     costs = [format_quantity(MeanScore.of(models, name).mean) for name in ("params", "macs")]
     means = {name: MeanScore.of(models, name) for name in scores}

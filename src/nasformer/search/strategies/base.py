@@ -119,3 +119,28 @@ def check_at_least(least: int, **options: int) -> None:
     for name, value in options.items():
         if value < least:
             raise UserError(f"{name} is {value}, expected at least {least}")
+
+
+# Random search: the baseline that every other strategy has to beat at the same number of evaluations.
+
+BATCH = 256  # asked for at a time: enough for evaluations that score many together
+
+
+class RandomSearch(Strategy):
+    """Samples architectures within the budget.
+
+    Args:
+        evaluations: Candidates in all; the default is as many as evolution has.
+    """
+
+    def __init__(self, problem: Problem, evaluations: int = 1000) -> None:
+        super().__init__(problem)
+        check_at_least(1, evaluations=evaluations)
+        self.evaluations = evaluations
+
+    @property
+    def done(self) -> bool:
+        return self.exhausted or len(self.candidates) >= self.evaluations
+
+    def ask(self) -> list[Proposal]:
+        return self.draw(min(BATCH, self.evaluations - len(self.candidates)))

@@ -19,7 +19,7 @@ from nasformer.search.problem import Candidate, Problem, Proposal
 from nasformer.search.strategies.base import Strategy, check_at_least
 from nasformer.search.strategies.evolution import TRIES_PER_CHILD, Child
 from nasformer.space.arch import Arch
-from nasformer.space.genes import ROLES, Mutation, Role, parse_mutation, same_role
+from nasformer.space.node import ROLES, Mutation, Role, parse_mutation, same_role
 
 CHILDREN = 3  # of a step: two mutants and their parents' child
 

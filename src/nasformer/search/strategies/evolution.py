@@ -26,7 +26,7 @@ from nasformer.search.archive import make_archive
 from nasformer.search.problem import Candidate, Problem, Proposal
 from nasformer.search.strategies.base import Strategy, check_at_least
 from nasformer.space.arch import Arch
-from nasformer.space.genes import Mutation, parse_mutation
+from nasformer.space.node import Mutation, parse_mutation
 
 TRIES_PER_CHILD = 10
 

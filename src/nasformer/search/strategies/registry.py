@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from nasformer.errors import UserError
-from nasformer.search.strategies.base import Strategy
+from nasformer.search.strategies.base import RandomSearch, Strategy
 from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.search.strategies.evolution import Evolution
-from nasformer.search.strategies.random import RandomSearch
 
 _STRATEGIES: dict[str, type[Strategy]] = {}
 
