@@ -79,8 +79,8 @@ def test_on_a_cpu_it_stays_uncompiled_and_says_so(capsys: pytest.CaptureFixture[
 
 
 def test_changing_over_disturbs_nothing_nor_does_a_resume_in_the_other_mode(child: FakeChild, tmp_path: Path) -> None:
-    plain, _ = tiny.train(None, tiny.recipe(), **DEPTH)
-    found, _ = tiny.train(tmp_path / "run", tiny.recipe(compile="auto"), **DEPTH)
+    plain, _ = tiny.train(None, tiny.recipe(iterations=8), **DEPTH)
+    found, _ = tiny.train(tmp_path / "run", tiny.recipe(iterations=8, compile="auto"), **DEPTH)
     assert found.compile_options is not None
     assert len(child.jobs) == 1
     assert child.closed
@@ -88,8 +88,8 @@ def test_changing_over_disturbs_nothing_nor_does_a_resume_in_the_other_mode(chil
     for first, second in (("auto", False), (False, "auto")):
         folder = tmp_path / str(first)
         with pytest.raises(tiny.Interrupted):
-            tiny.train(folder, tiny.recipe(compile=first), fail_at=8, **DEPTH)
-        found, batches = tiny.train(folder, tiny.recipe(compile=second), **DEPTH)
+            tiny.train(folder, tiny.recipe(iterations=8, compile=first), fail_at=6, **DEPTH)
+        found, batches = tiny.train(folder, tiny.recipe(iterations=8, compile=second), **DEPTH)
         assert batches.taken[0] > 0
         tiny.assert_same(found, plain)
 
