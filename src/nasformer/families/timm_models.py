@@ -27,6 +27,9 @@ from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct
 
+TIMM_OPTIONS = ("pretrained_cfg_overlay", "cache_dir", "pretrained_model_args")
+"""What timm's factory passes on to `build_model_with_cfg`; the last one since timm 1.0.31."""
+
 
 def create_model(
     family: str,
@@ -49,7 +52,7 @@ def create_model(
         options: timm's own, and options of the model, such as img_size and num_classes.
     """
     home = find_space(family, space)
-    timm_options = {name: options.pop(name) for name in ("pretrained_cfg_overlay", "cache_dir") if name in options}
+    timm_options = {name: options.pop(name) for name in TIMM_OPTIONS if name in options}
     model_options = home.model.default_options() | dict(home.options if space else {})
     model_options |= known_options(home.model, options)
     weights_cfg = as_dict(pretrained_cfg)
