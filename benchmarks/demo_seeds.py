@@ -102,7 +102,13 @@ def main() -> None:
     print_rows(rows, total)
     command = parse("--config", args.recipe)
     budget, space = str(command.budget()), command.space
-    settings = {"recipe": args.recipe, "seeds": args.seeds, "space": space, "budget": budget, "holdout": command.holdout}
+    settings = {
+        "recipe": args.recipe,
+        "seeds": args.seeds,
+        "space": space,
+        "budget": budget,
+        "holdout": command.holdout,
+    }
     save_record("demo_seeds", settings | {"weights": "inherited"}, {"seeds": rows, "all": total}, args.out, quiet=True)
 
 

@@ -4,8 +4,8 @@ python benchmarks/esformer_nets.py --searched runs/s0-0 runs/s0-1 runs/s0-2 \
     --alone entropic=runs/entropic-alone logsynflow=runs/logsynflow-alone --models models.json --out esformer_nets.json
 
 The first searched net gets rivals: random archs whose parameters and MACs are both within 5 % of its own, and with
-`--timm` models of timm. `models.json` is what `same_recipe.py` trains; the record has the winners of all runs with their
-costs and scores, and which patterns of the paper's nets the searched ones show (`nasformer patterns`).
+`--timm` models of timm. `models.json` is what `same_recipe.py` trains; the record has the winners of all runs with
+their costs and scores, and which patterns of the paper's nets the searched ones show (`nasformer patterns`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ def main() -> None:
     models |= {name: {"timm": name} for name in args.timm}
     Path(args.models).write_text(json.dumps(models, indent=1) + "\n")
     costs = {name: {cost: space.costs(space.arch(arch))[cost] for cost in COSTS} for name, arch in nets.items()}
-    found = {"winners": winners | alone, "models": models, "costs": costs, "patterns": patterns(args.searched, space.name)}
+    found = {
+        "winners": winners | alone,
+        "models": models,
+        "costs": costs,
+        "patterns": patterns(args.searched, space.name),
+    }
     save_record("esformer_nets", vars(args), found, args.out)
 
 

@@ -65,7 +65,7 @@ def main() -> None:
     command = make_parser(find_command("search")).parse([*rest, "--seed", str(args.seed)]).options
     winner = json.loads((Path(command.out) / "result.json").read_text())["winner"]["arch"]
     models: dict[str, Any] = {}
-    with open_run(command) as run:
+    with open_run(command, "supernet") as run:
         supernet = run.load_supernet(command.supernet)
         evaluator, space = SubnetEvaluator(supernet, run.batches), supernet.space
         shape = ("img_size", "in_chans", "num_classes")

@@ -40,7 +40,8 @@ class EveryChoice(Struct):
     """A struct of which every combination of choices brings weights of its own."""
 
     def _corners(self) -> list[Arch]:
-        values = [list(field.values) if isinstance(field, Choice) else field._corners() for field in self.fields.values()]
+        nodes = self.fields.values()
+        values = [node.values if isinstance(node, Choice) else node._corners() for node in nodes]
         return [self.validate(dict(zip(self.fields, chosen, strict=True))) for chosen in product(*values)]
 
 

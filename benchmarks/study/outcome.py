@@ -173,7 +173,7 @@ def paired_gain(seeds: dict[int, Figures], searched: str, rival: str) -> Gain | 
     if not values:
         return None
     mean, std = spread(values)
-    return Gain(round(mean, 2), round(std, 2), len(values))
+    return Gain(round(mean, 3), round(std, 3), len(values))
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,6 @@
-"""Runs studies: a YAML file names commands for each variant and seed and where their figures are; the outcome is a record.
+"""Runs studies: a YAML file names commands for each variant and seed, and where their figures are; a record comes out.
 
-python benchmarks/study/study.py benchmarks/study/scratch-cifar100.yaml --data SETS --work WORK --out benchmarks/records \
+python benchmarks/study/study.py benchmarks/study/scratch-cifar100.yaml --data SETS --out benchmarks/records \
     --jobs 3 --trainings 5 --minutes 9
 
     about: Does a search pay from scratch?
@@ -20,11 +20,12 @@ Filled in are {seed}, {work} (a folder of the seed), {data} (a file in the folde
 --weights), {trainings} (how many to do side by side in a step) and the words of the variant; `outcome.py` has all
 keys. With `--smoke` it all runs in minutes on a CPU: on a handful of random images, for a few steps and with one seed.
 
-`--jobs` cells (a variant with a seed) run at a time, on one GPU side by side, best under NVIDIA's MPS. After `--minutes`
-what runs is told to stop; the same command goes on: commands continue where they were stopped, steps that are done are
-not done again, and a cell whose figures are in the record is left out, also on another machine where nothing but the
-record is. The record OUT/study-NAME.json is written anew after each cell; the table and a figure lie beside WORK's cells.
-With `--executor ray` cells are tasks on the workers of a cluster, with the folders at the same paths on every node.
+`--jobs` cells (a variant with a seed) run at a time, on one GPU side by side, best under NVIDIA's MPS. Before
+`--minutes` are over what runs is told to stop; the same command goes on: commands continue where they were stopped,
+steps that are done are not done again, and a cell whose figures are in the record is left out, also on another machine
+where nothing but the record is. The record OUT/study-NAME.json is written anew after each cell; WORK has the cells, the
+table and a figure. With `--executor ray` cells are tasks on the workers of a cluster, with the folders at the same
+paths on every node.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 from nasformer.errors import UserError
 from nasformer.results.verdict import Evidence
 from nasformer.runs.options import ExecutorOptions
@@ -291,10 +293,11 @@ def open_study(path: Path, args: argparse.Namespace, deadline: float) -> Progres
             folder = work / (variant or "all").replace(" ", "-").replace("/", "-") / str(seed)
             cells.append(Cell(study, variant, seed, folder, words, deadline, args.smoke))
     done = json.loads(record.read_text())["results"]["cells"] if record and record.exists() else {}
-    chosen = [cell for cell in cells if not args.only or cell.variant in args.only]
+    if unknown := set(args.only or ()) - study.variants.keys():
+        raise UserError(f"{path} has no variant {', '.join(unknown)}; it has: {', '.join(study.variants)}")
     if args.smoke:
-        make_weights(word for cell in chosen for command in cell.commands() for word in command)
-    return Progress(path.stem, study, chosen, record, done)
+        make_weights(word for cell in cells for command in cell.commands() for word in command)
+    return Progress(path.stem, study, cells, record, done)
 
 
 def find_data(name: str, args: argparse.Namespace) -> str:
@@ -305,7 +308,7 @@ def find_data(name: str, args: argparse.Namespace) -> str:
     if args.smoke and not path.exists():
         make_set(path)
     if not path.exists():
-        raise UserError(f"{args.data} has no {name}; benchmarks/study/unpack.py writes such files, docs/data.md says how")
+        raise UserError(f"{args.data} has no {name}; make it as docs/data.md says, or by benchmarks/study/unpack.py")
     return str(path)
 
 
@@ -331,7 +334,8 @@ def main() -> int:
         signal.signal(number, lambda number, frame: STOPPED.append(number))
     deadline = time.time() + 60 * args.minutes - GRACE
     if args.smoke:
-        args.seeds, args.data, args.weights, args.out = 1, *(args.work / name for name in ("sets", "weights", "records"))
+        args.seeds, args.out = 1, args.work / "records"
+        args.data, args.weights = args.work / "sets", args.work / "weights"
     studies = [open_study(path, args, deadline) for path in args.studies]
     resources = args.ray_address, args.cpus_per_trial, args.gpus_per_trial, args.jobs
     failed = run_studies(studies, args, ExecutorOptions(args.executor, *resources))
@@ -342,8 +346,9 @@ def main() -> int:
 
 def run_studies(studies: Sequence[Progress], args: argparse.Namespace, options: ExecutorOptions) -> bool:
     """Runs what is left of all studies together; whether a cell failed."""
-    owners = {id(cell): progress for progress in studies for cell in progress.left}
-    cells = [cell for progress in studies for cell in progress.left]
+    left = [(cell, progress) for progress in studies for cell in progress.left]
+    cells = [cell for cell, _ in left if not args.only or cell.variant in args.only]
+    owners = {id(cell): progress for cell, progress in left}
     failed = False
     for cell, outcome in run_cells(cells, args.jobs, options):
         if isinstance(outcome, OutOfTime):

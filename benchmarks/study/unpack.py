@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def unpack(packed: np.lib.npyio.NpzFile, split: str) -> Split:
     (height, width), rows, columns = packed["tile"], int(packed["rows"]), int(packed["cols"])
     data, ends, labels = packed[f"{split}_data"], packed[f"{split}_off"], packed[f"{split}_y"].astype(np.int64)
     parts = []
-    for begin, end in zip(ends[:-1], ends[1:], strict=True):
+    for begin, end in pairwise(ends):
         mosaic = np.asarray(Image.open(io.BytesIO(data[begin:end].tobytes())).convert("RGB"))
         tiles = mosaic.reshape(rows, height, columns, width, 3).transpose(0, 2, 1, 3, 4)
         parts.append(tiles.reshape(rows * columns, height, width, 3))
