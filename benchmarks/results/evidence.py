@@ -145,16 +145,18 @@ def studies() -> set[str]:
 
 
 def all_studies() -> str:
-    """Every study that has a record, with its table; then what the others ask, and what they would take."""
+    """Every study that has a record, with its table, the largest first; then what the others ask and would take."""
     parts, left = [], []
-    for path in sorted(STUDIES.glob("*.yaml")):
+    asked = {path: outcome.read_study(path) for path in STUDIES.glob("*.yaml")}
+    for path, study in sorted(asked.items(), key=lambda item: (-item[1].gpu_minutes, item[0])):
         record = RECORDS / f"study-{path.stem}.json"
         if record.exists():
             parts.append(shown(record))
         else:
-            asked = outcome.read_study(path)
-            time = f"{asked.gpu_minutes:g} minutes on an H200" if asked.gpu_minutes else "minutes on a CPU"
-            left.append([asked.about, f"`python benchmarks/study/study.py benchmarks/study/{path.name}`", time])
+            time = f"{study.gpu_minutes:g} minutes on an H200" if study.gpu_minutes else "minutes on a CPU"
+            left.append(
+                [study.about, f"`python benchmarks/study/study.py benchmarks/study/{path.name} --data SETS`", time]
+            )
     if left:
         parts += ["### Not measured yet", table(["question", "command", "about"], *left)]
     return "\n\n".join(parts)
