@@ -199,7 +199,7 @@ def test_a_study_runs_in_small(path: Path, tmp_path: Path) -> None:
         words += ["--only", "DeiT-Ti on CIFAR-100", "ViT-Ti on Flowers-102"]
     done = subprocess.run(words, cwd=pages.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert json.loads((tmp_path / "records" / f"study-{path.stem}.json").read_text())["results"]["complete"]
+    assert json.loads((tmp_path / "smoke" / "records" / f"study-{path.stem}.json").read_text())["results"]["complete"]
 
 
 def test_classical_sharing_keeps_choices_apart(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

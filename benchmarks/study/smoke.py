@@ -5,36 +5,44 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 FEW = "--train.iterations 2 --train.batch_size 8 --train.warmup_epochs 0"
-SEARCH = "--search.population 3 --search.generations 1 --search.parents 2 --search.random_references 1"
+EVOLUTION = "--search.population 3 --search.generations 1 --search.parents 2"
+RUN = f"{FEW} {EVOLUTION} --search.random_references 1 --export false --calibration-images 8"
+SETTINGS = (
+    '{"batch": 8, "full": {"iterations": 2}, "supernet": {"iterations": 2}, "finish": {"iterations": 2}, '
+    '"search": {"population": 3, "generations": 1, "parents": 2}, "img_size": 32}'
+)
 SHORTER = {
-    "nasformer train": f"{FEW} --calibration-images 8",
-    "nasformer run": f"{FEW} {SEARCH} --export false --calibration-images 8",
-    "nasformer search": "--calibration-images 8 --search.random_references 1",
+    "nasformer run": RUN,
     "nasformer retrain": f"{FEW} --export false",
     "nasformer finetune": f"{FEW} --export false",
     "nasformer evolve": f"{FEW} --evolve.samples 12 --evolve.top 2 --evolve.further_epochs 1 --evolve.min_samples 1",
+    "winners.py": f"{EVOLUTION} --calibration-images 8",
     "rivals.py": "--random 3 --calibration-images 8",
     "same_recipe.py": FEW,
-    "pretrained_cut.py": "--budgets 50 --random 1 --settings "
-    '\'{"batch": 8, "full": {"iterations": 2}, "supernet": {"iterations": 2}, "finish": {"iterations": 2}, '
-    '"search": {"population": 3, "generations": 1}}\'',
+    "pretrained_cut.py": f"--random 1 --settings '{SETTINGS}'",
 }
 """Options that are added to a command, by its program; the last one counts."""
+SEARCHES = {
+    "random": "--search.evaluations 2 --probe-size 4",
+    "evolution": EVOLUTION,
+    "cyclic": "--search.population 3 --search.tournament 2 --search.steps 1 --search.cycles 1",
+}
+"""The same of a search without training, by its strategy; that of the recipes for ESFormer is cyclic."""
 SIDES = {"cifar100": 32, "tinyimagenet100": 64, "imagenette": 64, "flowers102": 64}
 
 
 def shortened(words: Sequence[str]) -> list[str]:
     """The command with options that make it take seconds."""
     program = f"nasformer {words[1]}" if words[0] == "nasformer" else Path(words[1]).name
-    extra = shlex.split(SHORTER.get(program, ""))
-    if program == "nasformer search" and "--proxy" not in words:
-        extra += shlex.split("--search.population 3 --search.generations 1")
-    return [*words, *extra]
+    strategies = [after for word, after in pairwise(words) if word == "--search.strategy"]
+    extra = SEARCHES[(strategies or ["cyclic"])[0]] if program == "nasformer search" else SHORTER.get(program, "")
+    return [*words, *shlex.split(extra)]
 
 
 def make_set(path: Path, classes: int = 4) -> None:

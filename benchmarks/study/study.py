@@ -62,8 +62,6 @@ from smoke import make_set, make_weights, shortened
 
 GRACE = 40.0
 """Seconds before the end of `--minutes` at which commands are told to stop, to write a checkpoint and the record."""
-
-
 STOPPED: list[int] = []
 """Holds the signal by which this process was told to stop; a list, since workers are sent this module."""
 
@@ -96,14 +94,19 @@ class Cell:
     @property
     def key(self) -> str:
         """What the figures depend on, whatever the machine: the words of the commands."""
-        words = Open(self.study.words_of(self.variant) | {"seed": str(self.seed)})
-        filled = [step.format_map(words) for step in self.study.steps]
-        return hashlib.sha256("\n".join(filled).encode()).hexdigest()[:12]
+        return digest("\n".join(map(self.anywhere, self.study.steps)))
 
-    def run(self) -> dict[str, Any]:
-        """Does what is not done yet: the figures, and the seconds of each step, now or before."""
+    def anywhere(self, step: str) -> str:
+        """A step without what differs between machines and calls: folders, and how much is done side by side."""
+        return step.format_map(Open(self.study.words_of(self.variant) | {"seed": str(self.seed)}))
+
+    def run(self) -> dict[str, Any] | None:
+        """Does what is not done yet: figures, and seconds of each step, now or before; None where time was out."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        seconds = [self.step(number, command) for number, command in enumerate(self.commands())]
+        try:
+            seconds = [self.step(*pair) for pair in zip(self.study.steps, self.commands(), strict=True)]
+        except OutOfTime:
+            return None
         return {"key": self.key, "seconds": seconds, "figures": self.figures(), "minutes": self.minutes(seconds)}
 
     def commands(self) -> Iterator[list[str]]:
@@ -112,18 +115,22 @@ class Cell:
             command = shlex.split(step.format(**words))
             yield shortened(command) if self.smoke else command
 
-    def step(self, number: int, words: list[str]) -> float:
-        done = self.folder / f"{hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]}.done"
+    def step(self, step: str, words: list[str]) -> float:
+        """Runs a command unless it is done; the seconds that it took in all."""
+        done, begun = (self.folder / f"{digest(self.anywhere(step))}.{state}" for state in ("done", "begun"))
         if done.exists():
             return float(done.read_text())
-        start = time.perf_counter()
-        with (self.folder / "log.txt").open("a") as log:
-            log.write(f"$ {shlex.join(words)}\n")
-            log.flush()
-            run_until(self.deadline, program(words), log)
-        seconds = time.perf_counter() - start
-        done.write_text(str(seconds))
-        print(f"{self.name}, step {number + 1}: {seconds:.0f} s", flush=True)
+        before, start = float(begun.read_text()) if begun.exists() else 0.0, time.perf_counter()
+        try:
+            with (self.folder / "log.txt").open("a") as log:
+                log.write(f"$ {shlex.join(words)}\n")
+                log.flush()
+                run_until(self.deadline, program(words), log)
+        finally:
+            seconds = before + time.perf_counter() - start
+            begun.write_text(str(seconds))
+        begun.rename(done)
+        print(f"{self.name}: {seconds:.0f} s for {shlex.join(words[:2])}", flush=True)
         return seconds
 
     def figures(self) -> Figures:
@@ -145,6 +152,10 @@ class Cell:
             return None
         times = [seconds[part] if isinstance(part, int) else sum(self.values(part)) for part in parts]
         return sum(times) / 60
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class Open(dict[str, str]):
@@ -193,14 +204,14 @@ def stop(process: subprocess.Popen[Any]) -> None:
 class CellJob:
     """What workers of a cluster do: whole cells."""
 
-    def open(self, device: str) -> Callable[[Cell], dict[str, Any]]:
+    def open(self, device: str) -> Callable[[Cell], dict[str, Any] | None]:
         return Cell.run
 
 
 def run_cells(
     cells: Sequence[Cell], jobs: int | None, options: ExecutorOptions
-) -> Iterator[tuple[Cell, dict[str, Any] | Exception]]:
-    """Each cell with its outcome, or what went wrong: side by side on this machine, or on the workers of a cluster."""
+) -> Iterator[tuple[Cell, dict[str, Any] | Exception | None]]:
+    """Each cell with its outcome or what went wrong: side by side on this machine, or on the workers of a cluster."""
     if options.executor == "local":
         with ThreadPoolExecutor(jobs or 1) as pool:
             running = {pool.submit(cell.run): cell for cell in cells}
@@ -334,7 +345,8 @@ def main() -> int:
         signal.signal(number, lambda number, frame: STOPPED.append(number))
     deadline = time.time() + 60 * args.minutes - GRACE
     if args.smoke:
-        args.seeds, args.out = 1, args.work / "records"
+        args.seeds, args.work = 1, args.work / "smoke"
+        args.out = args.work / "records"
         args.data, args.weights = args.work / "sets", args.work / "weights"
     studies = [open_study(path, args, deadline) for path in args.studies]
     resources = args.ray_address, args.cpus_per_trial, args.gpus_per_trial, args.jobs
@@ -351,7 +363,7 @@ def run_studies(studies: Sequence[Progress], args: argparse.Namespace, options: 
     owners = {id(cell): progress for cell, progress in left}
     failed = False
     for cell, outcome in run_cells(cells, args.jobs, options):
-        if isinstance(outcome, OutOfTime):
+        if outcome is None:
             continue
         if isinstance(outcome, Exception):
             failed = True
