@@ -13,7 +13,11 @@ COUNTS = ("params", "macs", "depth", "embed_dim", "base_dim", "num_heads", "mlp_
 
 def ranking(record: Record, title: str) -> str:
     """Kendall's tau of every score with every column, and the one within size bands; the best in bands first."""
-    taus = record["results"][title]["taus"]
+    taus = record["results"].get(title, {}).get("taus")  # written when all proxies of a table are scored
+    return by_column(taus) if taus else "*Not complete yet.*"
+
+
+def by_column(taus: Record) -> str:
     names = sorted(next(iter(taus.values())), key=lambda name: mean_within(taus, name), reverse=True)
     rows = [[named(name), *(tau(column[name]) for column in taus.values())] for name in names]
     return table(["score", *taus], *rows)
@@ -58,11 +62,9 @@ def by_supernet(record: Record, beginning: str) -> str:
     taus = {
         title.removeprefix(beginning): found
         for title, tables in record["results"].items()
-        for found in tables["taus"].values()
+        for found in tables.get("taus", {}).values()
     }
-    names = sorted(next(iter(taus.values())), key=lambda name: mean_within(taus, name), reverse=True)
-    rows = [[named(name), *(tau(column[name]) for column in taus.values())] for name in names]
-    return table(["score", *taus], *rows)
+    return by_column(taus) if taus else "*Not complete yet.*"
 
 
 @table_of("golden_tables-unseen-cpu", command=f"{GOLDEN} golden_tables-unseen-cpu.json --rows odd")
