@@ -3,20 +3,23 @@
 python benchmarks/esformer_nets.py --searched runs/s0-0 runs/s0-1 runs/s0-2 \
     --alone entropic=runs/entropic-alone logsynflow=runs/logsynflow-alone --models models.json --out esformer_nets.json
 
-The first searched net gets rivals: random archs whose parameters and MACs are both within 5 % of its own. `models.json`
-is what `same_recipe.py` trains; the record has the winners of all runs with their costs and scores.
+The first searched net gets rivals: random archs whose parameters and MACs are both within 5 % of its own, and with
+`--timm` models of timm. `models.json` is what `same_recipe.py` trains; the record has the winners of all runs with
+their costs and scores, and which patterns of the paper's nets the searched ones show (`nasformer patterns`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import nasformer
 from nasformer import Arch, Space
+from nasformer.report.patterns import find_patterns, read_winners
 from record import save_record
 
 TRIES = 1_000_000
@@ -43,6 +46,13 @@ def random_nets(space: Space, like: Arch, count: int, within: float, seed: int) 
     raise SystemExit(f"{len(found)} of {count} archs within {within:.0%} of {wanted} in {TRIES:,} tries")
 
 
+def patterns(runs: list[str], space: str) -> list[dict[str, Any]]:
+    """Which patterns of the paper's nets the winners in this space show, beside random archs in the budget."""
+    folders = [Path(run) for run in runs if winner(run)["space"] == space]
+    found, budget, archs = read_winners(folders)
+    return [asdict(verdict) for verdict in find_patterns(found, archs, budget).verdicts]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searched", nargs="+", required=True, help="run folders of cyclic searches")
@@ -50,6 +60,7 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=3)
     parser.add_argument("--within", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timm", nargs="*", default=[], help="models of timm to train beside them")
     parser.add_argument("--models", required=True, help="write the models to train here")
     parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
@@ -60,10 +71,17 @@ def main() -> None:
     rivals = random_nets(space, space.arch(searched["arch"]), args.random, args.within, args.seed)
     nets = {"searched": searched["arch"], **{name: row["arch"] for name, row in alone.items()}}
     nets |= {f"random {number}": arch.to_dict() for number, arch in enumerate(rivals, start=1)}
-    models = {name: {"space": space.name, "arch": arch} for name, arch in nets.items()}
+    models: dict[str, Any] = {name: {"space": space.name, "arch": arch} for name, arch in nets.items()}
+    models |= {name: {"timm": name} for name in args.timm}
     Path(args.models).write_text(json.dumps(models, indent=1) + "\n")
     costs = {name: {cost: space.costs(space.arch(arch))[cost] for cost in COSTS} for name, arch in nets.items()}
-    save_record("esformer_nets", vars(args), {"winners": winners | alone, "models": models, "costs": costs}, args.out)
+    found = {
+        "winners": winners | alone,
+        "models": models,
+        "costs": costs,
+        "patterns": patterns(args.searched, space.name),
+    }
+    save_record("esformer_nets", vars(args), found, args.out)
 
 
 if __name__ == "__main__":

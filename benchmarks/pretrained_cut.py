@@ -6,7 +6,7 @@ python benchmarks/pretrained_cut.py --net timm:deit_tiny_patch16_224:weights.saf
 For each seed: the full net is fine-tuned, sorted, made a supernet and searched for each budget, on the held-out images
 of the .npz. Then every arch is cut out of the full net and trained by it. Trainings are processes of their own,
 `--jobs` of them at a time. Test images are seen once, by each finished net (`--split holdout` to choose settings).
-The record is written anew after each of them, random archs last: a run cut short leaves what it has reached.
+The record is written anew after each of them, random archs last; the same command goes on with what is left.
 
 Where Torch-Pruning (pip install torch-pruning) is installed, its cut of the same net is finished alike: the dimensions
 of heads and the neurons of all blocks, ranked together by Taylor importance on the same images (its isomorphic way).
@@ -18,6 +18,7 @@ import argparse
 import copy
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -51,6 +52,7 @@ from nasformer.supernet.pretrained import find_pretrained, supernet_from
 from nasformer.train.evaluate import SubnetEvaluator, evaluate
 from nasformer.train.loop import train_model, train_supernet
 from nasformer.train.recipe import Recipe
+from nasformer.utils.files import write_json
 from record import save_record
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,22 +99,28 @@ def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> 
 
 
 def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
-    """Full net, supernet and archs of one seed."""
+    """Full net, supernet and archs of one seed; trainings that were stopped go on."""
     folder, seed, start = Path(args.folder), args.seed, time.perf_counter()
+    if (folder / "jobs.json").exists():
+        found = json.loads((folder / "jobs.json").read_text())
+        print(json.dumps({"seed": seed, "full": found["full"], "times": found["times"]}), flush=True)
+        return
     source = find_pretrained(args.net)
     batches = load(args.data, settings, source.facts, seed)
     space = source.space.with_options(num_classes=batches.num_classes, img_size=batches.img_size)
     if settings["choices"]:
         space = space.with_choices(settings["choices"])
     full = build_from(source.model, space, seed, keep_classifier=False).to(DEVICE)
-    train_model(full, batches, recipe(settings, "full"), seed=seed, quiet=True)
+    train_model(full, batches, recipe(settings, "full"), folder=folder / "full", seed=seed, quiet=True)
     times = {"full": time.perf_counter() - start}
     labelled = labelled_images(batches)
     sort_by_importance(full, labelled, settings["importance"])
     supernet = supernet_from(full, space)
     teacher = supernet_from(full, space).extract(space.root.largest())
     if "searched" in args.kinds:
-        train_supernet(supernet, batches, recipe(settings, "supernet"), seed=seed, teacher=teacher, quiet=True)
+        kept = folder / "supernet"
+        stage = recipe(settings, "supernet")
+        train_supernet(supernet, batches, stage, folder=kept, seed=seed, teacher=teacher, quiet=True)
     times["supernet"] = time.perf_counter() - start - times["full"]
     evaluator, whole = SubnetEvaluator(supernet.eval(), batches), space.costs(space.root.largest())["macs"]
     # The full net takes part in the last training, too: it gains from it as the others do.
@@ -243,10 +251,13 @@ def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     else:
         model = begin.extract(space.arch(job["arch"]))
     start = time.perf_counter()
-    train_model(model, batches, recipe(settings, "finish"), seed=seed, teacher=full, quiet=True)
+    kept = folder / args.job.replace(" ", "-")
+    train_model(model, batches, recipe(settings, "finish"), folder=kept, seed=seed, teacher=full, quiet=True)
     seconds = time.perf_counter() - start
     splits = ("holdout", "test") if args.split == "test" else ("holdout",)
     scores = {split: evaluate(model, batches, split)["accuracy"] for split in splits}
+    write_json(folder / "finished" / f"{args.job}.json", {**scores, "seconds": seconds})
+    shutil.rmtree(kept)
     print(json.dumps({**scores, "seconds": seconds}), flush=True)
 
 
@@ -276,24 +287,37 @@ def main() -> None:
     parser.add_argument("--out", help="write the record here as JSON")
     for hidden in ("mode", "folder", "job"):
         parser.add_argument(f"--{hidden}", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     args = parser.parse_args()
     settings = merged(SETTINGS, json.loads(args.settings))
     if args.mode:
         return (prepare if args.mode == "prepare" else finish)(args, settings)
-    folders = [Path(args.work) / f"{args.net.split(':')[1]}-{seed}" for seed in range(args.seeds)]
+    seeds = range(args.seed, args.seed + args.seeds)
+    folders = {seed: Path(args.work) / f"{args.net.split(':')[1]}-{seed}" for seed in seeds}
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(lambda item: child(args, "prepare", item[1], item[0]), enumerate(folders)))
-        contents = [json.loads((folder / "jobs.json").read_text()) for folder in folders]
-        tasks = [(seed, job) for job in sorted(contents[0]["jobs"], key=drawn) for seed in range(args.seeds)]
-        running = {pool.submit(child, args, "finish", folders[task[0]], *task): task for task in tasks}
+        list(pool.map(lambda item: child(args, "prepare", item[1], item[0]), folders.items()))
+        contents = {seed: contents_of(folder) for seed, folder in folders.items()}
+        tasks = [(seed, job) for job in sorted(contents[args.seed]["jobs"], key=drawn) for seed in seeds]
+        left = [task for task in tasks if "seconds" not in contents[task[0]]["jobs"][task[1]]]
+        running = {pool.submit(child, args, "finish", folders[task[0]], *task): task for task in left}
         for done in as_completed(running):
             seed, job = running[done]
             contents[seed]["jobs"][job] |= done.result()
-            save(args, settings, contents)
-    for name, found in table(contents, args.split).items():
+            save(args, settings, list(contents.values()))
+    if any("failed" in job for content in contents.values() for job in content["jobs"].values()):
+        sys.exit("a training failed; the same command tries it again")
+    save(args, settings, list(contents.values()))
+    for name, found in table(list(contents.values()), args.split).items():
         print(f"{name:16} {100 * found['mean']:6.2f} +- {100 * found['std']:.2f}  (n={found['n']})")
     return None
+
+
+def contents_of(folder: Path) -> dict[str, Any]:
+    """The jobs of a seed, with what those that are finished came to."""
+    content = json.loads((folder / "jobs.json").read_text())
+    for path in (folder / "finished").glob("*.json"):
+        content["jobs"][path.stem] |= json.loads(path.read_text())
+    return content
 
 
 def drawn(job: str) -> bool:

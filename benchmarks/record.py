@@ -1,4 +1,4 @@
-"""A benchmark's record: figures with the versions and the hardware they were measured on."""
+"""A benchmark's record: figures with the day, the versions and the hardware they were measured on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
+
+from nasformer.utils.files import write_text
 
 
 def hardware() -> dict[str, Any]:
@@ -45,6 +48,7 @@ def save_record(
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     record = {
         "benchmark": name,
+        "date": datetime.now(UTC).date().isoformat(),
         "settings": {name: without_folders(value) for name, value in settings.items()},
         "versions": versions,
         "hardware": hardware(),
@@ -54,7 +58,7 @@ def save_record(
     if not quiet:
         print(text)
     if out:
-        Path(out).write_text(text + "\n")
+        write_text(Path(out), text + "\n")
 
 
 Measured = dict[str, Any]

@@ -4,7 +4,7 @@ Writes them for `same_recipe.py`, with the accuracy on the test images that each
 python benchmarks/rivals.py --models models.json --by params --random 5 --out runs/cifar100 --data cifar100.npz
 
 `--by` is a cost of the space: params or macs. The other options are those of `nasformer search`, by which the run's
-supernet and its data are found again. `--timm NAME` adds a model of timm, `--timm-options` its options as JSON.
+supernet and its data are found again. `--timm NAME NAME={...}` adds models of timm, perhaps with options as JSON.
 """
 
 from __future__ import annotations
@@ -60,13 +60,12 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=3)
     parser.add_argument("--pure", nargs="*", default=[], help="operators, such as conv local axial")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timm", help="a model of timm to add")
-    parser.add_argument("--timm-options", type=json.loads, default={})
+    parser.add_argument("--timm", nargs="*", default=[], help="models of timm to add, perhaps NAME={...}")
     args, rest = parser.parse_known_args()
-    command = make_parser(find_command("search")).parse(rest).options
+    command = make_parser(find_command("search")).parse([*rest, "--seed", str(args.seed)]).options
     winner = json.loads((Path(command.out) / "result.json").read_text())["winner"]["arch"]
     models: dict[str, Any] = {}
-    with open_run(command) as run:
+    with open_run(command, "supernet") as run:
         supernet = run.load_supernet(command.supernet)
         evaluator, space = SubnetEvaluator(supernet, run.batches), supernet.space
         shape = ("img_size", "in_chans", "num_classes")
@@ -77,8 +76,8 @@ def main() -> None:
             print(
                 f"{name:12} {models[name][args.by]:,} {args.by}, inherits {models[name]['inherited']:.4f}", flush=True
             )
-    if args.timm:
-        models[args.timm] = {"timm": args.timm, "options": args.timm_options}
+    for name, _, options in (text.partition("=") for text in args.timm):
+        models[name] = {"timm": name, "options": json.loads(options or "{}")}
     Path(args.models).write_text(json.dumps(models))
 
 

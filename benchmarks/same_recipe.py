@@ -5,20 +5,22 @@ python benchmarks/same_recipe.py --config recipes/esformer-imagenette.yaml --dat
 
 `models.json` holds models by name, {"space": "esformer-s0", "arch": {...}} or {"timm": "edgenext_x_small"}, each with
 further `"options"` if need be; `rivals.py` makes such a file of a run, with the accuracy that each arch inherits there.
-Random archs of that kind are ranked by both accuracies, and Kendall's tau of the two rankings is printed. Each training
+Random archs of that kind are ranked by both accuracies; the record has Kendall's tau of the two rankings. Each training
 is a process of its own, and `--jobs` of them share the device. No choice is made on the test images: every model is
-trained to the end and evaluated once.
+trained to the end and evaluated once. The record is written anew after each training; with the same --out a training
+that it holds is not done again, and one that was stopped goes on from a checkpoint beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.utils.device import choose_device
 from nasformer.utils.statistics import kendall
-from record import save_record
+from record import save_record, without_folders
 
 
 def build(entry: dict[str, Any], shape: dict[str, int], drop_path_rate: float) -> nn.Module:
@@ -48,7 +50,8 @@ def build(entry: dict[str, Any], shape: dict[str, int], drop_path_rate: float) -
     return space.build(space.arch(entry["arch"]))
 
 
-def train_one(command: RetrainCommand, entry: dict[str, Any], seed: int) -> dict[str, Any]:
+def train_one(command: RetrainCommand, entry: dict[str, Any], seed: int, folder: Path | None) -> dict[str, Any]:
+    """What a training came to; with a folder it can be stopped and goes on."""
     device = choose_device(command.device)
     command.seed = seed
     batches = load_batches(command, command.train, World(), device, command.img_size)
@@ -57,10 +60,13 @@ def train_one(command: RetrainCommand, entry: dict[str, Any], seed: int) -> dict
     torch.manual_seed(seed)
     model = build(entry, shape, float(command.model.get("drop_path_rate", 0.0))).to(device)
     start = time.perf_counter()
-    loss = train_model(model, batches, command.train, seed=seed, quiet=True)
+    loss = train_model(model, batches, command.train, folder=folder, seed=seed, quiet=True)
     seconds = time.perf_counter() - start
     params = sum(parameter.numel() for parameter in model.parameters())
-    return {"params": params, **evaluate(model, batches), "loss": loss, "seconds": seconds}
+    found = {"params": params, **evaluate(model, batches), "loss": loss, "seconds": seconds}
+    if folder:
+        shutil.rmtree(folder)
+    return found
 
 
 def in_a_process(rest: list[str], name: str, seed: int) -> tuple[str, dict[str, Any]]:
@@ -81,8 +87,6 @@ def table(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         if sound:
             spread = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
             found[name] = {"params": sound[0]["params"], "accuracy": statistics.fmean(accuracies), "std": spread}
-    for name, row in sorted(found.items(), key=lambda item: -item[1]["accuracy"]):
-        print(f"{name:24} {row['params'] / 1e6:7.3f} M  {100 * row['accuracy']:6.2f} +- {100 * row['std']:.2f}")
     return found
 
 
@@ -93,9 +97,7 @@ def agreement(models: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]
         return {}
     inherited = [models[name]["inherited"] for name in names]
     own = [summary[name]["accuracy"] for name in names]
-    tau = kendall(inherited, own)
-    print(f"Kendall's tau of inherited and own accuracy, {len(names)} random archs: {tau:.2f}")
-    return {"kendall": tau, "inherited": inherited, "own": own}
+    return {"kendall": kendall(inherited, own), "inherited": inherited, "own": own}
 
 
 def main() -> None:
@@ -105,23 +107,46 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--out", help="write the record here as JSON")
     parser.add_argument("--only", help="train this model alone, in this process")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     args, rest = parser.parse_known_args()  # the rest are options of `nasformer retrain`: --config, --data ...
     models = json.loads(Path(args.models).read_text())
     if args.only:
         command = make_parser(find_command("retrain")).parse(rest).options
-        print(json.dumps(train_one(command, models[args.only], args.seed)))
+        folder = Path(f"{args.out}-{args.only}-{args.seed}".replace(" ", "-")) if args.out else None
+        print(json.dumps(train_one(command, models[args.only], args.seed, folder)))
         return
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
-    child = ["--models", args.models, *rest]
+    rows = known_rows(args.out, rest, models)
+    wanted = product(range(args.seed, args.seed + args.seeds), models)
+    left = [(seed, name) for seed, name in wanted if all(row["seed"] != seed for row in rows[name])]
+    child = ["--models", args.models, *(["--out", args.out] if args.out else []), *rest]
     with ThreadPoolExecutor(args.jobs) as pool:
-        jobs = [pool.submit(in_a_process, child, name, seed) for seed, name in product(range(args.seeds), models)]
-        for job in jobs:
+        for job in as_completed([pool.submit(in_a_process, child, name, seed) for seed, name in left]):
             name, row = job.result()
-            rows[name].append(row)
+            rows[name] = sorted([*rows[name], row], key=lambda row: row["seed"])
+            save(args, rest, models, rows)
+    if any("failed" in row for runs in rows.values() for row in runs):
+        sys.exit("a training failed; the same command tries it again")
+    for name, row in sorted(table(rows).items(), key=lambda item: -item[1]["accuracy"]):
+        print(f"{name:24} {row['params'] / 1e6:7.3f} M  {100 * row['accuracy']:6.2f} +- {100 * row['std']:.2f}")
+
+
+def known_rows(out: str | None, rest: list[str], models: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What the record holds of these models, by the same recipe."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
+    record = json.loads(Path(out).read_text()) if out and Path(out).exists() else None
+    if record and record["settings"]["rest"] == without_folders(rest):
+        found = record["results"]
+        for name in (name for name in models if found["models"].get(name) == models[name]):
+            rows[name] = [row for row in found["runs"][name] if "failed" not in row]
+    return rows
+
+
+def save(
+    args: argparse.Namespace, rest: list[str], models: dict[str, Any], rows: dict[str, list[dict[str, Any]]]
+) -> None:
     summary = table(rows)
     found = {"summary": summary, "agreement": agreement(models, summary), "models": models, "runs": rows}
-    save_record("same_recipe", {**vars(args), "rest": rest}, found, args.out)
+    save_record("same_recipe", {**vars(args), "rest": rest}, found, args.out, quiet=True)
 
 
 if __name__ == "__main__":

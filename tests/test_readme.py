@@ -77,20 +77,6 @@ def test_every_file_that_is_named_exists() -> None:
         assert missing == [], path.name
 
 
-def test_every_record_that_the_results_name_exists() -> None:
-    section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("\n## Records\n")[2]
-    named = [name for pattern in re.findall(r"`([\w{},-]+\.json)`", section) for name in with_braces(pattern)]
-    assert len(named) > 20
-    assert [name for name in named if not (ROOT / "benchmarks" / "records" / name).exists()] == []
-
-
-def with_braces(pattern: str) -> list[str]:
-    """The names that a pattern stands for, as in a shell."""
-    before, _, rest = pattern.partition("{")
-    inside, brace, after = rest.partition("}")
-    return [f"{before}{choice}{after}" for choice in inside.split(",")] if brace else [pattern]
-
-
 def test_every_option_of_a_benchmark_in_the_docs_exists() -> None:
     for page in PAGES:
         lines = [line for language, block in pages.blocks(page) if language == "console" for line in pages.typed(block)]

@@ -1,23 +1,31 @@
-"""Runs a study: a YAML file names commands for each seed and where their figures are; the outcome is a record.
+"""Runs studies: a YAML file names commands for each variant and seed, and where their figures are; a record comes out.
 
-python benchmarks/study/study.py benchmarks/study/autoformer-cifar100.yaml --data cifar100.npz --work DIR --jobs 3
+python benchmarks/study/study.py benchmarks/study/scratch-cifar100.yaml --data SETS --out benchmarks/records \
+    --jobs 3 --trainings 5 --minutes 9
 
-    evidence: {road: supernet, method: AutoFormer, data: CIFAR-100, images: 45000, img_size: 32, budget: 6 M parameters,
-               handmade: deit_tiny_patch16_224}
+    about: Does a search pay from scratch?
+    data: cifar100.npz
     seeds: 3
-    steps:            # of every seed, in turn; {seed}, {data} and {work}, a folder of the seed, are filled in
-      - nasformer run --config autoformer-cifar100 --data {data} --seed {seed} --finish none --out {work}/run
+    gpu_minutes: 12
+    variants: {AutoFormer-T: {config: autoformer-cifar100, budget: 6M}, ...}
+    steps:            # of every variant and seed, in turn
+      - nasformer run --config {config} --data {data} --max-params {budget} --seed {seed} --out {work}/run
       - ...
-    rows:             # figures of a seed: a file of {work} and the keys in its JSON; the mean over all that match
+    figures:          # a file of {work} and the keys in its JSON; the mean over all that match
       searched: trained.json results summary winner accuracy
       random: trained.json results summary 'random *' accuracy
-      handmade: trained.json results summary deit_tiny_patch16_224 accuracy
+    compare: [[searched, random]]
 
-Steps that are done are not done again: the same command goes on where it was stopped. `--jobs` seeds run at a time, on
-one GPU side by side; with `--executor ray` as tasks on the workers of a cluster, as many at a time as there is room for
-(`--jobs` is the most then), with the folder of the study and the images at the same paths on every node. The record has
-every figure, mean and standard deviation of each row, the gains of `searched` over `random` and `handmade`, paired over
-seeds, with the p-value of a paired t-test, and the minutes spent; a table and a figure lie beside it.
+Filled in are {seed}, {work} (a folder of the seed), {data} (a file in the folder --data), {weights} (the folder
+--weights), {trainings} (how many to do side by side in a step) and the words of the variant; `outcome.py` has all
+keys. With `--smoke` it all runs in minutes on a CPU: on a handful of random images, for a few steps and with one seed.
+
+`--jobs` cells (a variant with a seed) run at a time, on one GPU side by side, best under NVIDIA's MPS. Before
+`--minutes` are over what runs is told to stop; the same command goes on: commands continue where they were stopped,
+steps that are done are not done again, and a cell whose figures are in the record is left out, also on another machine
+where nothing but the record is. The record OUT/study-NAME.json is written anew after each cell; WORK has the cells, the
+table and a figure. With `--executor ray` cells are tasks on the workers of a cluster, with the folders at the same
+paths on every node.
 """
 
 from __future__ import annotations
@@ -26,194 +34,359 @@ import argparse
 import fnmatch
 import hashlib
 import json
+import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+from nasformer.errors import UserError
+from nasformer.results.verdict import Evidence
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import RayPool, result_of
-from nasformer.utils.schema import read_yaml
+from nasformer.runs.ray_pool import RayPool
+from nasformer.search.run import Failed
+from nasformer.utils.files import write_text
+from outcome import Cells, Figures, Study, draw, evidence, read_study, summary, table
 from record import save_record
+from smoke import make_set, make_weights, shortened
 
-Figures = dict[str, float]
-RIVALS = {"random": "over_random", "handmade": "over_handmade"}
+GRACE = 40.0
+"""Seconds before the end of `--minutes` at which commands are told to stop, to write a checkpoint and the record."""
+STOPPED: list[int] = []
+"""Holds the signal by which this process was told to stop; a list, since workers are sent this module."""
 
 
-@dataclass(frozen=True)
-class Study:
-    """The contents of a YAML file."""
-
-    evidence: dict[str, Any]
-    seeds: int
-    steps: list[str]
-    rows: dict[str, str]
+class OutOfTime(Exception):
+    """A cell is not finished; the next call goes on."""
 
 
 @dataclass
-class Seed:
-    """One repetition of a study: its folder, and the commands that fill it."""
+class Cell:
+    """A variant with a seed: its folder, and the commands that fill it.
+
+    Args:
+        words: What is filled into the steps.
+        deadline: When to stop, in seconds since the epoch.
+    """
 
     study: Study
-    number: int
+    variant: str
+    seed: int
     folder: Path
-    data: str
+    words: dict[str, str]
+    deadline: float
+    smoke: bool = False
 
-    def run(self) -> float:
-        """Does what is not done yet; returns the seconds that all steps took, now or before."""
+    @property
+    def name(self) -> str:
+        return f"{self.variant + ', ' if self.variant else ''}seed {self.seed}"
+
+    @property
+    def key(self) -> str:
+        """What the figures depend on, whatever the machine: the words of the commands."""
+        return digest("\n".join(map(self.anywhere, self.study.steps)))
+
+    def anywhere(self, step: str) -> str:
+        """A step without what differs between machines and calls: folders, and how much is done side by side."""
+        return step.format_map(Open(self.study.words_of(self.variant) | {"seed": str(self.seed)}))
+
+    def run(self) -> dict[str, Any] | None:
+        """Does what is not done yet: figures, and seconds of each step, now or before; None where time was out."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        return sum(self.step(command) for command in self.study.steps)
+        try:
+            seconds = [self.step(*pair) for pair in zip(self.study.steps, self.commands(), strict=True)]
+        except OutOfTime:
+            return None
+        return {"key": self.key, "seconds": seconds, "figures": self.figures(), "minutes": self.minutes(seconds)}
 
-    def step(self, command: str) -> float:
-        words = shlex.split(command.format(seed=self.number, data=self.data, work=self.folder))
-        done = self.folder / f"{hashlib.sha256(shlex.join(words).encode()).hexdigest()[:12]}.done"
+    def commands(self) -> Iterator[list[str]]:
+        words = {**self.words, "seed": str(self.seed), "work": str(self.folder)}
+        for step in self.study.steps:
+            command = shlex.split(step.format(**words))
+            yield shortened(command) if self.smoke else command
+
+    def step(self, step: str, words: list[str]) -> float:
+        """Runs a command unless it is done; the seconds that it took in all."""
+        done, begun = (self.folder / f"{digest(self.anywhere(step))}.{state}" for state in ("done", "begun"))
         if done.exists():
             return float(done.read_text())
-        start = time.perf_counter()
-        with (self.folder / "log.txt").open("a") as log:
-            log.write(f"$ {shlex.join(words)}\n")
-            log.flush()
-            words = [sys.executable if words[0] == "python" else words[0], *words[1:]]
-            subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=True)
-        seconds = time.perf_counter() - start
-        done.write_text(str(seconds))
-        print(f"seed {self.number}, {seconds:.0f} s: {command}", flush=True)
+        before, start = float(begun.read_text()) if begun.exists() else 0.0, time.perf_counter()
+        try:
+            with (self.folder / "log.txt").open("a") as log:
+                log.write(f"$ {shlex.join(words)}\n")
+                log.flush()
+                run_until(self.deadline, program(words), log)
+        finally:
+            seconds = before + time.perf_counter() - start
+            begun.write_text(str(seconds))
+        begun.rename(done)
+        print(f"{self.name}: {seconds:.0f} s for {shlex.join(words[:2])}", flush=True)
         return seconds
 
     def figures(self) -> Figures:
-        return {row: self.figure(place) for row, place in self.study.rows.items()}
+        """All figures; the optional ones where the files have them."""
+        found = {name: self.values(place) for name, place in self.study.figures.items()}
+        if missing := [name for name, values in found.items() if not values and name not in self.study.optional]:
+            raise UserError(f"{self.folder} has no {missing[0]}: nothing at {self.study.figures[missing[0]]!r}")
+        return {name: statistics.fmean(values) for name, values in found.items() if values}
 
-    def figure(self, place: str) -> float:
-        file, *keys = shlex.split(place)
-        return statistics.fmean(find(json.loads((self.folder / file).read_text()), keys))
+    def values(self, place: str) -> list[float]:
+        file, *keys = shlex.split(place.format(**self.words))
+        path = self.folder / file
+        return list(find(json.loads(path.read_text()), keys)) if path.exists() else []
+
+    def minutes(self, seconds: Sequence[float]) -> float | None:
+        """What a user would spend on the searched net, by the first line of evidence that says so."""
+        parts = next((entry["minutes"] for entry in self.study.evidence if "minutes" in entry), None)
+        if parts is None:
+            return None
+        times = [seconds[part] if isinstance(part, int) else sum(self.values(part)) for part in parts]
+        return sum(times) / 60
 
 
-class SeedJob:
-    """What workers of a cluster do: whole seeds."""
-
-    def open(self, device: str) -> Callable[[Seed], float]:
-        return Seed.run
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def run_seeds(seeds: Sequence[Seed], jobs: int | None, options: ExecutorOptions) -> list[float]:
-    """The seconds that each seed took; side by side on this machine, or on the workers of a cluster."""
+class Open(dict[str, str]):
+    """Words of which those that are missing stay open."""
+
+    def __missing__(self, key: str) -> str:
+        return f"{{{key}}}"
+
+
+def program(words: Sequence[str]) -> list[str]:
+    """The command with this Python, in which nasformer need not be installed."""
+    first = {"python": [sys.executable], "nasformer": [sys.executable, "-m", "nasformer.cli"]}
+    return [*first.get(words[0], words[:1]), *words[1:]]
+
+
+def run_until(deadline: float, words: Sequence[str], log: Any) -> None:
+    """Runs a command; at the deadline, or when this process is told to stop, it ends with all that it started."""
+    if STOPPED or time.time() >= deadline:
+        raise OutOfTime
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # plugins of studies are beside them
+    process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=found)
+    while (status := waited(process, 0.5)) is None:
+        if STOPPED or time.time() >= deadline:
+            stop(process)
+            raise OutOfTime
+    if status:
+        raise subprocess.CalledProcessError(status, list(words))
+
+
+def waited(process: subprocess.Popen[Any], seconds: float) -> int | None:
+    """The status of a process that ends within so many seconds."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    """Asks the group of a process to end, and ends it after a while."""
+    os.killpg(process.pid, signal.SIGTERM)
+    if waited(process, 0.7 * GRACE) is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class CellJob:
+    """What workers of a cluster do: whole cells."""
+
+    def open(self, device: str) -> Callable[[Cell], dict[str, Any] | None]:
+        return Cell.run
+
+
+def run_cells(
+    cells: Sequence[Cell], jobs: int | None, options: ExecutorOptions
+) -> Iterator[tuple[Cell, dict[str, Any] | Exception | None]]:
+    """Each cell with its outcome or what went wrong: side by side on this machine, or on the workers of a cluster."""
     if options.executor == "local":
         with ThreadPoolExecutor(jobs or 1) as pool:
-            return list(pool.map(Seed.run, seeds))
+            running = {pool.submit(cell.run): cell for cell in cells}
+            for done in as_completed(running):
+                error = done.exception()
+                yield running[done], error if isinstance(error, Exception) else done.result()
+        return
     from ray import cloudpickle
 
-    cloudpickle.register_pickle_by_value(sys.modules[Seed.__module__])  # this file is no package of the workers'
-    with closing(RayPool(SeedJob(), options)) as workers:
-        return [result_of(outcome) for outcome in workers.map(seeds)]
+    for module in (__name__, "outcome", "smoke"):  # files that are no package of the workers'
+        cloudpickle.register_pickle_by_value(sys.modules[module])
+    with closing(RayPool(CellJob(), options)) as workers:
+        for cell, outcome in zip(cells, workers.map(cells), strict=True):
+            yield cell, RuntimeError(outcome.traceback) if isinstance(outcome, Failed) else outcome
 
 
 def find(tree: Any, keys: Sequence[str]) -> Iterator[float]:
-    """All numbers under the keys, which may be patterns.
+    """All numbers under the keys, which may be patterns; those of a list are names of its items, or else positions.
 
     >>> list(find({"random 1": {"top1": 0.5}, "random 2": {"top1": 0.7}, "winner": {}}, ["random*", "top1"]))
     [0.5, 0.7]
+    >>> list(find([{"name": "random", "top1": 0.5}, {"name": "smallest", "top1": 0.7}], ["random*", "top1"]))
+    [0.5]
     """
     if not keys:
-        yield float(tree)
+        if isinstance(tree, int | float):
+            yield float(tree)
         return
-    for key in tree:
-        if fnmatch.fnmatchcase(key, keys[0]):
-            yield from find(tree[key], keys[1:])
+    if isinstance(tree, list):
+        tree = {item.get("name", at) if isinstance(item, dict) else at: item for at, item in enumerate(tree)}
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        if fnmatch.fnmatchcase(str(key), keys[0]):
+            yield from find(value, keys[1:])
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else 0.0}
+@dataclass
+class Progress:
+    """A study on its way: its cells, and the record of what is there."""
+
+    name: str
+    study: Study
+    cells: list[Cell]
+    record: Path | None
+    done: dict[str, dict[str, Any]]
+
+    @property
+    def left(self) -> list[Cell]:
+        """The cells whose figures, by the same commands, are not in the record."""
+        return [cell for cell in self.cells if self.done.get(cell.name, {}).get("key") != cell.key]
+
+    @property
+    def figures(self) -> Cells:
+        found: Cells = {}
+        for cell in self.cells:
+            if self.done.get(cell.name, {}).get("key") == cell.key:
+                found.setdefault(cell.variant, {})[cell.seed] = self.done[cell.name]["figures"]
+        return found
+
+    def evidence(self) -> list[Evidence]:
+        spent: dict[str, list[float]] = {}
+        for cell in self.cells:
+            if (minutes := self.done.get(cell.name, {}).get("minutes")) is not None:
+                spent.setdefault(cell.variant, []).append(minutes)
+        means = {variant: round(statistics.fmean(values), 1) for variant, values in spent.items()}
+        return list(evidence(self.study, self.figures, means, self.record.name if self.record else ""))
+
+    def save(self, settings: dict[str, Any]) -> None:
+        if not self.record:
+            return
+        results = {
+            "complete": not self.left,
+            **summary(self.study, self.figures),
+            "evidence": [asdict(item) for item in self.evidence()],
+            "cells": self.done,
+        }
+        about = {"seeds": self.study.seeds, "study": asdict(self.study), **settings}
+        save_record("study", about, results, str(self.record), quiet=True)
 
 
-def gains(figures: Sequence[Figures]) -> dict[str, dict[str, Any]]:
-    """Of the searched net over its rivals, in points, seed by seed."""
-    found = {}
-    for rival, name in RIVALS.items():
-        if rival in figures[0]:
-            differences = [100 * (seed["searched"] - seed[rival]) for seed in figures]
-            found[name] = {**spread(differences), "seeds": len(differences)}
-    return found
+def open_study(path: Path, args: argparse.Namespace, deadline: float) -> Progress:
+    study = read_study(path)
+    work = args.work / path.stem
+    record = args.out / f"study-{path.stem}.json" if args.out else None
+    cells = []
+    for variant in study.variants:
+        words = {"weights": str(args.weights), "trainings": str(args.trainings), "data": study.data}
+        words |= study.words_of(variant)
+        words["data"] = find_data(words["data"], args)
+        for seed in range(args.seeds or study.seeds):
+            folder = work / (variant or "all").replace(" ", "-").replace("/", "-") / str(seed)
+            cells.append(Cell(study, variant, seed, folder, words, deadline, args.smoke))
+    done = json.loads(record.read_text())["results"]["cells"] if record and record.exists() else {}
+    if unknown := set(args.only or ()) - study.variants.keys():
+        raise UserError(f"{path} has no variant {', '.join(unknown)}; it has: {', '.join(study.variants)}")
+    if args.smoke:
+        make_weights(word for cell in cells for command in cell.commands() for word in command)
+    return Progress(path.stem, study, cells, record, done)
 
 
-def p_values(figures: Sequence[Figures]) -> dict[str, float]:
-    """Of paired t-tests, one-sided: how likely such gains are where there are none."""
-    from scipy.stats import ttest_rel
-
-    if len(figures) < 2:
-        return {}
-    searched = [seed["searched"] for seed in figures]
-    rivals = [rival for rival in RIVALS if rival in figures[0]]
-    tests = {rival: ttest_rel(searched, [seed[rival] for seed in figures], alternative="greater") for rival in rivals}
-    return {rival: float(test.pvalue) for rival, test in tests.items()}
-
-
-def table(figures: Sequence[Figures]) -> str:
-    lines = ["| | mean ± standard deviation | seeds |", "| --- | --- | --- |"]
-    for row in figures[0]:
-        values = spread([100 * seed[row] for seed in figures])
-        lines.append(f"| {row} | {values['mean']:.2f} ± {values['std']:.2f} | {len(figures)} |")
-    return "\n".join(lines)
+def find_data(name: str, args: argparse.Namespace) -> str:
+    """A file in the folder of sets, or the name of a set that nasformer knows."""
+    if not name.endswith(".npz"):
+        return name
+    path = args.data / name
+    if args.smoke and not path.exists():
+        make_set(path)
+    if not path.exists():
+        raise UserError(f"{args.data} has no {name}; make it as docs/data.md says, or by benchmarks/study/unpack.py")
+    return str(path)
 
 
-def draw(figures: Sequence[Figures], title: str, path: Path) -> None:
-    """Every seed as a point, every mean as a line."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    fig, axes = pyplot.subplots(figsize=(1.5 + 1.2 * len(figures[0]), 3.2), layout="constrained")
-    for place, row in enumerate(figures[0]):
-        values = [100 * seed[row] for seed in figures]
-        axes.scatter([place] * len(values), values, color="C0", alpha=0.6)
-        axes.hlines(statistics.fmean(values), place - 0.25, place + 0.25, color="C0")
-    axes.set_xticks(range(len(figures[0])), figures[0])
-    axes.set(ylabel="test accuracy (%)", title=title)
-    fig.savefig(path, dpi=120)
-    pyplot.close(fig)
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--work", type=Path, default=Path("study"))
+    parser.add_argument("studies", nargs="+", type=Path, help="YAML files")
+    parser.add_argument("--data", type=Path, default=Path("sets"), help="the folder of .npz files")
+    parser.add_argument("--weights", type=Path, default=Path("weights"), help="the folder of pretrained weights")
+    parser.add_argument("--work", type=Path, default=Path("study"), help="where cells are run")
+    parser.add_argument("--out", type=Path, help="the folder of records")
+    parser.add_argument("--only", nargs="*", help="these variants alone")
     parser.add_argument("--seeds", type=int, help="fewer or more than the study has")
-    parser.add_argument("--jobs", type=int, help="seeds at a time; 1 by default, on a cluster as many as fit")
+    parser.add_argument("--jobs", type=int, help="cells at a time; 1 by default, on a cluster as many as fit")
+    parser.add_argument("--trainings", type=int, default=1, help="trainings at a time within a cell")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop before so many are over")
+    parser.add_argument("--smoke", action="store_true", help="run everything on a few random images, with one seed")
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument("--ray-address")
-    parser.add_argument("--cpus-per-trial", type=float, default=1.0, help="of a seed, on a cluster")
-    parser.add_argument("--gpus-per-trial", type=float, default=0.0, help="of a seed, on a cluster")
-    parser.add_argument("--out", type=Path, help="the record; table and figure are written beside it")
+    parser.add_argument("--cpus-per-trial", type=float, default=1.0, help="of a cell, on a cluster")
+    parser.add_argument("--gpus-per-trial", type=float, default=0.0, help="of a cell, on a cluster")
     args = parser.parse_args()
-    study = Study(**read_yaml(args.study))
-    folders = [args.work / args.study.stem / str(seed) for seed in range(args.seeds or study.seeds)]
-    seeds = [Seed(study, number, folder, args.data) for number, folder in enumerate(folders)]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: STOPPED.append(number))
+    deadline = time.time() + 60 * args.minutes - GRACE
+    if args.smoke:
+        args.seeds, args.work = 1, args.work / "smoke"
+        args.out = args.work / "records"
+        args.data, args.weights = args.work / "sets", args.work / "weights"
+    studies = [open_study(path, args, deadline) for path in args.studies]
     resources = args.ray_address, args.cpus_per_trial, args.gpus_per_trial, args.jobs
-    seconds = run_seeds(seeds, args.jobs, ExecutorOptions(args.executor, *resources))
-    figures = [seed.figures() for seed in seeds]
-    print(table(figures))
-    results = {
-        "seeds": figures,
-        "rows": {row: spread([seed[row] for seed in figures]) for row in figures[0]},
-        "gains": gains(figures),
-        "p": p_values(figures),
-        "minutes": round(statistics.fmean(seconds) / 60, 1),
-    }
-    settings = {"study": args.study.name, "steps": study.steps, "jobs": args.jobs, "evidence": study.evidence}
-    save_record("study", settings, results, str(args.out) if args.out else None, quiet=True)
-    if args.out:
-        args.out.with_suffix(".md").write_text(table(figures) + "\n")
-        draw(figures, args.study.stem, args.out.with_suffix(".png"))
+    failed = run_studies(studies, args, ExecutorOptions(args.executor, *resources))
+    for progress in studies:
+        show(progress, args.work / progress.name)
+    return 1 if failed else 0
+
+
+def run_studies(studies: Sequence[Progress], args: argparse.Namespace, options: ExecutorOptions) -> bool:
+    """Runs what is left of all studies together; whether a cell failed."""
+    left = [(cell, progress) for progress in studies for cell in progress.left]
+    cells = [cell for cell, _ in left if not args.only or cell.variant in args.only]
+    owners = {id(cell): progress for cell, progress in left}
+    failed = False
+    for cell, outcome in run_cells(cells, args.jobs, options):
+        if outcome is None:
+            continue
+        if isinstance(outcome, Exception):
+            failed = True
+            print(f"{cell.name} failed: {outcome}; see {cell.folder}/log.txt", flush=True)
+            continue
+        progress = owners[id(cell)]
+        progress.done[cell.name] = outcome
+        progress.save({"jobs": args.jobs, "trainings": args.trainings, "smoke": args.smoke})
+    return failed
+
+
+def show(progress: Progress, work: Path) -> None:
+    """The table of what is there, on the screen and with a figure beside the cells; and how much is left."""
+    left, cells = progress.left, progress.figures
+    print(f"\n{progress.name}: {len(progress.cells) - len(left)} of {len(progress.cells)} cells are done")
+    if cells:
+        text = table(progress.study, summary(progress.study, cells))
+        print(text)
+        write_text(work / "table.md", text + "\n")
+        draw(progress.study, cells, work / "figure.png")
+    if left:
+        print(f"left: {', '.join(cell.name for cell in left)}; the same command goes on")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -23,7 +23,7 @@ from nasformer.utils.units import format_quantity
 
 # Evidence: what methods were measured to be worth, on which data, from the records of our benchmarks.
 #
-# `benchmarks/study/evidence.py` assembles evidence.json beside this file; no figure is written by hand.
+# `benchmarks/results/assemble.py` assembles evidence.json beside this file; no figure is written by hand.
 
 
 Road = Literal["pretrained", "supernet", "training-free"]

@@ -1,36 +1,27 @@
-"""Assembles the evidence from the records: evidence.json of the package, and the leading table of docs/results.md.
+"""What methods were measured to be worth: lines of the leading table, and evidence.json of the package.
 
-python benchmarks/study/evidence.py            # writes both
-python benchmarks/study/evidence.py --check    # fails where one of them is not what the records say
-
-A record is read by the benchmark that wrote it; those of `study.py` say all of it themselves.
+A record is read by what wrote it; those of studies say all of it themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import outcome
 from nasformer.results.verdict import Evidence, Gain
+from nasformer.utils.schema import from_json
+from records import BLOCKS, RECORDS, ROOT, Block, Record, sources, table
 
-ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "benchmarks" / "records"
-PACKAGED = ROOT / "src" / "nasformer" / "results" / "evidence.json"
-PAGE = ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- evidence: written by benchmarks/study/evidence.py -->", "<!-- end of the evidence -->"
-Record = dict[str, Any]
+STUDIES = ROOT / "benchmarks" / "study"
 
 
 def gain(differences: Sequence[float]) -> Gain:
     """Of one difference a seed, in points."""
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
-    return Gain(round(statistics.fmean(differences), 2), round(spread, 2), len(differences))
+    return Gain(round(statistics.fmean(differences), 3), round(spread, 3), len(differences))
 
 
 def pretrained_cut(record: Record, name: str) -> Iterator[Evidence]:
@@ -104,8 +95,7 @@ def above(accuracies: dict[str, dict[int, float]], winner: str, rivals: list[str
 
 
 def study(record: Record, name: str) -> Iterator[Evidence]:
-    gains = {key: Gain(**value) for key, value in record["results"]["gains"].items()}
-    yield Evidence(**record["settings"]["evidence"], record=name, **gains, minutes=record["results"]["minutes"])
+    yield from from_json(list[Evidence], record["results"]["evidence"], name)  # type: ignore[arg-type]
 
 
 READERS: dict[str, Callable[[Record, str], Iterator[Evidence]]] = {
@@ -126,12 +116,9 @@ def assemble() -> list[Evidence]:
     return sorted(found, key=lambda item: (order.index(item.road), item.method, item.data))
 
 
-def table(evidence: Sequence[Evidence]) -> str:
-    rows: list[list[str]] = [
-        ["method", "data", "budget", "over random nets", "over a hand-made net", "GPU minutes", "record"],
-        ["---"] * 7,
-    ]
-    rows += [
+def leading_table() -> str:
+    head = ["method", "data", "budget", "over random nets", "over a hand-made net", "GPU minutes", "record"]
+    rows = [
         [
             item.method,
             f"{item.data}, {item.images:,} images, {item.img_size} px",
@@ -141,33 +128,45 @@ def table(evidence: Sequence[Evidence]) -> str:
             f"{item.minutes:g}" if item.minutes else "–",
             f"`{item.record.removesuffix('.json')}`",
         ]
-        for item in evidence
+        for item in assemble()
     ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return table(head, *rows)
 
 
-def page_with(text: str, evidence: Sequence[Evidence]) -> str:
-    """The page with its table between the two comments."""
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n\n{table(evidence)}\n\n{END}{after}"
+BLOCKS["when-search-pays"] = Block(leading_table, (), sourced=False)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args()
-    evidence = assemble()
-    packaged = json.dumps([asdict(item) for item in evidence], indent=1) + "\n"
-    wanted = {PACKAGED: packaged, PAGE: page_with(PAGE.read_text(), evidence)}
-    if args.check:
-        stale = [str(path.relative_to(ROOT)) for path, text in wanted.items() if path.read_text() != text]
-        print(f"stale: {', '.join(stale)}; run benchmarks/study/evidence.py" if stale else "as the records say")
-        return 1 if stale else 0
-    for path, text in wanted.items():
-        path.write_text(text)
-    return 0
+# Studies: their records hold their own YAML, by which they are shown.
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def studies() -> set[str]:
+    """The names of their records."""
+    return {path.name for path in RECORDS.glob("study-*.json")}
+
+
+def all_studies() -> str:
+    """Every study that has a record, with its table, the largest first; then what the others ask and would take."""
+    parts, left = [], []
+    asked = {path: outcome.read_study(path) for path in STUDIES.glob("*.yaml")}
+    for path, study in sorted(asked.items(), key=lambda item: (-item[1].gpu_minutes, item[0])):
+        record = RECORDS / f"study-{path.stem}.json"
+        if record.exists():
+            parts.append(shown(record))
+        else:
+            time = f"{study.gpu_minutes:g} minutes on an H200" if study.gpu_minutes else "minutes on a CPU"
+            left.append(
+                [study.about, f"`python benchmarks/study/study.py benchmarks/study/{path.name} --data SETS`", time]
+            )
+    if left:
+        parts += ["### Not measured yet", table(["question", "command", "about"], *left)]
+    return "\n\n".join(parts)
+
+
+def shown(path: Path) -> str:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    asked = from_json(outcome.Study, record["settings"]["study"], path)
+    part = "" if record["results"]["complete"] else "\n\n*Not complete yet.*"
+    return f"### {asked.about}\n\n{outcome.table(asked, record['results'])}\n\n{sources([path.stem], [record])}{part}"
+
+
+BLOCKS["studies"] = Block(all_studies, (), sourced=False)
