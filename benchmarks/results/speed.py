@@ -161,6 +161,15 @@ def growth_table(report: Record, search: Record) -> str:
     return table(head, *rows)
 
 
+@table_of("files_growth-cpu")
+def files_table(record: Record) -> str:
+    rows = [
+        [f"{row['files']:,}", f"{row['names']:.1f} MiB", f"{row['seconds']:.1f} s", f"{row['kept']:.0f} MiB"]
+        for row in record["results"]["growth"]
+    ]
+    return table(["files", "their names", "opened in", "memory"], *rows)
+
+
 # Workers
 
 
