@@ -22,7 +22,7 @@ from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
 from nasformer.train.evaluate import SubnetEvaluator
-from nasformer.train.racing import Race
+from nasformer.train.racing import FIRST, REFERENCES, Easiness, Race
 
 IMAGES = 1024
 SPACE = Struct(a=Choice(*range(12)), b=Choice(*range(12)), c=Choice(*range(12)))
@@ -93,24 +93,48 @@ def test_an_interrupted_race_goes_on_as_if_it_had_not_been(tmp_path: Path) -> No
         assert (tmp_path / "cut.jsonl").read_bytes() == b"".join(lines)
         assert again.best == whole.best
         left = sum(int(one.scores["images"]) for one in whole.candidates[stop:])
-        assert left <= race.seen <= left + 12 * IMAGES  # parents are looked at once more
+        assert left <= race.seen <= left + REFERENCES * IMAGES  # these are judged once more
 
 
 def test_one_that_is_as_good_is_dropped_seldom() -> None:
-    """Against a parent from which it differs by chance alone, on one image in ten."""
+    """Beside the last of the parents, from which it differs by chance alone, as these do from each other."""
     dropped = 0
     for seed in range(200):
         source = torch.Generator().manual_seed(seed)
-        parent = torch.rand(IMAGES, generator=source) < 0.8
-        child = parent ^ (torch.rand(IMAGES, generator=source) < 0.1)
-        lead = int(parent.sum() - child.sum())
-        back = torch.nonzero(parent & ~child if lead > 0 else child & ~parent).flatten()[: abs(lead)]
-        child[back] = parent[back]  # exactly as many images
-        known = {"parent": parent, "child": child}
-        race = Race(lambda name, n, known=known: known[name].float()[n].expand(2, -1), IMAGES, 1)  # type: ignore
-        race.observe(candidate(0, "parent", race("parent")))  # type: ignore[arg-type]
-        dropped += race("child")["images"] < IMAGES  # type: ignore[arg-type]
+        common = torch.rand(IMAGES, generator=source) < 0.8
+        nets = [common ^ (torch.rand(IMAGES, generator=source) < 0.1) for _ in range(FIRST + 1)]
+        child = nets.pop()
+        equalise(child, min(nets, key=lambda net: int(net.sum())))
+        known = {Arch(a=number): net for number, net in enumerate([*nets, child])}
+        race = Race(lambda arch, n, known=known: known[arch].float()[n].expand(2, -1), IMAGES, FIRST, seed)  # type: ignore
+        for number, arch in enumerate(list(known)[:-1]):
+            race.observe(candidate(number, arch, race(arch)))
+        dropped += race(Arch(a=FIRST))["images"] < IMAGES
     assert dropped < 0.1 * 200
+
+
+def equalise(net: Tensor, other: Tensor) -> None:
+    """Has a net recognise exactly as many images as another."""
+    lead = int(net.sum() - other.sum())
+    different = torch.nonzero(net & ~other if lead > 0 else other & ~net).flatten()[: abs(lead)]
+    net[different] = other[different]
+
+
+def test_an_estimate_is_right_within_its_error() -> None:
+    """Archs and images by the very model: nine in ten estimates from a part are within two standard errors."""
+    source = torch.Generator().manual_seed(0)
+    easy, abilities = 2 * torch.randn(IMAGES, generator=source), torch.randn(60, generator=source)
+    nets = (torch.rand(60, IMAGES, generator=source) < (easy + abilities[:, None]).sigmoid()).float()
+    easiness = Easiness(IMAGES)
+    for net in nets[:REFERENCES]:
+        easiness.add(net.expand(2, -1))
+    order = easiness.most_contested_first(torch.arange(IMAGES))
+    for part, largest_error in ((64, 0.05), (256, 0.03)):
+        inside = 0
+        for net in nets[REFERENCES:]:
+            accuracy, error = easiness.estimate_accuracy(order, net[order[:part]])
+            inside += abs(accuracy - float(net.mean())) < 2 * error < 2 * largest_error
+        assert inside >= 0.9 * (60 - REFERENCES)
 
 
 def test_few_images_are_one_part() -> None:
