@@ -113,8 +113,8 @@ class PanopticHead(SegmentationHead):
         # In eighths of the image: for whole pixels the last weights would have to grow for thousands of steps.
         offsets = self.offset(instances) * (self.img_size[0] / 8)
         # Enlarged in full precision: in bfloat16 neighbours of a peak would be as hot as it is.
-        found = torch.cat([logits, self.centre(instances), offsets], 1).float()
-        return F.interpolate(found, self.img_size, mode="bilinear", align_corners=False)
+        answer = torch.cat([logits, self.centre(instances), offsets], 1).float()
+        return F.interpolate(answer, self.img_size, mode="bilinear", align_corners=False)
 
     @staticmethod
     def cost(

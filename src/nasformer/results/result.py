@@ -135,7 +135,7 @@ class RunResult:
     def _repr_html_(self) -> str:
         """The models and their scores, for notebooks."""
         names = list(dict.fromkeys(name for model in self.models for name in shown_scores(model)))
-        rows = [html_row([self.label(one), *(f"{one.get(name):.5g}" for name in names)]) for one in self.models]
+        rows = [html_row([self.label(model), *(f"{model.get(name):.5g}" for name in names)]) for model in self.models]
         title = f"{self.space} on {self.data}" if self.data else self.space
         return f"<div><b>{escape(title)}</b>{html_table(['model', *names], rows)}</div>"
 

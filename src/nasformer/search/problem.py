@@ -146,6 +146,10 @@ class Candidate:
     def from_proposal(cls, id: int, proposal: Proposal, scores: Mapping[str, float]) -> Candidate:
         return cls(id, proposal.generation, proposal.origin, proposal.parents, proposal.arch, scores)
 
+    def get(self, score: str) -> float:
+        """A cost or score; NaN where there is none."""
+        return self.scores.get(score, math.nan)
+
     def proposal(self) -> Proposal:
         return Proposal(self.arch, self.origin, self.generation, self.parents)
 

@@ -175,9 +175,9 @@ class SearchResult:
 
     def _repr_html_(self) -> str:
         """The best candidate and the front, for notebooks."""
-        models = {"best": self.best, **{f"#{one.id}": one for one in self.front[:SHOWN]}}
+        models = {"best": self.best, **{f"#{candidate.id}": candidate for candidate in self.front[:SHOWN]}}
         head = ["candidate", *shown_scores(self.best)]
-        rows = [html_row([name, *shown_scores(one).values()]) for name, one in models.items()]
+        rows = [html_row([name, *shown_scores(candidate).values()]) for name, candidate in models.items()]
         title = f"{len(self.candidates):,} candidates; the best, and the front ({len(self.front)})"
         return f"<div>{escape(title)}{html_table(head, rows)}</div>"
 
