@@ -336,8 +336,8 @@ def shrink(pixels: Tensor, short_side: int) -> Tensor:
     if scale >= 1:
         return pixels
     size = [max(short_side, round(side * scale)) for side in pixels.shape[1:]]
-    given = pixels if pixels.device.type == "cpu" else pixels.float()
-    scaled = F.interpolate(given[None], size, mode="bicubic", antialias=True)[0]
+    source = pixels if pixels.device.type == "cpu" else pixels.float()  # only the CPU can scale bytes
+    scaled = F.interpolate(source[None], size, mode="bicubic", antialias=True)[0]
     return scaled if scaled.dtype == torch.uint8 else scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 

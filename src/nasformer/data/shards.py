@@ -322,7 +322,6 @@ def _sha256(path: Path) -> str:
 def describe(index: ShardIndex, folder: Path) -> str:
     """One line about a packed set."""
     entries = {part: entries for part, entries in (index.parts or {}).items() if entries}
-    counts = ", ".join(f"{sum(entry.images for entry in found):,} {part}" for part, found in entries.items())
-    size = sum(entry.bytes for found in entries.values() for entry in found) / 2**20
-    shards = sum(len(found) for found in entries.values())
-    return f"{folder}: {counts} images in {shards} shards, {size:,.1f} MiB; use it with --data {folder}"
+    counts = ", ".join(f"{sum(shard.images for shard in shards):,} {part}" for part, shards in entries.items())
+    sizes = [shard.bytes / 2**20 for shards in entries.values() for shard in shards]
+    return f"{folder}: {counts} images in {len(sizes)} shards, {sum(sizes):,.1f} MiB; use it with --data {folder}"

@@ -81,11 +81,13 @@ def from_dataset(
     """
     bad = BadImages(max_bad, quiet=quiet)
     amount, val = (holdout, None) if isinstance(holdout, int | float | str) else (0.1, holdout)
-    given = {part: items for part, items in {"train": train, "holdout": val, "test": test}.items() if items is not None}
+    datasets = {
+        part: items for part, items in (("train", train), ("holdout", val), ("test", test)) if items is not None
+    }
     crops = {1.0}
-    read = {part: _read_items(items, f"{name}: {part}", img_size, bad, crops) for part, items in given.items()}
+    read = {part: _read_items(items, f"{name}: {part}", img_size, bad, crops) for part, items in datasets.items()}
     parts = _stack(read, name)
-    total = sum(len(items) for items in given.values())
+    total = sum(len(items) for items in datasets.values())
     bad.check(total, name)
     bad.tell(total, name)
     names = _names_of(train, classes, parts["train"].labels)
@@ -373,8 +375,8 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
     except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"cannot read {path} ({reason}); write plain arrays with numpy.savez") from error
-    wanted = (*NPZ_KEYS, "holdout_labels") if "holdout_images" in arrays else NPZ_KEYS
-    missing = [key for key in wanted if key not in arrays]
+    keys = (*NPZ_KEYS, "holdout_labels") if "holdout_images" in arrays else NPZ_KEYS
+    missing = [key for key in keys if key not in arrays]
     if missing:
         has = ", ".join(sorted(arrays)) or "nothing"
         raise UserError(f"{path} lacks {', '.join(missing)}; add them (it has {has})")

@@ -377,12 +377,12 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     True
     """
     facts, segments = facts or {}, plan_of(model)
-    known = preprocessing_of(model.options, facts)
+    preprocessing = preprocessing_of(model.options, facts)
     roots: list[Any] = [*layer_classes(segments), read_safetensors]
     functions = [LOAD.strip()]
-    if normalises(known):
+    if normalises(preprocessing):
         functions.insert(0, NORMALISE.strip())
-    if predicts(model, known):
+    if predicts(model, preprocessing):
         names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
         template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
         roots += [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
@@ -393,22 +393,22 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     if "OrderedDict(" in network:
         imports.add(Import("collections", "OrderedDict", "OrderedDict"))
     opening = [
-        header(model, known),
+        header(model, preprocessing),
         "from __future__ import annotations",
         import_lines(imports),
-        constants(model, known, facts),
+        constants(model, preprocessing, facts),
     ]
     return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
 
 
-def normalises(known: Preprocessing) -> bool:
+def normalises(preprocessing: Preprocessing) -> bool:
     """Whether the file has `normalise`: it is known how."""
-    return known.mean is not None and known.std is not None
+    return preprocessing.mean is not None and preprocessing.std is not None
 
 
-def predicts(model: Backbone, known: Preprocessing) -> bool:
+def predicts(model: Backbone, preprocessing: Preprocessing) -> bool:
     """Whether the file has `predict`: there is one for the task, and images of so many channels can be read."""
-    return model.task in ANSWERS and normalises(known) and known.in_chans in MODES
+    return model.task in ANSWERS and normalises(preprocessing) and preprocessing.in_chans in MODES
 
 
 def plan_of(model: Backbone) -> list[Segment]:
@@ -424,11 +424,12 @@ def layer_classes(segments: list[Segment]) -> list[type]:
     return list(dict.fromkeys(value for value in values if isinstance(value, type)))
 
 
-def header(model: Backbone, known: Preprocessing) -> str:
-    images = "model.normalise(images)" if normalises(known) else "images"
+def header(model: Backbone, preprocessing: Preprocessing) -> str:
+    images = "model.normalise(images)" if normalises(preprocessing) else "images"
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
     answer, needs = ANSWERS.get(model.task, ("",))[0], "torch and torchvision" if model.task == "detect" else "torch"
     author = f"nasformer {nasformer.__version__}"
+    predict = f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'
     lines = [
         f'"""A network of the family {model.family}, written by {author}; it needs only {needs}.',
         "",
@@ -436,7 +437,7 @@ def header(model: Backbone, known: Preprocessing) -> str:
         "",
         '    network = model.load("model.safetensors")',
         f"    {'found' if model.task == 'detect' else 'logits'} = network({images})",
-        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(model, known) else []),
+        *([predict] if predicts(model, preprocessing) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -446,13 +447,14 @@ def header(model: Backbone, known: Preprocessing) -> str:
     return "\n".join(lines)
 
 
-def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
+def constants(model: Backbone, preprocessing: Preprocessing, facts: Mapping[str, Any]) -> str:
     """The preprocessing and the names of the classes as constants of the module."""
-    values: dict[str, Any] = {"IMG_SIZE": known.img_size}
-    if predicts(model, known):
-        values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
-    if normalises(known):
-        values |= {"MEAN": known.mean, "STD": known.std}
+    values: dict[str, Any] = {"IMG_SIZE": preprocessing.img_size}
+    if predicts(model, preprocessing):
+        for name in ("in_chans", "crop_pct", "interpolation"):
+            values[name.upper()] = getattr(preprocessing, name)
+    if normalises(preprocessing):
+        values |= {"MEAN": preprocessing.mean, "STD": preprocessing.std}
     if "classes" in facts:
         values["CLASSES"] = tuple(facts["classes"])
     lines = ['WEIGHTS = Path(__file__).with_name("model.safetensors")']
@@ -487,8 +489,8 @@ def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
     lines += [f"        for stage in self.{stages}:", "            x = stage(x)", "            maps.append(x)"]
     order = list(tree[stages])
     chosen = [order.index(name.split(".")[1]) for name in inputs]
-    wanted = "maps" if len(chosen) == len(order) else f"[{', '.join(f'maps[{number}]' for number in chosen)}]"
-    return [*lines, f"        return self.{head}({wanted})"]
+    maps = "maps" if len(chosen) == len(order) else f"[{', '.join(f'maps[{number}]' for number in chosen)}]"
+    return [*lines, f"        return self.{head}({maps})"]
 
 
 def nested(segments: list[Segment]) -> dict[str, Any]:

@@ -40,19 +40,19 @@ def count_patterns(model: nn.Module, images: Tensor) -> int:
     >>> count_patterns(net, torch.tensor([[1.0, 1.0, -1.0, 2.0], [1.0, -1.0, -2.0, 3.0]]))
     3
     """
-    batch, found = len(images), list[Tensor]()
+    batch, patterns = len(images), list[Tensor]()
     bits = 2 ** torch.arange(batch, device=images.device)
 
     def collect(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if len(inputs[0]) % batch == 0:  # otherwise not about the images, such as a small net for position biases
             codes = (inputs[0].reshape(batch, -1) > 0).long() * bits[:, None]
-            found.append(codes.sum(0).unique())
+            patterns.append(codes.sum(0).unique())
 
     with hooks(layer.register_forward_pre_hook(collect) for layer in activation_layers(model)):
         model(images)
-    if not found:
+    if not patterns:
         raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no patterns")
-    return len(torch.cat(found).unique())
+    return len(torch.cat(patterns).unique())
 
 
 @register_proxy(

@@ -41,8 +41,8 @@ def signs(values: ArrayLike) -> Floats:
            [ 1.,  0.,  0.],
            [ 1.,  0.,  0.]], dtype=float32)
     """
-    given = np.asarray(values, dtype=np.float64)
-    return np.greater.outer(given, given).astype(np.float32) - np.less.outer(given, given).astype(np.float32)
+    row = np.asarray(values, dtype=np.float64)
+    return np.greater.outer(row, row).astype(np.float32) - np.less.outer(row, row).astype(np.float32)
 
 
 class Resamples:

@@ -274,7 +274,7 @@ def timm_models(run: RunContents) -> str:
 
 
 def examples(run: RunContents) -> list[str]:
-    """Images of a task other than classification with truth and answer."""
+    """Test images of a task other than classification, each with the truth and the model's answer."""
     caption = "The truth and the model's answer, by the score of each held-out image (test image, where none are)."
     files = {name: run.folder.pictures / f"{name}.png" for name in ("best", "median", "worst")}
     pictures = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
@@ -295,12 +295,16 @@ def pareto_front(run: RunContents) -> str:
 
 def captions(run: RunContents) -> dict[str, tuple[str, str]]:
     """Title and caption of every figure by its name, in the order of the page."""
-    accuracy, name = run.score == "accuracy", label(run.score)
+    finalists = (
+        "Predicted and measured",
+        "The best candidates of the search, the best by score at the top: what the profile predicted, and what was "
+        "measured before the winner was chosen.",
+    )
+    return {**result_captions(run), **search_captions(run), **training_captions(run), "finalists": finalists}
+
+
+def result_captions(run: RunContents) -> dict[str, tuple[str, str]]:
     metric, cut_by = (metric_name(score.removeprefix("test_")) for score in (run.metric, shown_score(run)))
-    ranks = ""
-    if run.ranked:
-        names = join_words([label(score) for score in run.ranked])
-        ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
     return {
         "trade_off": (
             f"{sentence_case(cut_by)} against latency",
@@ -314,6 +318,16 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             "Winner and references" if len(run.models) > 1 else f"{sentence_case(metric)} and size",
             f"{sentence_case(metric)} on the test set, and size.",
         ),
+    }
+
+
+def search_captions(run: RunContents) -> dict[str, tuple[str, str]]:
+    accuracy, name = run.score == "accuracy", label(run.score)
+    ranks = ""
+    if run.ranked:
+        names = join_words([label(score) for score in run.ranked])
+        ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
+    return {
         "score_vs_cost": (
             "Accuracy against cost" if accuracy else f"Score ({name}) against cost",
             "Each dot is a candidate with the score it had in the search; the line is the best score at each cost. The "
@@ -334,6 +348,12 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             f"candidates as the search went on{' (a sample of them)' * (len(run.candidates) > SAMPLED)}, and in the "
             "winner.",
         ),
+    }
+
+
+def training_captions(run: RunContents) -> dict[str, tuple[str, str]]:
+    metric = metric_name(run.metric.removeprefix("test_"))
+    return {
         "training_curve": ("Training", "Training loss and learning rate."),
         "operator_curves": (
             "The supernet, operator by operator",
@@ -344,11 +364,6 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             "Health of the supernet",
             f"{sentence_case(metric)} of the same subnets as the training went on, with the shared weights of the "
             f"moment, above its loss.{''.join(f' Alarm: {alarm}.' for alarm in run.alarms)}",
-        ),
-        "finalists": (
-            "Predicted and measured",
-            "The best candidates of the search, the best by score at the top: what the profile predicted, and what was "
-            "measured before the winner was chosen.",
         ),
     }
 

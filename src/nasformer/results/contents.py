@@ -147,17 +147,17 @@ class RunContents:
     incidents: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_search(cls, found: SearchResult) -> RunContents:
+    def of_search(cls, search: SearchResult) -> RunContents:
         """What is known of a search that wrote no folder, such as one in a notebook."""
-        problem = found.problem
+        problem = search.problem
         settings = JournalSettings(list(problem.objectives), problem.order) if problem else JournalSettings()
-        winner = ModelResult("winner", found.best.arch.to_dict(), dict(found.best.scores))
+        winner = ModelResult("winner", search.best.arch.to_dict(), dict(search.best.scores))
         return cls(
             RunFolder(""),
             {},
             settings=settings,
-            candidates=found.candidates,
-            result=RunResult("", None, winner, front=found.front),
+            candidates=search.candidates,
+            result=RunResult("", None, winner, front=search.front),
             limits=problem.budget.limits() if problem else {},
         )
 

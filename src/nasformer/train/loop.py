@@ -243,6 +243,15 @@ class EarlyStopping:
         return line[self.score], -line["holdout_loss"]
 
 
+def early_stopping(recipe: Recipe, batches: BatchSource) -> EarlyStopping | None:
+    """Early stopping where the recipe asks for it, which needs held-out images."""
+    if not recipe.patience:
+        return None
+    if not batches.held_out:
+        raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
+    return EarlyStopping(recipe.patience * batches.steps_per_epoch, objective_of(batches).score)
+
+
 class Trainer:
     """Trains a model by a recipe.
 
@@ -299,13 +308,12 @@ class Trainer:
 
         self.calibration_images = calibration_images
         self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
-        self.stopping: EarlyStopping | None = None
-        if recipe.patience:
-            self.stopping = EarlyStopping(recipe.patience * batches.steps_per_epoch, self.objective.score)
-        if self.stopping and not batches.held_out:
-            raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
-
+        self.stopping = early_stopping(recipe, batches)
         self.compiling = AutoCompile(model, self.world, label, self.quiet) if recipe.compile == "auto" else None
+        self.start()
+
+    def start(self) -> None:
+        """Sets what changes as the training goes on."""
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
         self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
@@ -313,7 +321,7 @@ class Trainer:
         self.interval_state = Parts()
         self.rollback: Rollback | None = None
         self.note = ""
-        self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * recipe.checkpoint_seconds
+        self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * self.recipe.checkpoint_seconds
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""

@@ -113,10 +113,10 @@ class RemoteFolder:
 @contextmanager
 def remote_paths(options: Options) -> Iterator[Options]:
     """The options of a command with paths here in place of remote ones; what it writes is copied there."""
-    given = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
-    urls = {name: value for name, value in given.items() if is_remote(value) and name in (*READ, *WRITTEN)}
+    values = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
+    urls = {name: value for name, value in values.items() if is_remote(value) and name in (*READ, *WRITTEN)}
     lists = {
-        name: given[name] for name in READ if isinstance(given.get(name), list) and any(map(is_remote, given[name]))
+        name: values[name] for name in READ if isinstance(values.get(name), list) and any(map(is_remote, values[name]))
     }
     if not urls and not lists:
         yield options
