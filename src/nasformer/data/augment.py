@@ -166,7 +166,7 @@ def mirror(flip: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def rotation(degrees: Tensor, size: tuple[int, int]) -> Tensor:
-    """Counter-clockwise about the centre."""
+    """Matrices of rotations, counter-clockwise about the centre."""
     angle = degrees.double() * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()
     height, width = size
@@ -267,10 +267,12 @@ def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from (or towards) black."""
     return blend(torch.zeros_like(images), images, factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from (or towards) the mean grey of the image."""
     grey = luma(images)
     count = grey[0].numel()
     mean = torch.div(2 * grey.long().sum(dim=(1, 2, 3), keepdim=True) + count, 2 * count, rounding_mode="floor")
@@ -524,7 +526,7 @@ class Mixing:
         return images, targets * drawn.keep + targets.index_select(0, partner) * (1 - drawn.keep)
 
     def draw(self, seed: int, step: int, height: int, width: int) -> Mix:
-        """Every rank draws the same."""
+        """What is mixed in a step, which is the same for every rank."""
         source = random.Random(mix(seed, Purpose.MIXING, step))
         if not (self.mixup or self.cutmix) or source.random() >= self.probability:
             return Mix()

@@ -155,7 +155,7 @@ def to_bytes(image: Any, img_size: int | None, what: str) -> Tensor:
 
 
 def _to_tensor(image: Any, what: str) -> Tensor:
-    """[C, H, W], of any type of numbers."""
+    """An array or tensor as [C, H, W], of any type of numbers."""
     if isinstance(image, np.ndarray) and image.ndim in (2, 3):
         pixels = image[..., None] if image.ndim == 2 else image
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
@@ -173,7 +173,7 @@ def _class_number(label: Any, what: str) -> int:
 
 
 def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, ImageSet]:
-    """One shape for all: grey images among coloured ones get three equal channels."""
+    """The images of each part as one tensor: grey ones among coloured ones get three equal channels."""
     shapes = {tuple(image.shape) for items in parts.values() for image, _ in items}
     if {channels for channels, *_ in shapes} == {1, 3}:
         shapes = {(3, *size) for _, *size in shapes}
@@ -190,7 +190,7 @@ def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, I
 
 
 def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
-    """As given, or as the dataset has them, or numbers."""
+    """The names of the classes: as given, as the dataset has them, or numbers."""
     names = classes if classes is not None else getattr(train, "classes", None)
     count = int(labels.max()) + 1
     if classes is None and not (isinstance(names, (list, tuple)) and len(names) >= count):
@@ -533,7 +533,7 @@ def note_on_others(parts: list[ClassFolders]) -> str:
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
-    """A folder that cannot be opened must not look like an empty one."""
+    """Raises for a folder that cannot be opened, which must not look like an empty one."""
     raise UserError(f"cannot read the folder {error.filename} ({error.strerror}); check its permissions") from error
 
 
@@ -584,7 +584,7 @@ def load_named(request: Request) -> Source:
 
 
 def read_cifar(name: str, root: Path) -> Arrays:
-    """Arrays, not files: they are in memory at once."""
+    """CIFAR as arrays in memory; it has no image files."""
     train, test = (_torchvision(name.upper())(root, train=part) for part in (True, False))
     parts = [ImageSet(_channels_second(part.data), torch.tensor(part.targets)) for part in (train, test)]
     return Arrays(parts[0], parts[1], list(train.classes))
@@ -603,7 +603,7 @@ def read_cars(name: str, root: Path) -> Listing:
 
 
 def read_pets(name: str, root: Path) -> Listing:
-    """annotations/trainval.txt and test.txt: `Abyssinian_100 1 1 1`, which is name and class, from 1."""
+    """Oxford-IIIT Pet: lines such as `Abyssinian_100 1 1 1` in its annotations are name and class, from 1."""
     base, parts, classes = root / "oxford-iiit-pet", [], dict[int, str]()
     for part in ("trainval", "test"):
         rows = [line.split() for line in _lines(base / "annotations" / f"{part}.txt")]
@@ -613,7 +613,7 @@ def read_pets(name: str, root: Path) -> Listing:
 
 
 def read_caltech(name: str, root: Path) -> Listing:
-    """No split of its own, so that one is made. Its background images are no class."""
+    """Caltech-101, which has no split of its own, so one is made; its background images are no class."""
     scanned = ClassFolders.scan(root / "caltech101" / "101_ObjectCategories")
     scanned.images.pop("BACKGROUND_Google", None)
     if not scanned.images:
@@ -630,7 +630,7 @@ def read_cub(name: str, root: Path) -> Listing:
 
 
 def list_cub(folder: Path, name: str | None = None) -> Listing:
-    """Its text files: image number and path, class (from 1), 1 for train and 0 for test."""
+    """CUB-200-2011 by its text files: image number and path, class (from 1), 1 for train and 0 for test."""
     images, labels, split, names = (_table(folder / file) for file in CUB_FILES)
     train, test = (
         Files.of((folder / "images" / path, int(labels[key]) - 1) for key, path in images.items() if split[key] == part)
@@ -654,7 +654,7 @@ SOURCES: dict[str, Callable[[Request], Source]] = {"digits": load_digits} | dict
 
 
 def _list_torchvision(class_name: str, name: str, root: Path, splits: tuple[str, str | None, str]) -> Listing:
-    """Torchvision's sets hand the path of an image to a loader of ours, which gives it back."""
+    """The files of a set of torchvision, which hands the path of an image to a loader of ours, which gives it back."""
     sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
     train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
     assert sets[0] is not None
@@ -669,7 +669,7 @@ def _torchvision(class_name: str) -> Any:
 
 
 def _table(path: Path) -> dict[str, str]:
-    """The rest of each line by its first word."""
+    """A text file as a dict: the rest of each line by its first word."""
     return {key: rest for key, _, rest in (line.strip().partition(" ") for line in _lines(path))}
 
 

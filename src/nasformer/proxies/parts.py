@@ -103,7 +103,7 @@ def record_calls(model: nn.Module, condition: Condition) -> Iterator[list[Call]]
 
 @contextmanager
 def hooks(handles: Iterable[torch.utils.hooks.RemovableHandle]) -> Iterator[None]:
-    """Removes hooks in the end, whatever happens."""
+    """Context of hooks, which are removed in the end, whatever happens."""
     registered = list(handles)
     try:
         yield
@@ -205,7 +205,7 @@ def reset_gains(model: nn.Module) -> None:
 
 
 def gaussian(weight: Tensor, source: torch.Generator) -> None:
-    """N(0, 1), as in Zen-NAS."""
+    """Draws N(0, 1) weights, as in Zen-NAS."""
     weight.normal_(generator=source)
 
 

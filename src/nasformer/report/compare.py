@@ -32,7 +32,7 @@ DERIVED = ("budget", "stream")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs by name."""
+    """A comparison of runs by name."""
 
     runs: Mapping[str, RunContents]
 

@@ -529,7 +529,7 @@ def box_columns(blocks: Sequence[Block]) -> list[float]:
 
 
 def layers(block: Block) -> int:
-    """A block is a layer, unless it is a stage of so many."""
+    """How many layers a block stands for: one, or as many as a stage has."""
     depth = block.fields.get("depth", 1)
     return depth if isinstance(depth, int) else 1
 

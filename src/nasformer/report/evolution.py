@@ -73,7 +73,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def short_name(name: str) -> str:
-    """
+    """The name of a dimension as panels and tables show it.
+
     >>> short_name("stage3.blocks.num_heads"), short_name("embed_dim")
     ('stage 3: num_heads', 'embed_dim')
     """
@@ -82,7 +83,8 @@ def short_name(name: str) -> str:
 
 
 def signed(number: float) -> str:
-    """
+    """A number with its sign, which is a real minus.
+
     >>> signed(0.1234), signed(-2), signed(-0.001)
     ('+0.12', '−2.00', '0.00')
     """
@@ -238,7 +240,7 @@ def title_panel(axes: Any, name: str, lines: Sequence[tuple[str, str]] = ()) -> 
 
 
 def darker(colour: str) -> str:
-    """Mixed with ink, so that small letters can be read."""
+    """The colour mixed with ink, so that small letters can be read."""
     return to_hex([0.65 * part + 0.35 * ink for part, ink in zip(to_rgb(colour), to_rgb(INK), strict=True)])
 
 

@@ -369,7 +369,7 @@ def training_captions(run: RunContents) -> dict[str, tuple[str, str]]:
 
 
 def thinning(run: RunContents) -> str:
-    """That not all candidates of a long search are drawn."""
+    """How many candidates of a long search are drawn, in words; empty where all are."""
     drawn, judged = len(run.drawn), len(run.judged)
     if drawn == judged:
         return ""
@@ -460,7 +460,7 @@ def serve(folder: str | Path, port: int = 8000, seconds: int = 10) -> ThreadingH
             return None
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are not worth a line."""
+            """Logs nothing: requests are not worth a line."""
 
     try:
         return ThreadingHTTPServer((HOST, port), Handler)

@@ -183,7 +183,7 @@ def prevails(name: str, claim: str, choice: str, option: str, *stages: str) -> P
 
 
 def in_percent(options: Sequence[str]) -> str:
-    """The most frequent first.
+    """The shares of options in words, the most frequent first.
 
     >>> in_percent(["ibn", "convnext", "ibn"])
     'ibn 67 % and convnext 33 %'

@@ -242,7 +242,7 @@ def aggregate_ranks(columns: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _average_ranks(scores: Sequence[float]) -> list[float]:
-    """From 1 for the smallest; equal ones share the average of their ranks."""
+    """Ranks from 1 for the smallest value; equal ones share the average of their ranks."""
     ranks: dict[float, list[int]] = {}
     for rank, score in enumerate(sorted(scores), start=1):
         ranks.setdefault(score, []).append(rank)
@@ -443,7 +443,7 @@ class MeanScore:
 
     @classmethod
     def of(cls, models: Sequence[ModelResult], score: str) -> MeanScore:
-        """Over the models that have the score."""
+        """The mean over the models that have the score."""
         values = [value for model in models if math.isfinite(value := model.get(score))]
         count = len(values)
         error = stdev(values) / math.sqrt(count) if count > 1 else math.nan

@@ -127,7 +127,7 @@ def distance(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.device) -> nn.Module:
-    """A model folder of ours, or ``timm:NAME`` or ``timm:NAME:WEIGHTS``, whose weights are a local file.
+    """The teacher that a text names: a model folder of ours, ``timm:NAME``, or ``timm:NAME:WEIGHTS`` with a local file.
 
     Without a file timm's published weights are used, which timm may have to download.
     """
