@@ -24,7 +24,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign, clip_boxe
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
-from nasformer.layers.segmentation import SimpleFeaturePyramid, as_map, pyramid_scales, scaled_grid
+from nasformer.layers.segmentation import SimpleFeaturePyramid, as_map, pyramid_cost, pyramid_scales, scaled_grid
 from nasformer.layers.stem import Grid
 
 ANCHOR = 8
@@ -135,9 +135,7 @@ class DetectionHead(nn.Module):
         """The cost of an image with as many proposals and objects as the head looks at."""
         total = Cost()
         if len(channels) == 1:
-            scales = pyramid_scales(img_size[0] // grids[0][0])
-            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
-            channels, grids = (dim,) * len(scales), tuple(scaled_grid(grids[0], scale) for scale in scales)
+            total, channels, grids = pyramid_cost(channels, grids, dim, pyramid_scales(img_size[0] // grids[0][0]))
         for width, (rows, columns) in zip(channels, grids, strict=True):
             total += norm_cost(width) + linear_cost(rows * columns, width, dim)
             total += linear_cost(rows * columns, 9 * dim, dim)

@@ -77,15 +77,7 @@ class Bottleneck(nn.Module):
 
     @staticmethod
     def cost(
-        in_dim: int,
-        mid_dim: int,
-        out_dim: int,
-        grid: Grid,
-        operator: Operator,
-        stride: int = 1,
-        last_gamma: float = 0.0,
-        stochastic_depth: bool = True,
-        **options: Any,
+        in_dim: int, mid_dim: int, out_dim: int, grid: Grid, operator: Operator, stride: int = 1, **options: Any
     ) -> Cost:
         before = grid[0] * grid[1]
         rows, columns = half_grid(grid) if stride == 2 else grid
@@ -118,7 +110,7 @@ class ConvOperator(nn.Module):
         return self.norm(self.conv(x))
 
     @staticmethod
-    def cost(mid_dim: int, grid: Grid, stride: int, kernel: int) -> Cost:
+    def cost(mid_dim: int, grid: Grid, stride: int, kernel: int, **costless: Any) -> Cost:
         rows, columns = half_grid(grid) if stride == 2 else grid
         filters = kernel**2 * mid_dim**2
         return Cost(filters, rows * columns * filters) + norm_cost(mid_dim)
