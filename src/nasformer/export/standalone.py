@@ -379,14 +379,12 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     facts, segments = facts or {}, plan_of(model)
     preprocessing = preprocessing_of(model.options, facts)
     roots: list[Any] = [*layer_classes(segments), read_safetensors]
-    functions = [LOAD.strip()]
-    if normalises(preprocessing):
-        functions.insert(0, NORMALISE.strip())
+    functions = [NORMALISE.strip()] if normalises(preprocessing) else []
+    functions.append(LOAD.strip())
     if predicts(model, preprocessing):
-        names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
-        template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
-        roots += [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
-        functions += [text.strip().replace("{names}", names) for text in template]
+        needed, texts = predict_functions(model, facts)
+        roots += needed
+        functions += texts
     closure, network = Closure(roots), model_class(segments)
     imports = closure.imports | {Import("torch", None, "torch"), Import("torch", "Tensor", "Tensor")}
     imports |= {Import("torch", "nn", "nn"), Import("pathlib", "Path", "Path")}
@@ -399,6 +397,14 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
         constants(model, preprocessing, facts),
     ]
     return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
+
+
+def predict_functions(model: Backbone, facts: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """What `predict` needs of our code, and the source of it and of its helpers."""
+    names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
+    template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
+    needed = [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
+    return needed, [text.strip().replace("{names}", names) for text in template]
 
 
 def normalises(preprocessing: Preprocessing) -> bool:

@@ -93,13 +93,8 @@ def score_vs_cost(run: RunContents) -> Figure | None:
 
 
 def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]) -> None:
-    generations = [candidate.generation for candidate in judged]
-    ends = {"vmin": min(generations), "vmax": max(generations)}
-    colours = {"c": [candidate.generation for candidate in drawn], "cmap": "viridis_r", **ends}
-    paint = colours if len(set(generations)) > 1 else {"color": BLUE}
-    edge = {"edgecolors": "white", "linewidths": 0.3}
-    dots = axes.scatter(*points(drawn, cost, run.score), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
-    dots.set_urls([f"#candidate-{candidate.id}" for candidate in drawn])  # for the tooltips of the page
+    """Candidates, front, models and budget by one cost."""
+    draw_candidates(axes, run, cost, judged, drawn)
     label = f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
     best = points(front(judged, cost, run.score), cost, run.score)
     axes.step(*best, where="post", color=INK, lw=1.4, zorder=4, label=label)
@@ -115,6 +110,19 @@ def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidat
     axes.set(xlim=across, ylim=up)
     dress(axes, axis_label(cost), axis_label(run.score) if axes.get_subplotspec().is_first_col() else "")
     quantity_ticks(axes, 8)
+
+
+def draw_candidates(
+    axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]
+) -> None:
+    """A dot for each candidate that is drawn, in the colour of its generation."""
+    generations = [candidate.generation for candidate in judged]
+    ends = {"vmin": min(generations), "vmax": max(generations)}
+    colours = {"c": [candidate.generation for candidate in drawn], "cmap": "viridis_r", **ends}
+    paint = colours if len(set(generations)) > 1 else {"color": BLUE}
+    edge = {"edgecolors": "white", "linewidths": 0.3}
+    dots = axes.scatter(*points(drawn, cost, run.score), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
+    dots.set_urls([f"#candidate-{candidate.id}" for candidate in drawn])  # for the tooltips of the page
 
 
 def axis_range(values: Sequence[float], marks: Sequence[float]) -> Point:

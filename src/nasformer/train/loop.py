@@ -391,11 +391,7 @@ class Trainer:
             log.append(self.log_line(rollback=asdict(self.rollback)))
         end = min(self.interval_start + self.interval, self.total)
         while self.done < end:
-            x, targets = next(batches)
-            self.new_losses.append(self.step(self.done, x, targets))
-            self.done += 1
-            if self.compiling:
-                self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
+            self.train_batch(*next(batches))
             # A snapshot comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
             if self.snapshots and self.log_path and self.snapshots.due(self.done, self.total) and self.world.main:
                 log.append(self.log_line(**self.snapshots.take()))
@@ -411,6 +407,13 @@ class Trainer:
         self.stop_early()
         self.save_if_due(stop)
         return mean
+
+    def train_batch(self, x: Tensor, targets: Tensor) -> None:
+        """Trains one step; automatic compilation may change over after it."""
+        self.new_losses.append(self.step(self.done, x, targets))
+        self.done += 1
+        if self.compiling:
+            self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
 
     def evaluate_held_out(self) -> dict[str, float]:
         """Accuracy and loss on the held-out images, for the log; the best weights so far are remembered."""
