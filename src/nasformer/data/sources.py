@@ -590,16 +590,19 @@ def read_cifar(name: str, root: Path) -> Arrays:
     return Arrays(parts[0], parts[1], list(train.classes))
 
 
-def read_flowers(name: str, root: Path) -> Listing:
-    return _list_torchvision("Flowers102", name, root, ("train", "val", "test"))
+def _torchvision(class_name: str) -> Any:
+    from torchvision import datasets
+
+    return getattr(datasets, class_name)
 
 
-def read_aircraft(name: str, root: Path) -> Listing:
-    return _list_torchvision("FGVCAircraft", name, root, ("train", "val", "test"))
-
-
-def read_cars(name: str, root: Path) -> Listing:
-    return _list_torchvision("StanfordCars", name, root, ("train", None, "test"))
+def list_torchvision(class_name: str, splits: tuple[str, str | None, str], name: str, root: Path) -> Listing:
+    """The files of a set of torchvision, which hands the path of an image to a loader of ours, which gives it back."""
+    sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
+    train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
+    assert sets[0] is not None
+    assert train is not None
+    return Listing(name, train, list(sets[0].classes), val, test)
 
 
 def read_pets(name: str, root: Path) -> Listing:
@@ -625,10 +628,6 @@ def is_cub(folder: Path) -> bool:
     return all((folder / file).is_file() for file in CUB_FILES)
 
 
-def read_cub(name: str, root: Path) -> Listing:
-    return list_cub(root / "CUB_200_2011", name)
-
-
 def list_cub(folder: Path, name: str | None = None) -> Listing:
     """CUB-200-2011 by its text files: image number and path, class (from 1), 1 for train and 0 for test."""
     images, labels, split, names = (_table(folder / file) for file in CUB_FILES)
@@ -640,32 +639,20 @@ def list_cub(folder: Path, name: str | None = None) -> Listing:
     return Listing(name or str(folder), train, classes, test=test)
 
 
+SPLITS, NO_VAL = ("train", "val", "test"), ("train", None, "test")
 NAMED: dict[str, NamedSet] = {
     "cifar10": NamedSet("cifar-10-batches-py", "CIFAR10", read_cifar),
     "cifar100": NamedSet("cifar-100-python", "CIFAR100", read_cifar),
-    "flowers102": NamedSet("flowers-102", "Flowers102", read_flowers),
-    "stanford_cars": NamedSet("stanford_cars", "StanfordCars", read_cars, downloads=False),
-    "fgvc_aircraft": NamedSet("fgvc-aircraft-2013b", "FGVCAircraft", read_aircraft),
+    "flowers102": NamedSet("flowers-102", "Flowers102", partial(list_torchvision, "Flowers102", SPLITS)),
+    "stanford_cars": NamedSet(
+        "stanford_cars", "StanfordCars", partial(list_torchvision, "StanfordCars", NO_VAL), downloads=False
+    ),
+    "fgvc_aircraft": NamedSet("fgvc-aircraft-2013b", "FGVCAircraft", partial(list_torchvision, "FGVCAircraft", SPLITS)),
     "caltech101": NamedSet("caltech101/101_ObjectCategories", "Caltech101", read_caltech),
     "oxford_pets": NamedSet("oxford-iiit-pet", "OxfordIIITPet", read_pets),
-    "cub200": NamedSet("CUB_200_2011", None, read_cub, downloads=False),
+    "cub200": NamedSet("CUB_200_2011", None, lambda name, root: list_cub(root / "CUB_200_2011", name), downloads=False),
 }
 SOURCES: dict[str, Callable[[Request], Source]] = {"digits": load_digits} | dict.fromkeys(NAMED, load_named)
-
-
-def _list_torchvision(class_name: str, name: str, root: Path, splits: tuple[str, str | None, str]) -> Listing:
-    """The files of a set of torchvision, which hands the path of an image to a loader of ours, which gives it back."""
-    sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
-    train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
-    assert sets[0] is not None
-    assert train is not None
-    return Listing(name, train, list(sets[0].classes), val, test)
-
-
-def _torchvision(class_name: str) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, class_name)
 
 
 def _table(path: Path) -> dict[str, str]:

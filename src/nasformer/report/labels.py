@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasformer.search.problem import Candidate, ModelResult
+from nasformer.search.problem import Candidate, ModelResult, shown_scores
 from nasformer.tasks.options import split_scores, task_scores
 from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
 from nasformer.utils.units import format_quantity
@@ -148,8 +148,7 @@ def describe_candidate(candidate: Candidate, with_arch: bool = True) -> str:
 
 
 def describe_scores(scores: Mapping[str, float]) -> str:
-    shown = {name: value for name, value in scores.items() if not name.startswith("position_")}
-    return " · ".join(f"{label(name)} {format_score(name, value)}" for name, value in shown.items())
+    return " · ".join(f"{label(name)} {format_score(name, value)}" for name, value in shown_scores(scores).items())
 
 
 def describe_arch(arch: Mapping[str, Any]) -> str:

@@ -188,6 +188,11 @@ RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
 _IN_JSON = frozenset({int, float, type(None)})
 
 
+def shown_scores(scores: Mapping[str, float]) -> dict[str, float]:
+    """Costs and scores, without what relative positions cost."""
+    return {name: value for name, value in scores.items() if not name.startswith("position_")}
+
+
 def recorded_scores(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores in the record of a candidate; TypeError or ValueError for what is no number."""
     scores = {name: value for name, value in record.items() if name not in RESERVED}

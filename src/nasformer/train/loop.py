@@ -100,20 +100,12 @@ def train_supernet(
         The mean loss of the last interval.
     """
     recipe = recipe or Recipe()
-    return fit(
-        supernet,
-        data,
-        recipe,
-        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
-        folder=folder,
-        seed=seed,
-        # No arch of its own: so the folder of a single model's training is refused.
-        settings={"space": supernet.space.name, "arch": None, **(settings or {})},
-        teacher=teacher,
-        quiet=quiet,
-        calibration_images=calibration_images,
-        label=label,
-    )
+    sampler = make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed)
+    # No arch of its own: so the folder of a single model's training is refused.
+    settings = {"space": supernet.space.name, "arch": None, **(settings or {})}
+    options: dict[str, Any] = {"folder": folder, "seed": seed, "teacher": teacher, "quiet": quiet, "label": label}
+    options |= {"sampler": sampler, "calibration_images": calibration_images}
+    return fit(supernet, data, recipe, settings=settings, **options)
 
 
 def train_model(

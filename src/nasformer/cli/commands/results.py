@@ -170,9 +170,10 @@ def compare(options: CompareCommand, as_json: bool) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """The winners in a table: accuracies first, then as many columns as the terminal has room for."""
     from nasformer.report.labels import format_score, format_setting, is_share, label
+    from nasformer.search.problem import shown_scores
 
     winners, efforts = comparison.winners(), comparison.efforts().values()
-    scores = dict.fromkeys(name for model in winners for name in model.scores if not name.startswith("position_"))
+    scores = dict.fromkeys(name for model in winners for name in shown_scores(model.scores))
     cells = {name: [format_score(name, model.get(name)) for model in winners] for name in scores}
     columns = {label(name): cells[name] for name in scores if is_share(name)}
     columns["candidates"] = [f"{effort['candidates']:,}" for effort in efforts]
