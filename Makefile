@@ -48,7 +48,7 @@ examples: $(STAMP)
 	folder=$$(mktemp -d) && root=$$PWD && cd $$folder && $$root/$(BIN)/python $$root/tests/pages.py --whole && rm -r $$folder
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 8
+	$(BIN)/python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 8 --turns 8
 	$(BIN)/python benchmarks/cost_speed.py
 	$(BIN)/python benchmarks/dss_speed.py
 

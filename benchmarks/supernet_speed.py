@@ -5,6 +5,12 @@ about the same size (no relative positions) as the floor.
 
     python benchmarks/supernet_speed.py --device cuda --img-size 224 --batch-size 512 --compile --out speed.json
     python benchmarks/supernet_speed.py --device cpu --img-size 224 --batch-size 8 --steps 6
+    python benchmarks/supernet_speed.py --space s3-tiny --compile --archs 2 --turns 2 --batch-size 256
+    python benchmarks/supernet_speed.py --space trionet-small --img-size 32 --compile --archs 2 --turns 2
+
+Every arch runs once before anything is timed, so that nothing compiles meanwhile. Spaces with hundreds of kinds of
+blocks (S3, TrioNet) take seconds for each of them: `--archs` says how many archs take turns. `--turns` compares the
+step of the supernet with that of the extracted model for so many archs, one after the other.
 
 `--cast-once` measures a second way as well, in turns with the usual one: the shared weights cast to bf16 once a step,
 all together, in place of layer by layer under autocast.
@@ -38,9 +44,10 @@ class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.device = torch.device(args.device)
-        self.space = nasformer.get_space("autoformer-tiny", img_size=args.img_size, patch_size=args.patch_size)
+        patches = {"patch_size": args.patch_size} if args.patch_size else {}
+        self.space = nasformer.get_space(args.space, img_size=args.img_size, **patches)
         self.x = torch.randn(args.batch_size, 3, args.img_size, args.img_size, device=self.device)
-        self.y = torch.randint(0, 1000, (args.batch_size,), device=self.device)
+        self.y = torch.randint(0, self.space.full_options["num_classes"], (args.batch_size,), device=self.device)
 
     def autocast(self) -> torch.autocast | nullcontext[None]:
         on = self.device.type == "cuda" or self.args.cast_once
@@ -123,17 +130,6 @@ def linear_weights(supernet: nasformer.Supernet, archs: list[Arch]) -> set[str]:
     return names
 
 
-def covering_archs(space: nasformer.Space) -> list[Arch]:
-    """Few archs that together have every kind of block, so that nothing compiles while we measure."""
-    block = space.root.fields["blocks"]
-    blocks = list(block.item.enumerate())
-    depth = block.depth.largest()
-    return [
-        space.arch({"embed_dim": width, "blocks": (blocks * depth)[:depth]})
-        for width in space.root.fields["embed_dim"].values
-    ]
-
-
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
     fused = next(model.parameters()).device.type == "cuda"
     return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=fused)
@@ -146,9 +142,9 @@ def bench_cast_once(bench: Bench, archs: list[Arch]) -> dict[str, float]:
         supernet = nasformer.Supernet(bench.space).to(bench.device)
         if bench.args.compile:
             supernet.compile()
-        casts = CastOnce(supernet, covering_archs(bench.space)) if way == "cast once" else None
+        casts = CastOnce(supernet, archs) if way == "cast once" else None
         step = partial(supernet_step, bench, supernet, adamw(supernet), casts)
-        for arch in covering_archs(bench.space) + archs[:2]:
+        for arch in archs:
             step(arch)
         steps[way] = [partial(step, arch) for arch in archs]
     rounds = [{way: bench.seconds(each) for way, each in steps.items()} for _ in range(3)]
@@ -171,7 +167,7 @@ def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
         supernet.compile()
     optimizer = adamw(supernet)
     start = time.perf_counter()
-    for arch in covering_archs(bench.space) + archs[:2]:
+    for arch in archs:
         bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
     bench.synchronize()
     print(f"warm-up with compilation: {time.perf_counter() - start:.0f} s", flush=True)
@@ -184,7 +180,7 @@ def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
         if bench.args.profile:
             profile(steps[:4])
     supernet.eval()
-    for arch in covering_archs(bench.space):
+    for arch in archs:
         bench.evaluate(lambda x, arch=arch: supernet(x, arch))
     steps = [lambda arch=arch: bench.evaluate(lambda x: supernet(x, arch)) for arch in archs]
     result["eval"] = bench.args.batch_size / bench.seconds(steps)
@@ -193,9 +189,13 @@ def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
     return result
 
 
+def compiled(bench: Bench, model: nn.Module) -> Callable[[Tensor], Tensor]:
+    return torch.compile(model, dynamic=False, options=COMPILE_OPTIONS) if bench.args.compile else model
+
+
 def bench_static(bench: Bench, model: nn.Module, repeats: int) -> dict[str, float]:
     model = model.to(bench.device).train()
-    forward = torch.compile(model, dynamic=False, options=COMPILE_OPTIONS) if bench.args.compile else model
+    forward = compiled(bench, model)
     optimizer = adamw(model)
     for _ in range(3):
         bench.train_step(forward, optimizer)
@@ -208,21 +208,23 @@ def bench_static(bench: Bench, model: nn.Module, repeats: int) -> dict[str, floa
 
 
 def paired_ratio(bench: Bench, archs: list[Arch]) -> dict[str, float]:
-    """Time of a supernet step over that of the extracted model's, for the same archs in turns (uncompiled)."""
+    """Time of a supernet step over that of the extracted model's, for the same archs in turns."""
     supernet = nasformer.Supernet(bench.space).to(bench.device)
+    if bench.args.compile:
+        supernet.compile()
     optimizer = adamw(supernet)
     times: dict[str, list[float]] = {"supernet": [], "extracted": []}
     for arch in archs:
         model = supernet.train().extract(arch)
-        own = adamw(model)
+        own, forward = adamw(model), compiled(bench, model)
         turns = {
-            "supernet": lambda arch=arch: bench.train_step(lambda x: supernet(x, arch), optimizer),
-            "extracted": lambda model=model, own=own: bench.train_step(model, own),
+            "supernet": partial(supernet_step, bench, supernet, optimizer, None, arch),
+            "extracted": partial(bench.train_step, forward, own),
         }
-        for step in turns.values():  # the first creates the optimizer's state
+        for step in [*turns.values()] * 2:  # the first compiles and creates the optimizer's state
             step()
         for name, step in turns.items():
-            times[name].append(bench.seconds([step] * 3))
+            times[name].append(bench.seconds([step] * bench.args.repeats))
     ratios = [a / b for a, b in zip(times["supernet"], times["extracted"], strict=True)]
     return {"train_time_over_extracted": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
 
@@ -239,40 +241,50 @@ def profile(steps: list[Callable[[], None]]) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--img-size", type=int, default=224)
-    parser.add_argument("--patch-size", type=int, default=16)
+    parser.add_argument("--patch-size", type=int, help="in place of the space's own")
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--archs", type=int, help="archs that take turns; by default another one each step")
+    parser.add_argument("--turns", type=int, default=0, help="archs whose step is compared with the extracted model's")
+    parser.add_argument("--repeats", type=int, default=3, help="steps of each in a turn")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--cast-once", action="store_true", help="measure casts once a step as well")
     parser.add_argument("--no-static", action="store_true", help="leave the static models out")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    bench = Bench(args)
-    archs = [bench.space.sample(seed) for seed in range(args.steps)]
+    bench, distinct = Bench(args), args.archs or args.steps
+    archs = [bench.space.sample(step % distinct) for step in range(args.steps)]
     results = {"supernet": bench_supernet(bench, archs)}
     if args.cast_once:
         results["casts"] = bench_cast_once(bench, archs)
     if not args.no_static:
-        import timm
-
-        # The static model's arch is the one whose cost is nearest to the mean of the archs measured above.
-        mean = statistics.mean(bench.space.cost(arch).macs for arch in archs)
-        typical = min(archs, key=lambda arch: abs(bench.space.cost(arch).macs - mean))
-        results["extracted"] = bench_static(bench, bench.space.build(typical), args.steps)
-        vit = timm.create_model(
-            "vit_tiny_patch16_224", img_size=args.img_size, patch_size=args.patch_size, class_token=True
-        )
-        results["timm vit_tiny"] = bench_static(bench, vit, args.steps)
+        results |= bench_statics(bench, archs)
         for mode in ("train", "eval"):
             ratio = results["extracted"][mode] / results["supernet"][mode]
             results["supernet"][f"{mode}_time_over_extracted"] = ratio
-    if not args.compile:
-        results["same archs in turns"] = paired_ratio(bench, archs[:8])
+    if args.turns:
+        results["same archs in turns"] = paired_ratio(bench, archs[: args.turns])
     for name, figures in results.items():
         print(f"{name:15}", "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
     save_record("supernet_speed", vars(args), results, args.out)
+
+
+def bench_statics(bench: Bench, archs: list[Arch]) -> dict[str, dict[str, float]]:
+    """The extracted model whose cost is nearest to the mean of the archs, and timm's ViT where archs are plain ones."""
+    mean = statistics.mean(bench.space.cost(arch).macs for arch in archs)
+    typical = min(archs, key=lambda arch: abs(bench.space.cost(arch).macs - mean))
+    results = {"extracted": bench_static(bench, bench.space.build(typical), bench.args.steps)}
+    options = bench.space.full_options
+    if bench.args.space.startswith("autoformer"):
+        import timm
+
+        sizes = {name: options[name] for name in ("img_size", "patch_size")}
+        vit = timm.create_model("vit_tiny_patch16_224", class_token=True, **sizes)
+        results["timm vit_tiny"] = bench_static(bench, vit, bench.args.steps)
+    return results
 
 
 if __name__ == "__main__":

@@ -131,10 +131,10 @@ def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
     macs = f"{format_quantity(cost.macs)}"
     if cost.position_macs:
         macs += f", and {format_quantity(cost.position_macs)} for relative positions"
-    facts = {**facts, **facts.get("provenance", {})}
-    rows = {"space": str(facts["space"])} if "space" in facts else {}
+    known = {**facts, **facts.get("provenance", {})}
+    rows = {"space": str(known["space"])} if "space" in known else {}
     rows |= {"parameters": f"{cost.params:,}", "multiply-accumulates an image": macs}
-    return rows | {words: f"{facts[name]:.2%}" for name, words in split_scores().items() if name in facts}
+    return rows | {words: f"{known[name]:.2%}" for name, words in split_scores().items() if name in known}
 
 
 def origin(made: Mapping[str, Any]) -> dict[str, str]:
@@ -155,10 +155,10 @@ def files_table(differences: Mapping[str, float | None]) -> str:
 
 
 def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
-    preprocessing = preprocessing_of(model.options, facts)
-    output = "found" if model.task == "detect" else "logits"
-    use = f"{output} = network({'model.normalise(images)' if normalises(preprocessing) else 'images'})"
-    if predicts(model, preprocessing):
+    known = preprocessing_of(model.options, facts)
+    found = "found" if model.task == "detect" else "logits"
+    use = f"{found} = network({'model.normalise(images)' if normalises(known) else 'images'})"
+    if predicts(model, known):
         answer, what = ANSWERS[model.task]
         use += f'\n{answer} = model.predict("photo.jpg", network)  # {what}; needs Pillow'
     texts = LOADING if model.task == "classify" else {**LOADING, "model.safetensors": FOR_NASFORMER}
@@ -167,18 +167,19 @@ def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str,
 
 def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
     channels, rows, columns = input_shape(model)
-    preprocessing, resized = preprocessing_of(model.options, facts), "of an image is resized to"
-    text = f"Float tensors [batch, {channels}, {rows}, {columns}]. "
-    if preprocessing.mean is None or preprocessing.std is None:
+    text, known = f"Float tensors [batch, {channels}, {rows}, {columns}]. ", preprocessing_of(model.options, facts)
+    if known.mean is None or known.std is None:
         return text + "How they were normalised in training is not known."
-    if model.task == "classify":
-        text += f"The short side {resized} {preprocessing.short_side} pixels ({preprocessing.interpolation}), "
-        text += f"of which the central {rows} x {columns} are kept. "
-    else:
-        text += f"The longer side {resized} {rows} pixels ({preprocessing.interpolation}); it lies at the top left "
+    if model.task != "classify":
+        text += (
+            f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
+        )
         text += "of a square whose rest has the mean colour. "
         text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED}.get(model.task, "")
-    return text + normalisation_text(preprocessing.mean, preprocessing.std, facts)
+        return text + normalisation_text(known.mean, known.std, facts)
+    text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
+    text += f"of which the central {rows} x {columns} are kept. "
+    return text + normalisation_text(known.mean, known.std, facts)
 
 
 def normalisation_text(mean: Sequence[float], std: Sequence[float], facts: Mapping[str, Any]) -> str:

@@ -377,44 +377,38 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     True
     """
     facts, segments = facts or {}, plan_of(model)
-    preprocessing = preprocessing_of(model.options, facts)
+    known = preprocessing_of(model.options, facts)
     roots: list[Any] = [*layer_classes(segments), read_safetensors]
-    functions = [NORMALISE.strip()] if normalises(preprocessing) else []
-    functions.append(LOAD.strip())
-    if predicts(model, preprocessing):
-        needed, texts = predict_functions(model, facts)
-        roots += needed
-        functions += texts
+    functions = [LOAD.strip()]
+    if normalises(known):
+        functions.insert(0, NORMALISE.strip())
+    if predicts(model, known):
+        names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
+        template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
+        roots += [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
+        functions += [text.strip().replace("{names}", names) for text in template]
     closure, network = Closure(roots), model_class(segments)
     imports = closure.imports | {Import("torch", None, "torch"), Import("torch", "Tensor", "Tensor")}
     imports |= {Import("torch", "nn", "nn"), Import("pathlib", "Path", "Path")}
     if "OrderedDict(" in network:
         imports.add(Import("collections", "OrderedDict", "OrderedDict"))
     opening = [
-        header(model, preprocessing),
+        header(model, known),
         "from __future__ import annotations",
         import_lines(imports),
-        constants(model, preprocessing, facts),
+        constants(model, known, facts),
     ]
     return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
 
 
-def predict_functions(model: Backbone, facts: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """What `predict` needs of our code, and the source of it and of its helpers."""
-    names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
-    template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
-    needed = [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
-    return needed, [text.strip().replace("{names}", names) for text in template]
-
-
-def normalises(preprocessing: Preprocessing) -> bool:
+def normalises(known: Preprocessing) -> bool:
     """Whether the file has `normalise`: it is known how."""
-    return preprocessing.mean is not None and preprocessing.std is not None
+    return known.mean is not None and known.std is not None
 
 
-def predicts(model: Backbone, preprocessing: Preprocessing) -> bool:
+def predicts(model: Backbone, known: Preprocessing) -> bool:
     """Whether the file has `predict`: there is one for the task, and images of so many channels can be read."""
-    return model.task in ANSWERS and normalises(preprocessing) and preprocessing.in_chans in MODES
+    return model.task in ANSWERS and normalises(known) and known.in_chans in MODES
 
 
 def plan_of(model: Backbone) -> list[Segment]:
@@ -430,12 +424,11 @@ def layer_classes(segments: list[Segment]) -> list[type]:
     return list(dict.fromkeys(value for value in values if isinstance(value, type)))
 
 
-def header(model: Backbone, preprocessing: Preprocessing) -> str:
-    images = "model.normalise(images)" if normalises(preprocessing) else "images"
+def header(model: Backbone, known: Preprocessing) -> str:
+    images = "model.normalise(images)" if normalises(known) else "images"
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
     answer, needs = ANSWERS.get(model.task, ("",))[0], "torch and torchvision" if model.task == "detect" else "torch"
     author = f"nasformer {nasformer.__version__}"
-    predict = f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'
     lines = [
         f'"""A network of the family {model.family}, written by {author}; it needs only {needs}.',
         "",
@@ -443,7 +436,7 @@ def header(model: Backbone, preprocessing: Preprocessing) -> str:
         "",
         '    network = model.load("model.safetensors")',
         f"    {'found' if model.task == 'detect' else 'logits'} = network({images})",
-        *([predict] if predicts(model, preprocessing) else []),
+        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(model, known) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -453,14 +446,13 @@ def header(model: Backbone, preprocessing: Preprocessing) -> str:
     return "\n".join(lines)
 
 
-def constants(model: Backbone, preprocessing: Preprocessing, facts: Mapping[str, Any]) -> str:
+def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
     """The preprocessing and the names of the classes as constants of the module."""
-    values: dict[str, Any] = {"IMG_SIZE": preprocessing.img_size}
-    if predicts(model, preprocessing):
-        for name in ("in_chans", "crop_pct", "interpolation"):
-            values[name.upper()] = getattr(preprocessing, name)
-    if normalises(preprocessing):
-        values |= {"MEAN": preprocessing.mean, "STD": preprocessing.std}
+    values: dict[str, Any] = {"IMG_SIZE": known.img_size}
+    if predicts(model, known):
+        values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
+    if normalises(known):
+        values |= {"MEAN": known.mean, "STD": known.std}
     if "classes" in facts:
         values["CLASSES"] = tuple(facts["classes"])
     lines = ['WEIGHTS = Path(__file__).with_name("model.safetensors")']
@@ -495,8 +487,8 @@ def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
     lines += [f"        for stage in self.{stages}:", "            x = stage(x)", "            maps.append(x)"]
     order = list(tree[stages])
     chosen = [order.index(name.split(".")[1]) for name in inputs]
-    maps = "maps" if len(chosen) == len(order) else f"[{', '.join(f'maps[{number}]' for number in chosen)}]"
-    return [*lines, f"        return self.{head}({maps})"]
+    wanted = "maps" if len(chosen) == len(order) else f"[{', '.join(f'maps[{number}]' for number in chosen)}]"
+    return [*lines, f"        return self.{head}({wanted})"]
 
 
 def nested(segments: list[Segment]) -> dict[str, Any]:

@@ -66,10 +66,8 @@ class VQAHead(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         maps = [as_map(x, grid) for x, grid in zip(inputs, self.grids, strict=False)]
         image = torch.cat([self.tokens(number, x) for number, x in enumerate(maps)], 1)
-        has_words = len(inputs) > len(maps)
-        words = (
-            inputs[-1] if has_words else torch.zeros(len(image), self.max_words, dtype=torch.int64, device=image.device)
-        )
+        asked = len(inputs) > len(maps)
+        words = inputs[-1] if asked else torch.zeros(len(image), self.max_words, dtype=torch.int64, device=image.device)
         x = torch.cat([self.answer.expand(words.shape[0], -1, -1), self.words(words)], 1) + self.positions
         missing = nn.functional.pad(words == PADDING, (1, 0), value=False)
         for block in self.blocks:
