@@ -51,7 +51,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
+def repeating(action: Callable[[], object], seconds: float) -> Iterator[None]:
     """Calls a function every so many seconds, in a thread of its own, while this context lasts."""
     stop = threading.Event()
 
