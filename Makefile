@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint slow chaos docs examples bench clean
+.PHONY: demo test lint slow chaos catalogue docs examples bench clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml
@@ -35,6 +35,10 @@ slow: $(STAMP)
 chaos: $(STAMP)
 	$(PIP) -e ".[dev,ray]"
 	$(BIN)/python benchmarks/chaos.py --kills 50  # workers, nodes and commands; about 25 minutes on two cores
+
+catalogue: $(STAMP)  # the spaces and proxies that `nasformer spaces` and `nasformer proxies` list without torch
+	$(BIN)/python -c "from nasformer.families.registry import write_catalogue; write_catalogue()"
+	$(BIN)/python -c "from nasformer.proxies.registry import write_catalogue; write_catalogue()"
 
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # into build/site

@@ -10,7 +10,6 @@ must be the same, byte for byte, as that of one process without Ray.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from record import save_record
+from record import benchmark_parser, save_record
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 SPACE = ["--space", "autoformer-micro", "--patch-size", "4", "--threads", "1"]
@@ -148,11 +147,10 @@ def place(name: str, folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=25.0, help="when a kill comes at the latest")
-    parser.add_argument("--out")
     options = parser.parse_args()
     runs, same = 0, 0
     with tempfile.TemporaryDirectory() as temporary:

@@ -5,19 +5,17 @@ python benchmarks/cost_speed.py --out cost.json
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import torch
 
 import nasformer
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--space", default="autoformer-tiny")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     space = nasformer.get_space(args.space)
     archs = [space.sample(seed) for seed in range(5000)]

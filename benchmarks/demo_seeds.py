@@ -10,7 +10,6 @@ which is what the run ships. A finished seed is not run again.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,7 +20,7 @@ from nasformer.runs.options import RunCommand
 from nasformer.runs.run import run_supernet
 from nasformer.search.problem import MeanScore, ModelResult
 from nasformer.utils.files import read_json, write_json
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 def parse(*words: str) -> RunCommand:
@@ -91,11 +90,10 @@ def print_rows(rows: list[dict[str, Any]], total: dict[str, float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--recipe", default="digits")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--runs", type=Path, default=Path("runs/demo-seeds"), help="the folder of the run folders")
-    parser.add_argument("--out", help="write the record here")
     args = parser.parse_args()
     rows = [run_seed(args.recipe, seed, args.runs / f"seed-{seed}") for seed in args.seeds]
     total = summary(rows)

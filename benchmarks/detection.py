@@ -35,7 +35,7 @@ from nasformer.train.evaluate import predictions
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import add_side_by_side, mean_and_spread, run_side_by_side
+from record import add_side_by_side, benchmark_parser, mean_and_spread, run_side_by_side
 from segmentation import TimmNet, build_ours, speed
 
 
@@ -116,9 +116,8 @@ def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--nets", nargs="+", required=True)
     parser.add_argument("--head", choices=("mask-rcnn", "cascade"), default="mask-rcnn")
     parser.add_argument("--img-size", type=int, default=320)
     parser.add_argument("--decoder-dim", type=int, default=256)
@@ -132,8 +131,6 @@ def main() -> None:
     parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
     parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
     parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--device", default="auto")
     add_side_by_side(parser)
     args = parser.parse_args()
     run_side_by_side("detection", args, lambda net, seed: measure(net, seed, args), summarise)

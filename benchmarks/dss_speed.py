@@ -5,7 +5,6 @@ python benchmarks/dss_speed.py --device cuda --count 2048 --baseline-count 20 --
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ import nasformer
 from nasformer.proxies.dss import dss_many
 from nasformer.proxies.parts import is_attention, is_mlp, noise_probe
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 def literal_dss(model: nn.Module, ones: torch.Tensor, dtype: torch.dtype = torch.float32) -> float:
@@ -42,12 +41,11 @@ def seconds(work: Callable[[], object], device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--count", type=int, default=16, help="candidates, side by side")
     parser.add_argument("--baseline-count", type=int, default=4, help="candidates, one by one")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     space = nasformer.get_space(args.space)
     fresh = UntrainedLayers(space, device=args.device)

@@ -11,7 +11,6 @@ kinds of block, which one can count. A score for size should follow the paramete
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from nasformer.proxies.entropic import READINGS, entropies
 from nasformer.proxies.parts import Draw, kaiming_fan_in, kaiming_fan_out, noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.space.node import Mutation
-from record import save_record
+from record import benchmark_parser, save_record
 
 REDRAWN = {
     "width": Mutation(depth=0, width=1, block=1, role="size"),
@@ -197,7 +196,7 @@ def plot(rows: dict[str, Row], path: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--space", default="esformer-s0")
     parser.add_argument("--img-size", type=int, default=128)
     parser.add_argument("--archs", type=int, default=8, help="random archs to vary")
@@ -207,7 +206,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4, help="seeds for the noise")
     parser.add_argument("--batch", type=int, default=8, help="images, 8 at most")
     parser.add_argument("--init", choices=INITS, default="fan-in", help="of the readings; LogSynflow has its own")
-    parser.add_argument("--out", help="write the record here as JSON")
     parser.add_argument("--plot", help="draw the spreads here as PNG")
     args = parser.parse_args()
     judge = Judge(nasformer.get_space(args.space, img_size=args.img_size), args.batch, INITS[args.init])

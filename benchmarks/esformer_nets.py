@@ -10,7 +10,6 @@ their costs and scores, and which patterns of the paper's nets the searched ones
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import nasformer
 from nasformer import Arch, Space
 from nasformer.report.patterns import find_patterns, read_winners
-from record import save_record
+from record import benchmark_parser, save_record
 
 TRIES = 1_000_000
 COSTS = ("params", "macs")
@@ -54,7 +53,7 @@ def patterns(runs: list[str], space: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--searched", nargs="+", required=True, help="run folders of cyclic searches")
     parser.add_argument("--alone", nargs="*", default=[], help="NAME=FOLDER of searches by one score")
     parser.add_argument("--random", type=int, default=3)
@@ -62,7 +61,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timm", nargs="*", default=[], help="models of timm to train beside them")
     parser.add_argument("--models", required=True, help="write the models to train here")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     winners = {Path(run).name: winner(run) for run in args.searched}
     alone = {f"{name} alone": winner(run) for name, _, run in (text.partition("=") for text in args.alone)}

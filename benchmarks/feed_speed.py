@@ -39,7 +39,7 @@ from nasformer.data.shards import pack_files
 from nasformer.data.sources import list_files
 from nasformer.data.streaming import ImageStream, find_files, stream_files
 from nasformer.train.evaluate import autocast
-from record import save_record
+from record import benchmark_parser, save_record
 from supernet_speed import adamw
 
 SIZES = ((500, 375), (500, 375), (500, 375), (375, 500), (500, 334), (334, 500), (640, 480), (500, 375), (400, 300))
@@ -128,7 +128,7 @@ def measure(feed: Batches, training: Training, steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--img-size", type=int, default=224)
     parser.add_argument("--images", type=int, default=6000)
@@ -136,7 +136,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--small", action="store_true", help="a micro supernet, to try the script")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     device, results = torch.device(args.device), dict[str, dict[str, float]]()

@@ -9,7 +9,6 @@ beyond what it held before the set was opened; `peak` while opening, `kept` at t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -20,6 +19,8 @@ import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from record import benchmark_parser, save_record
 
 LINKS = 50_000  # of one file: file systems have a limit
 CLASS_SIZE = 1000
@@ -82,10 +83,9 @@ def measure(count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--open", help="open this folder, and say what it took")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     if args.open:
         print(json.dumps(open_and_read(args.open)))
@@ -98,9 +98,6 @@ def main() -> None:
                 **rows[-1]
             )
         )
-
-    from record import save_record
-
     save_record("files_growth", {"counts": args.counts}, {"growth": rows}, args.out)
 
 

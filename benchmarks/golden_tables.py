@@ -12,7 +12,6 @@ constants of `stream-fit` were not fitted on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from dataclasses import replace
@@ -22,7 +21,7 @@ from typing import Any
 from nasformer.proxies.scoring import Scorer
 from nasformer.ranking.rank import Ranking, rank
 from nasformer.ranking.table import Table, read_table
-from record import save_record
+from record import benchmark_parser, save_record
 
 Results = dict[str, dict[str, Any]]
 
@@ -85,13 +84,12 @@ def short(value: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("tables", nargs="+", help="JSON files as docs/proxies.md describes them")
     parser.add_argument("--proxy", default="stream,dss", help="names with commas between them")
     parser.add_argument("--rows", choices=("all", "odd"), default="all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     known: Results = {}
     if args.out and Path(args.out).exists():

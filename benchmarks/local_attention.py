@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from local_attention_ways import flex, fused, shifted, unfolded
 from nasformer.layers.attention import local_attention
-from record import save_record
+from record import benchmark_parser, save_record
 
 Way = Callable[..., Tensor]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -185,7 +185,7 @@ def show(setting: str, name: str, result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", type=int, nargs="*", default=list(CHANNELS), choices=list(CHANNELS))
     parser.add_argument("--compiled-sizes", type=int, nargs="*", help="default: 56 and 16 on a GPU, none on a CPU")
@@ -197,7 +197,6 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", help="only these and unfolded")
     parser.add_argument("--seconds", type=float, default=0.05, help="spend about so long on each time")
     parser.add_argument("--limit", type=float, default=80, help="begin nothing after so many seconds")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
     args.batch = args.batch or (64 if on_gpu else 8)

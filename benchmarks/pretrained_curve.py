@@ -10,7 +10,6 @@ the other half. Then the halves change places, so that all images count once.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.importance import Compensation, sort_by_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
-from record import save_record
+from record import benchmark_parser, save_record
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 0.95
@@ -108,7 +107,7 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--net", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--budgets", type=int, nargs="+", default=[90, 80, 70, 60, 50])
@@ -117,7 +116,6 @@ def main() -> None:
     parser.add_argument("--importance", default="surgeon")
     parser.add_argument("--images", type=int, help="so many of the images only")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     source = find_pretrained(args.net)
     (first, second), (first_labels, second_labels) = load(args.data, source, args.images)

@@ -53,7 +53,7 @@ from nasformer.train.evaluate import SubnetEvaluator, evaluate
 from nasformer.train.loop import train_model, train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import write_json
-from record import save_record
+from record import benchmark_parser, save_record
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SETTINGS: dict[str, Any] = {
@@ -273,7 +273,7 @@ def child(args: argparse.Namespace, mode: str, folder: Path, seed: int, job: str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--net", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--seeds", type=int, default=1)
@@ -284,7 +284,6 @@ def main() -> None:
     parser.add_argument("--split", choices=("holdout", "test"), default="test")
     parser.add_argument("--settings", default="{}", help="JSON that changes SETTINGS")
     parser.add_argument("--work", default="cut", help="folder for weights and archs")
-    parser.add_argument("--out", help="write the record here as JSON")
     for hidden in ("mode", "folder", "job"):
         parser.add_argument(f"--{hidden}", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")

@@ -21,7 +21,7 @@ from nasformer.latency.measure import cpu_threads, make_clock, make_runner, undi
 from nasformer.search.budget import Budget, uniform_arch
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import sample_feasible
-from record import save_record
+from record import benchmark_parser, save_record
 
 NEAR = 0.97
 """Random archs have from this share of a budget on."""
@@ -53,7 +53,7 @@ def fastest(space: Any, archs: dict[str, Arch], batch: int, args: argparse.Names
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--net", required=True)
     parser.add_argument("--budgets", type=int, nargs="+", default=[75, 58, 50, 35])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
@@ -63,7 +63,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     space = source_space(args.net)
     archs = {"full": space.root.largest()}

@@ -31,7 +31,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.racing import Race
 from nasformer.utils.device import choose_device
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 class Contest:
@@ -84,7 +84,7 @@ def compare(contest: Contest, seeds: int, confidence: float, parents: int, full:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("runs", nargs="+", help="run folders with a trained supernet")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--population", type=int, default=30)
@@ -94,7 +94,6 @@ def main() -> None:
     parser.add_argument("--min-params", default=None)
     parser.add_argument("--max-params", default=None)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     results = dict[str, Any]()
     for run in args.runs:

@@ -10,7 +10,6 @@ that it has started, Ray's own among them: unlike a speed-up, they mean somethin
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -31,7 +30,7 @@ from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import RayPool
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import SubnetEvaluator
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def sharing(options: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=20, help="of 1 s")
@@ -142,7 +141,6 @@ def main() -> None:
     parser.add_argument("--archs", type=int, default=64, help="for the GPU")
     parser.add_argument("--images", type=int, default=10_000, help="for the GPU")
     parser.add_argument("--part", choices=("overhead", "proxy", "sharing"), action="append")
-    parser.add_argument("--out")
     options = parser.parse_args()
     import ray
 

@@ -9,7 +9,6 @@ equal cost, or tau speaks of size.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from nasformer.proxies.entropic import entropies
 from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.utils.statistics import kendall
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 def trained(paths: list[str]) -> list[tuple[dict[str, Any], float]]:
@@ -48,10 +47,9 @@ def scores(entry: dict[str, Any], img_size: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("records", nargs="+", help="what same_recipe.py wrote")
     parser.add_argument("--img-size", type=int, default=128)
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     torch.set_num_threads(1)
     nets = trained(args.records)

@@ -16,23 +16,25 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import torch
-
 from nasformer.utils.files import write_text
+
+# torch is imported where it is needed: benchmarks that measure their own memory would count it.
+
+
+def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark, which its docstring describes; every benchmark can write its record with `--out`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="write the record here as JSON")
+    return parser
 
 
 def hardware() -> dict[str, Any]:
+    import torch
+
+    from nasformer.latency.measure import processor_name
+
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"gpu": gpu, "cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-
-
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
+    return {"gpu": gpu, "cpu": processor_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
 def without_folders(value: Any) -> Any:
@@ -45,6 +47,9 @@ def without_folders(value: Any) -> Any:
 def save_record(
     name: str, settings: dict[str, Any], results: dict[str, Any], out: str | None, quiet: bool = False
 ) -> None:
+    """Writes a record of settings and results to a file, and prints it unless asked to be quiet."""
+    import torch
+
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     record = {
         "benchmark": name,
@@ -65,12 +70,14 @@ Measured = dict[str, Any]
 
 
 def add_side_by_side(parser: argparse.ArgumentParser) -> None:
-    """Options of `run_side_by_side`."""
+    """Options of `run_side_by_side`, and of how its trainings run."""
+    parser.add_argument("--nets", nargs="+", required=True)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, each a process of its own")
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", help="write the record here as JSON, anew after each training")
 
 
 def run_side_by_side(
@@ -79,7 +86,7 @@ def run_side_by_side(
     measure: Callable[[str, int], Measured],
     summarise: Callable[[dict[str, list[Measured]]], Measured],
 ) -> None:
-    """Measures every net with every seed, several in processes of their own, and keeps a record of what is there.
+    """Measures every net with every seed, several in processes of their own, and writes the record anew after each.
 
     Args:
         measure: What is measured of a net with a seed.
@@ -88,7 +95,7 @@ def run_side_by_side(
     if args.child:
         print(json.dumps(measure(args.nets[0], args.seed)), flush=True)
         return
-    found: dict[str, dict[int, Measured]] = {net: {} for net in args.nets}
+    by_net: dict[str, dict[int, Measured]] = {net: {} for net in args.nets}
     settings = {key: value for key, value in vars(args).items() if key not in ("seed", "child")}
     with ThreadPoolExecutor(args.jobs) as pool:
         pairs = [(net, seed) for seed in range(args.seeds) for net in args.nets]
@@ -98,9 +105,9 @@ def run_side_by_side(
             if error := done.exception():  # of one training; the others are worth their record
                 print(f"{net}, seed {seed} failed: {error}", flush=True)
                 continue
-            found[net][seed] = done.result()
-            print(f"{net}, seed {seed}: {shown(found[net][seed])}", flush=True)
-            ready = {net: [seeds[seed] for seed in sorted(seeds)] for net, seeds in found.items() if seeds}
+            by_net[net][seed] = done.result()
+            print(f"{net}, seed {seed}: {shown(by_net[net][seed])}", flush=True)
+            ready = {net: [seeds[seed] for seed in sorted(seeds)] for net, seeds in by_net.items() if seeds}
             save_record(name, settings, summarise(ready), args.out, quiet=True)
 
 
@@ -119,5 +126,5 @@ def shown(measured: Measured) -> str:
 
 def mean_and_spread(measured: list[Measured], name: str) -> Measured:
     """The mean over the seeds and, from two on, the standard deviation."""
-    values = [one[name] for one in measured]
+    values = [results[name] for results in measured]
     return {name: fmean(values)} | ({f"{name}_std": stdev(values)} if len(values) > 1 else {})

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from record import benchmark_parser, save_record
+
 SPACES = ("autoformer-tiny", "trionet-micro")
 POPULATION = 50
 
@@ -100,9 +102,8 @@ ROW = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--out", help="write the record here as JSON")
     parser.add_argument("--resume", nargs=3, help=argparse.SUPPRESS)  # in the process that is measured
     args = parser.parse_args()
     if args.resume:
@@ -118,9 +119,6 @@ def main() -> None:
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             rows.append({"space": name, "candidates": count, **json.loads(done.stdout)})
             print(ROW.format(**rows[-1]), flush=True)
-
-    from record import save_record
-
     save_record("report_growth", {"counts": args.counts, "population": POPULATION}, {"growth": rows}, args.out)
 
 

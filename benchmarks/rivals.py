@@ -25,13 +25,13 @@ from nasformer.train.evaluate import SubnetEvaluator
 TRIES = 200_000
 
 
-def of_equal_cost(space: Space, wanted: float, by: str, within: float, rng: Random, operator: str = "") -> Arch:
+def of_equal_cost(space: Space, target: float, by: str, within: float, rng: Random, operator: str = "") -> Arch:
     """A random arch within a share of the cost; with an operator, one whose blocks have no other."""
     for _ in range(TRIES):
         arch = only(space, operator, rng) if operator else space.sample(rng)
-        if abs(space.costs(arch)[by] / wanted - 1) <= within:
+        if abs(space.costs(arch)[by] / target - 1) <= within:
             return arch
-    raise SystemExit(f"no arch{' of ' + operator if operator else ''} within {within:.0%} of {wanted:,.0f} {by}")
+    raise SystemExit(f"no arch{' of ' + operator if operator else ''} within {within:.0%} of {target:,.0f} {by}")
 
 
 def only(space: Space, operator: str, rng: Random) -> Arch:
@@ -44,12 +44,12 @@ def only(space: Space, operator: str, rng: Random) -> Arch:
 
 
 def rivals(space: Space, winner: Arch, args: argparse.Namespace) -> Iterator[tuple[str, Arch]]:
-    wanted, rng = space.costs(winner)[args.by], Random(f"rivals {args.seed}")
+    target, rng = space.costs(winner)[args.by], Random(f"rivals {args.seed}")
     yield "winner", winner
     for number in range(args.random):
-        yield f"random {number + 1}", of_equal_cost(space, wanted, args.by, args.within, rng)
+        yield f"random {number + 1}", of_equal_cost(space, target, args.by, args.within, rng)
     for operator in args.pure:
-        yield f"pure {operator}", of_equal_cost(space, wanted, args.by, args.within, rng, operator)
+        yield f"pure {operator}", of_equal_cost(space, target, args.by, args.within, rng, operator)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.utils.device import choose_device
 from nasformer.utils.statistics import kendall
-from record import save_record, without_folders
+from record import benchmark_parser, save_record, without_folders
 
 
 def build(entry: dict[str, Any], shape: dict[str, int], drop_path_rate: float) -> nn.Module:
@@ -101,11 +101,10 @@ def agreement(models: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--models", required=True, help="JSON file of models by name")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--out", help="write the record here as JSON")
     parser.add_argument("--only", help="train this model alone, in this process")
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     args, rest = parser.parse_known_args()  # the rest are options of `nasformer retrain`: --config, --data ...

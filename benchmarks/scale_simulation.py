@@ -13,7 +13,6 @@ the bandwidth.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import random
@@ -26,7 +25,7 @@ from typing import Any
 
 from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import RayPool
-from record import save_record
+from record import benchmark_parser, save_record
 
 WORKERS = (1, 8, 64, 512, 4096)
 
@@ -143,8 +142,7 @@ def table(setting: Setting) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out")
+    parser = benchmark_parser(__doc__)
     options = parser.parse_args()
     import ray
 

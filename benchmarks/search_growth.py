@@ -8,7 +8,6 @@ the order of the parents, the front and the winner. `resume` reads a journal of 
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
@@ -20,6 +19,7 @@ from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
+from record import benchmark_parser, save_record
 
 BLOCK = Struct(num_heads=Choice(3, 4, 5, 6), mlp_ratio=Choice(2.0, 2.5, 3.0, 3.5, 4.0))
 SPACE = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(12, 13, 14)))
@@ -70,9 +70,8 @@ def resume(strategy: str, objectives: int, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--counts", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     rows = []
     for strategy in ("random", "evolution"):
@@ -83,9 +82,6 @@ def main() -> None:
                 rows.append({**row, "front": len(result.front), "ms": 1000 * seconds / len(result.candidates)})
                 print("{strategy:10} {objectives} {candidates:7,} front {front:5} {ms:.3f} ms".format(**rows[-1]))
     resumed = {strategy: resume(strategy, 2, args.counts[-1]) for strategy in ("random", "evolution")}
-
-    from record import save_record  # not before: it imports torch, whose memory would count
-
     save_record("search_growth", vars(args), {"growth": rows, "resume": resumed}, args.out)
 
 

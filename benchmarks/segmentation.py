@@ -36,7 +36,7 @@ from nasformer.train.loop import train_model
 from nasformer.train.loss import load_timm
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import add_side_by_side, mean_and_spread, run_side_by_side
+from record import add_side_by_side, benchmark_parser, mean_and_spread, run_side_by_side
 
 WARM_UP = 3  # steps
 
@@ -169,9 +169,8 @@ def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--nets", nargs="+", required=True)
     parser.add_argument("--ignore", default="255")
     parser.add_argument("--img-size", type=int, default=256)
     parser.add_argument("--decoder-dim", type=int, default=128)
@@ -180,8 +179,6 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--color-jitter", type=float, default=0.4)
     parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--device", default="auto")
     add_side_by_side(parser)
     args = parser.parse_args()
     run_side_by_side("segmentation", args, lambda net, seed: measure(net, seed, args), summarise)

@@ -9,7 +9,6 @@ its spread over archs.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -21,7 +20,7 @@ import nasformer
 from nasformer import Arch, Space
 from nasformer.proxies.scoring import Scorer
 from nasformer.space.node import Mutation, genes
-from record import save_record
+from record import benchmark_parser, save_record
 
 GENES = ("depth", "embed_dim", "expansion", "qkv_dim")
 SIZES = Mutation(depth=1, width=1, block=1, role="size")
@@ -92,7 +91,7 @@ def plot(found: Sequence[dict[str, Changes]], names: Sequence[str], path: str) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--space", default="esformer-s0")
     parser.add_argument("--proxy", default="logsynflow,entropic")
     parser.add_argument("--img-size", type=int, default=64, help="side of the images that scores see")
@@ -100,7 +99,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help="steps of each kind of gene, for each arch")
     parser.add_argument("--siblings", type=int, default=10, help="nets of redrawn sizes, for each arch")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", help="write the record here as JSON")
     parser.add_argument("--plot", help="draw the changes here as PNG")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import nasformer
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
-from record import save_record
+from record import benchmark_parser, save_record
 
 
 class Bench:
@@ -239,7 +239,7 @@ def profile(steps: list[Callable[[], None]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--img-size", type=int, default=224)
@@ -253,7 +253,6 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--cast-once", action="store_true", help="measure casts once a step as well")
     parser.add_argument("--no-static", action="store_true", help="leave the static models out")
-    parser.add_argument("--out", help="write the record here as JSON")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     bench, distinct = Bench(args), args.archs or args.steps

@@ -28,7 +28,7 @@ from nasformer.tasks.registry import get_task
 from nasformer.train.evaluate import CLASSIFICATION, Objective
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import save_record
+from record import benchmark_parser, save_record
 from segmentation import TimmNet, build_ours, speed
 
 TASKS = ("segment", "panoptic", "detect", "vqa")
@@ -139,7 +139,7 @@ def compare(task: str, args: argparse.Namespace, device: torch.device) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--nets", nargs="*", default=["s3-tiny:smallest"])
     parser.add_argument("--img-size", type=int, default=512)
@@ -147,7 +147,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out")
     args = parser.parse_args()
     results = {task: compare(task, args, choose_device(args.device)) for task in args.tasks}
     save_record("task_speed", vars(args), results, args.out)

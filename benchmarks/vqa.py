@@ -33,7 +33,7 @@ from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
-from record import add_side_by_side, mean_and_spread, run_side_by_side
+from record import add_side_by_side, benchmark_parser, mean_and_spread, run_side_by_side
 from segmentation import build_ours
 
 
@@ -111,10 +111,9 @@ def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--data")
     parser.add_argument("--easy-vqa", metavar="FOLDER", help="write the package's questions there and take them")
-    parser.add_argument("--nets", nargs="+", required=True)
     parser.add_argument("--img-size", type=int, default=64)
     parser.add_argument("--patch-size", type=int)
     parser.add_argument("--train-images", type=int)
@@ -125,8 +124,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--verbose", action="store_true")
     add_side_by_side(parser)
     args = parser.parse_args()

@@ -8,8 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nasformer.families.registry import BUILTIN_FAMILIES
-from nasformer.families.timm_registry import register_with_timm
+from nasformer.families.registry import BUILTIN_FAMILIES, register_with_timm
 
 if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, attention_maps

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from nasformer.data import randaugment as colour
+from nasformer.data import augment
 
 
 def to_pil(image: Tensor) -> Any:
@@ -27,21 +27,21 @@ def solarize_add(image: Any, addition: float) -> Any:
 
 
 CASES: dict[str, tuple[Callable[..., Tensor], Callable[[Any, float], Any], list[float], int]] = {
-    "AutoContrast": (colour.auto_contrast, lambda i, _: ImageOps.autocontrast(i), [0, 0, 0], 1),
-    "Equalize": (colour.equalize, lambda i, _: ImageOps.equalize(i), [0, 0, 0], 0),
-    "Invert": (colour.invert, lambda i, _: ImageOps.invert(i), [0, 0, 0], 0),
-    "Posterize": (colour.posterize, lambda i, bits: ImageOps.posterize(i, int(bits)), [1, 2, 4, 8], 0),
-    "Solarize": (colour.solarize, lambda i, at: ImageOps.solarize(i, int(at)), [0, 26, 128, 256], 0),
-    "SolarizeAdd": (colour.solarize_add, solarize_add, [0, 99, 110], 0),
-    "Color": (colour.colour, lambda i, f: ImageEnhance.Color(i).enhance(f), [0.1, 1.0, 1.81], 1),
-    "Contrast": (colour.contrast, lambda i, f: ImageEnhance.Contrast(i).enhance(f), [0.1, 1.0, 1.81], 1),
+    "AutoContrast": (augment.auto_contrast, lambda i, _: ImageOps.autocontrast(i), [0, 0, 0], 1),
+    "Equalize": (augment.equalize, lambda i, _: ImageOps.equalize(i), [0, 0, 0], 0),
+    "Invert": (augment.invert, lambda i, _: ImageOps.invert(i), [0, 0, 0], 0),
+    "Posterize": (augment.posterize, lambda i, bits: ImageOps.posterize(i, int(bits)), [1, 2, 4, 8], 0),
+    "Solarize": (augment.solarize, lambda i, at: ImageOps.solarize(i, int(at)), [0, 26, 128, 256], 0),
+    "SolarizeAdd": (augment.solarize_add, solarize_add, [0, 99, 110], 0),
+    "Color": (augment.saturation, lambda i, f: ImageEnhance.Color(i).enhance(f), [0.1, 1.0, 1.81], 1),
+    "Contrast": (augment.contrast, lambda i, f: ImageEnhance.Contrast(i).enhance(f), [0.1, 1.0, 1.81], 1),
     "Brightness": (
-        colour.brightness,
+        augment.brightness,
         lambda i, f: ImageEnhance.Brightness(i).enhance(f),
         [0.1, 1.0, 1.81],
         1,
     ),
-    "Sharpness": (colour.sharpness, lambda i, f: ImageEnhance.Sharpness(i).enhance(f), [0.1, 1.0, 1.81], 1),
+    "Sharpness": (augment.sharpness, lambda i, f: ImageEnhance.Sharpness(i).enhance(f), [0.1, 1.0, 1.81], 1),
 }
 
 
@@ -68,19 +68,19 @@ def test_operation_agrees_with_pillow(photo: Callable[..., Tensor], name: str, k
 
 def test_factor_one_changes_nothing(photo: Callable[..., Tensor]) -> None:
     images = photo(4)
-    for operation in (colour.brightness, colour.contrast, colour.colour, colour.sharpness):
+    for operation in (augment.brightness, augment.contrast, augment.saturation, augment.sharpness):
         assert torch.equal(operation(images, torch.ones(4)), images)
 
 
 def test_posterize_to_no_bits_is_black(photo: Callable[..., Tensor]) -> None:
-    assert not colour.posterize(photo(2), torch.zeros(2)).any()
+    assert not augment.posterize(photo(2), torch.zeros(2)).any()
 
 
 def test_colour_leaves_grey_images_alone(photo: Callable[..., Tensor]) -> None:
     grey = photo(2, channels=1)
-    assert torch.equal(colour.colour(grey, torch.tensor([0.1, 1.9])), grey)
+    assert torch.equal(augment.saturation(grey, torch.tensor([0.1, 1.9])), grey)
 
 
 def test_sharpness_of_tiny_images(photo: Callable[..., Tensor]) -> None:
     tiny = photo(2, size=32)[..., :2, :2]
-    assert torch.equal(colour.sharpness(tiny, torch.tensor([0.1, 1.9])), tiny)
+    assert torch.equal(augment.sharpness(tiny, torch.tensor([0.1, 1.9])), tiny)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from nasformer.data.randaugment import (
+from nasformer.data.augment import (
     affine,
     apply_move,
     draw_move,

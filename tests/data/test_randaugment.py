@@ -7,8 +7,7 @@ import torch
 from timm.data import auto_augment as timm_ra
 from torch import Tensor
 
-from nasformer.data.options import RandAugment
-from nasformer.data.randaugment import (
+from nasformer.data.augment import (
     AMOUNTS,
     COLOURS,
     NAMES,
@@ -18,6 +17,7 @@ from nasformer.data.randaugment import (
     draw_layer,
     draw_move,
 )
+from nasformer.data.options import RandAugment
 from nasformer.errors import UserError
 from nasformer.utils.rng import Draws, generator
 

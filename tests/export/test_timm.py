@@ -15,7 +15,7 @@ import nasformer
 from export.small import FAMILIES, small_model, small_of, varied_arch
 from families.small import images
 from nasformer.errors import UserError
-from nasformer.families import timm_registry
+from nasformer.families import registry
 from nasformer.families.base import Backbone
 from nasformer.families.pit import PiT
 from nasformer.families.registry import BUILTIN_FAMILIES as OUR_FAMILIES
@@ -51,20 +51,20 @@ def test_every_family_is_registered() -> None:
 @pytest.mark.filterwarnings("ignore:Overwriting nasformer_")
 def test_families_are_registered_with_a_timm_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(timm.models._registry._model_entrypoints, "nasformer_pit")
-    monkeypatch.delitem(timm_registry._entry_points, "pit")
+    monkeypatch.delitem(registry._entry_points, "pit")
     assert not timm.is_model("nasformer_pit")
-    timm_registry.register_with_timm("pit")
+    registry.register_with_timm("pit")
     assert timm.is_model("nasformer_pit")
 
 
 def test_families_are_registered_with_a_timm_imported_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm.models, "_registry", None)
-    monkeypatch.delitem(sys.modules, timm_registry.TIMM_REGISTRY)
-    monkeypatch.setattr(timm_registry, "_entry_points", {})
+    monkeypatch.delitem(sys.modules, registry.TIMM_REGISTRY)
+    monkeypatch.setattr(registry, "_entry_points", {})
     finders = list(sys.meta_path)
-    timm_registry.register_with_timm(*FAMILIES)
-    registry = importlib.import_module(timm_registry.TIMM_REGISTRY)
-    assert set(registry.list_models()) == {f"nasformer_{family}" for family in FAMILIES}
+    registry.register_with_timm(*FAMILIES)
+    timm_registry = importlib.import_module(registry.TIMM_REGISTRY)
+    assert set(timm_registry.list_models()) == {f"nasformer_{family}" for family in FAMILIES}
     assert sys.meta_path == finders  # the hook has removed itself
 
 

@@ -21,9 +21,15 @@ from torch import nn
 from families.small import randomise
 from nasformer.errors import UserError
 from nasformer.proxies import registry
-from nasformer.proxies.catalogue import ProxyEntry, catalogue
 from nasformer.proxies.parts import Probe, noise_probe
-from nasformer.proxies.registry import CATALOGUE, Proxy, get_proxies, list_proxies, register_proxy
+from nasformer.proxies.registry import (
+    CATALOGUE,
+    Proxy,
+    catalogue,
+    get_proxies,
+    list_proxies,
+    register_proxy,
+)
 from nasformer.proxies.scoring import Score, Scorer, score_model
 
 from .spaces import SPACES, members, pairs
@@ -186,7 +192,7 @@ def test_they_are_listed_in_alphabetical_order() -> None:
 
 @each_proxy
 def test_everything_is_documented(proxy: Proxy) -> None:
-    for text in ProxyEntry.of(proxy).to_dict().values():
+    for text in proxy.entry().to_dict().values():
         assert text.strip() == text
         assert text
         assert "\n" not in text
@@ -195,17 +201,15 @@ def test_everything_is_documented(proxy: Proxy) -> None:
 
 
 def test_the_catalogue_is_the_registry() -> None:
-    """After a change, `python -m nasformer.proxies.catalogue` writes it anew."""
-    entries = {name: ProxyEntry.of(proxy) for name, proxy in PROXIES.items()}
+    """After a change, `make catalogue` writes it anew."""
+    entries = {name: proxy.entry() for name, proxy in PROXIES.items()}
     assert catalogue() == entries
     assert json.loads(CATALOGUE.read_text()) == {name: entry.to_dict() for name, entry in entries.items()}
     assert catalogue("snip,dss") == {name: entries[name] for name in ("snip", "dss")}
 
 
 def test_the_catalogue_and_the_registry_need_no_torch() -> None:
-    code = (
-        "import sys, nasformer.proxies.catalogue as c, nasformer.proxies.registry; c.catalogue(); print(*sys.modules)"
-    )
+    code = "import sys, nasformer.proxies.registry as registry; registry.catalogue(); print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "timm", "scipy"} & set(found.stdout.split())
 

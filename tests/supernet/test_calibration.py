@@ -27,8 +27,7 @@ from nasformer.supernet.calibration import recalibrate, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Skeleton, Supernet
-from nasformer.train.checkpoint import operator_archs
-from nasformer.train.evaluate import SubnetEvaluator, evaluate
+from nasformer.train.evaluate import SubnetEvaluator, evaluate, operator_archs
 from nasformer.train.log import read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.optim import MovingAverage

@@ -14,9 +14,9 @@ import pytest
 import processes
 import tiny
 from nasformer.data.loaders import Batch
+from nasformer.train.checkpoint import StopSignals, TrainingStopped
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
-from nasformer.train.signals import StopSignals, TrainingStopped
 from train.test_resume import ended
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]

@@ -20,8 +20,7 @@ from nasformer.space.struct import Struct
 from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.checkpoint import Snapshots, operator_archs
-from nasformer.train.evaluate import evaluate
+from nasformer.train.evaluate import Snapshots, evaluate, operator_archs
 from nasformer.train.log import TrainLog, read_snapshots
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe

@@ -125,7 +125,7 @@ def inputs_of(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Afterwards each module is in its own mode again."""
+    """Context in which a module is in evaluation mode; afterwards each of its parts is in its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -329,11 +329,11 @@ class AttentionMaps:
         return 1 + row * columns + column
 
     def entropy(self) -> Tensor:
-        """Of each head, in bits: 0 for attention to one position, log2(n) to n alike; mean of all queries."""
+        """Entropy of each head in bits: 0 for attention to one position, log2(n) to n alike; mean of all queries."""
         return -torch.xlogy(self.queries, self.queries).sum(-1).mean((0, 2)) / math.log(2)
 
     def distance(self) -> Tensor:
-        """Of each head, how far away it attends: the mean distance on the map in positions, weighted by attention."""
+        """How far away each head attends: the mean distance on the map in positions, weighted by attention."""
         rows, columns = (torch.arange(side, dtype=torch.float, device=self.weights.device) for side in self.grid)
         positions = torch.cartesian_prod(rows, columns)
         weights = self.weights[:, :, 1:, 1:]
@@ -341,7 +341,7 @@ class AttentionMaps:
         return means.mean((0, 2))
 
     def elsewhere(self) -> Tensor:
-        """Of each head, the share of its attention on the class token, or on padding."""
+        """The share of each head's attention on the class token, or on padding."""
         return self.queries[..., 0].mean((0, 2))
 
     def similarity(self) -> Tensor:

@@ -116,6 +116,7 @@ def explain(error: OSError) -> str:
 
 
 def complain(message: str, code: int = 2) -> int:
+    """Prints an error on one line of standard error; the exit code."""
     line = " ".join(message.split())
     if len(line) > MOST_WORDS:  # it repeats what was typed; what to do stands at the end
         line = f"{line[: MOST_WORDS // 2]} … {line[-MOST_WORDS // 2 :]}"
@@ -127,6 +128,7 @@ def complain(message: str, code: int = 2) -> int:
 
 
 def run_command(words: list[str]) -> int:
+    """Runs the command that the words of a command line name, or prints help; its exit code."""
     from nasformer.utils.plugins import load_plugins
 
     plugins, words = split_imports(words)
@@ -145,16 +147,21 @@ def run_command(words: list[str]) -> int:
     if parsed.options is None:
         print(parsed.help)
         return 0
+    return call(command, parsed.options, parsed.json)
+
+
+def call(command: Command, options: Any, as_json: bool) -> int:
+    """Calls the function of a command, with local copies of remote paths and on the threads asked for."""
     from nasformer.utils.remote import remote_paths
 
-    with remote_paths(parsed.options) as options:
+    with remote_paths(options) as options:
         threads: Any = getattr(options, "threads", "auto")
         if threads == "auto":
-            return command.function(options, parsed.json) or 0
+            return command.function(options, as_json) or 0
         from nasformer.utils.device import asked_threads
 
         with asked_threads(threads):
-            return command.function(options, parsed.json) or 0
+            return command.function(options, as_json) or 0
 
 
 def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:

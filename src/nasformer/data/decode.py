@@ -91,7 +91,7 @@ def _decode_by_pillow(content: Tensor, channels: int) -> Image:
 
 
 def _open(content: str | Tensor) -> Image:
-    """Opens no image that may be made to exhaust memory."""
+    """Opens an image, unless its size may exhaust the memory."""
     from PIL import Image as Pillow
 
     image = Pillow.open(content if isinstance(content, str) else io.BytesIO(content.numpy().tobytes()))
@@ -103,7 +103,7 @@ def _open(content: str | Tensor) -> Image:
 
 
 def small_enough(width: int, height: int) -> bool:
-    """Within Pillow's limit against decompression bombs."""
+    """Whether an image is within Pillow's limit against decompression bombs."""
     from PIL import Image as Pillow
 
     return Pillow.MAX_IMAGE_PIXELS is None or width * height <= Pillow.MAX_IMAGE_PIXELS
@@ -226,7 +226,7 @@ def _on_white(image: Image) -> Image:
 
 
 def upright(image: Image) -> Image:
-    """As the camera was held."""
+    """The image turned as the camera was held."""
     from PIL import ImageOps
 
     try:

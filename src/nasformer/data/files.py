@@ -144,7 +144,7 @@ class BadImages:
         return True
 
     def check(self, total: int, what: str) -> None:
-        """Raise UserError if they are too many of so many images."""
+        """Raise UserError if too many of so many images are bad."""
         allowed = max(1, self.limit * total) if self.limit else 0
         if len(self.reasons) > allowed:
             raise UserError(
@@ -166,7 +166,7 @@ class BadImages:
 
     @staticmethod
     def _write(log: Path, line: str) -> None:
-        """Append to the list what an earlier start of the same run has not."""
+        """Append to the list of bad images what an earlier start of the same run has not written."""
         before = log.read_text(encoding="utf-8") if log.exists() else ""
         if line not in before:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -336,8 +336,8 @@ def shrink(pixels: Tensor, short_side: int) -> Tensor:
     if scale >= 1:
         return pixels
     size = [max(short_side, round(side * scale)) for side in pixels.shape[1:]]
-    given = pixels if pixels.device.type == "cpu" else pixels.float()
-    scaled = F.interpolate(given[None], size, mode="bicubic", antialias=True)[0]
+    source = pixels if pixels.device.type == "cpu" else pixels.float()  # only the CPU can scale bytes
+    scaled = F.interpolate(source[None], size, mode="bicubic", antialias=True)[0]
     return scaled if scaled.dtype == torch.uint8 else scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -408,7 +408,7 @@ def _free_in_container() -> int:
 
 
 def memory_size(count: int) -> str:
-    """Bytes as people say them.
+    """Bytes in words.
 
     >>> memory_size(30_720), memory_size(5 * 2**30)
     ('0.029 MiB', '5.0 GiB')

@@ -226,7 +226,7 @@ class Batches:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """That of the augmentation, so that training and evaluation show images alike."""
+        """The mean to normalise by: that of the augmentation, so that training and evaluation show images alike."""
         return self.augment.mean
 
     @mean.setter
@@ -317,7 +317,7 @@ class Batches:
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without copies on a device, for other processes."""
+        """The state for other processes: without copies on a device."""
         return {**vars(self), "_on_device": {}}
 
     def _split(self, split: str) -> ImageSet | UncroppedSet | ImageStream:

@@ -16,7 +16,7 @@ import io
 import mmap
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -211,22 +211,29 @@ def pack_files(
         _check_settings(folder, settings)
         if not (folder / INDEX).is_file():
             write_json(folder / INDEX, to_json(ShardIndex(settings, listing.classes)))
-        total = sum(len(files) for files in parts.values() if files)
-        packed = dict[str, list[ShardEntry]]()
+        total, done = sum(len(files) for files in parts.values() if files), 0
+        packed: dict[str, list[ShardEntry]] = {part: [] for part in parts}
         with progress("pack", total) as report:
-            for part, files in parts.items():
-                done = sum(entry.images for entries in packed.values() for entry in entries)
-                packed[part] = []
-                for contents in _pack_part(files, folder / part, settings) if files else ():
-                    for name, reason in contents.left_out.items():
-                        bad.add(name, reason)
-                    bad.check(total, listing.name)
-                    packed[part].append(contents.shard)
-                    report(done + sum(entry.images for entry in packed[part]))
+            for part, contents in _pack_parts(parts, folder, settings):
+                for name, reason in contents.left_out.items():
+                    bad.add(name, reason)
+                bad.check(total, listing.name)
+                packed[part].append(contents.shard)
+                done += contents.shard.images
+                report(done)
         bad.tell(total, listing.name)
         index = ShardIndex(settings, listing.classes, packed)
         write_json(folder / INDEX, to_json(index))
     return index
+
+
+def _pack_parts(
+    parts: Mapping[str, Files | None], folder: Path, settings: PackSettings
+) -> Iterator[tuple[str, ShardContents]]:
+    """The shards of all parts, each with the name of its part, as they are finished."""
+    for part, files in parts.items():
+        for contents in _pack_part(files, folder / part, settings) if files else ():
+            yield part, contents
 
 
 def _check_settings(folder: Path, settings: PackSettings) -> None:
@@ -322,7 +329,6 @@ def _sha256(path: Path) -> str:
 def describe(index: ShardIndex, folder: Path) -> str:
     """One line about a packed set."""
     entries = {part: entries for part, entries in (index.parts or {}).items() if entries}
-    counts = ", ".join(f"{sum(entry.images for entry in found):,} {part}" for part, found in entries.items())
-    size = sum(entry.bytes for found in entries.values() for entry in found) / 2**20
-    shards = sum(len(found) for found in entries.values())
-    return f"{folder}: {counts} images in {shards} shards, {size:,.1f} MiB; use it with --data {folder}"
+    counts = ", ".join(f"{sum(shard.images for shard in shards):,} {part}" for part, shards in entries.items())
+    sizes = [shard.bytes / 2**20 for shards in entries.values() for shard in shards]
+    return f"{folder}: {counts} images in {len(sizes)} shards, {sum(sizes):,.1f} MiB; use it with --data {folder}"

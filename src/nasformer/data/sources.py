@@ -81,11 +81,13 @@ def from_dataset(
     """
     bad = BadImages(max_bad, quiet=quiet)
     amount, val = (holdout, None) if isinstance(holdout, int | float | str) else (0.1, holdout)
-    given = {part: items for part, items in {"train": train, "holdout": val, "test": test}.items() if items is not None}
+    datasets = {
+        part: items for part, items in (("train", train), ("holdout", val), ("test", test)) if items is not None
+    }
     crops = {1.0}
-    read = {part: _read_items(items, f"{name}: {part}", img_size, bad, crops) for part, items in given.items()}
+    read = {part: _read_items(items, f"{name}: {part}", img_size, bad, crops) for part, items in datasets.items()}
     parts = _stack(read, name)
-    total = sum(len(items) for items in given.values())
+    total = sum(len(items) for items in datasets.values())
     bad.check(total, name)
     bad.tell(total, name)
     names = _names_of(train, classes, parts["train"].labels)
@@ -153,7 +155,7 @@ def to_bytes(image: Any, img_size: int | None, what: str) -> Tensor:
 
 
 def _to_tensor(image: Any, what: str) -> Tensor:
-    """[C, H, W], of any type of numbers."""
+    """An array or tensor as [C, H, W], of any type of numbers."""
     if isinstance(image, np.ndarray) and image.ndim in (2, 3):
         pixels = image[..., None] if image.ndim == 2 else image
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
@@ -171,7 +173,7 @@ def _class_number(label: Any, what: str) -> int:
 
 
 def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, ImageSet]:
-    """One shape for all: grey images among coloured ones get three equal channels."""
+    """The images of each part as one tensor: grey ones among coloured ones get three equal channels."""
     shapes = {tuple(image.shape) for items in parts.values() for image, _ in items}
     if {channels for channels, *_ in shapes} == {1, 3}:
         shapes = {(3, *size) for _, *size in shapes}
@@ -188,7 +190,7 @@ def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, I
 
 
 def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
-    """As given, or as the dataset has them, or numbers."""
+    """The names of the classes: as given, as the dataset has them, or numbers."""
     names = classes if classes is not None else getattr(train, "classes", None)
     count = int(labels.max()) + 1
     if classes is None and not (isinstance(names, (list, tuple)) and len(names) >= count):
@@ -373,8 +375,8 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
     except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"cannot read {path} ({reason}); write plain arrays with numpy.savez") from error
-    wanted = (*NPZ_KEYS, "holdout_labels") if "holdout_images" in arrays else NPZ_KEYS
-    missing = [key for key in wanted if key not in arrays]
+    keys = (*NPZ_KEYS, "holdout_labels") if "holdout_images" in arrays else NPZ_KEYS
+    missing = [key for key in keys if key not in arrays]
     if missing:
         has = ", ".join(sorted(arrays)) or "nothing"
         raise UserError(f"{path} lacks {', '.join(missing)}; add them (it has {has})")
@@ -531,7 +533,7 @@ def note_on_others(parts: list[ClassFolders]) -> str:
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
-    """A folder that cannot be opened must not look like an empty one."""
+    """Raises for a folder that cannot be opened, which must not look like an empty one."""
     raise UserError(f"cannot read the folder {error.filename} ({error.strerror}); check its permissions") from error
 
 
@@ -582,26 +584,29 @@ def load_named(request: Request) -> Source:
 
 
 def read_cifar(name: str, root: Path) -> Arrays:
-    """Arrays, not files: they are in memory at once."""
+    """CIFAR as arrays in memory; it has no image files."""
     train, test = (_torchvision(name.upper())(root, train=part) for part in (True, False))
     parts = [ImageSet(_channels_second(part.data), torch.tensor(part.targets)) for part in (train, test)]
     return Arrays(parts[0], parts[1], list(train.classes))
 
 
-def read_flowers(name: str, root: Path) -> Listing:
-    return _list_torchvision("Flowers102", name, root, ("train", "val", "test"))
+def _torchvision(class_name: str) -> Any:
+    from torchvision import datasets
+
+    return getattr(datasets, class_name)
 
 
-def read_aircraft(name: str, root: Path) -> Listing:
-    return _list_torchvision("FGVCAircraft", name, root, ("train", "val", "test"))
-
-
-def read_cars(name: str, root: Path) -> Listing:
-    return _list_torchvision("StanfordCars", name, root, ("train", None, "test"))
+def list_torchvision(class_name: str, splits: tuple[str, str | None, str], name: str, root: Path) -> Listing:
+    """The files of a set of torchvision, which hands the path of an image to a loader of ours, which gives it back."""
+    sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
+    train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
+    assert sets[0] is not None
+    assert train is not None
+    return Listing(name, train, list(sets[0].classes), val, test)
 
 
 def read_pets(name: str, root: Path) -> Listing:
-    """annotations/trainval.txt and test.txt: `Abyssinian_100 1 1 1`, which is name and class, from 1."""
+    """Oxford-IIIT Pet: lines such as `Abyssinian_100 1 1 1` in its annotations are name and class, from 1."""
     base, parts, classes = root / "oxford-iiit-pet", [], dict[int, str]()
     for part in ("trainval", "test"):
         rows = [line.split() for line in _lines(base / "annotations" / f"{part}.txt")]
@@ -611,7 +616,7 @@ def read_pets(name: str, root: Path) -> Listing:
 
 
 def read_caltech(name: str, root: Path) -> Listing:
-    """No split of its own, so that one is made. Its background images are no class."""
+    """Caltech-101, which has no split of its own, so one is made; its background images are no class."""
     scanned = ClassFolders.scan(root / "caltech101" / "101_ObjectCategories")
     scanned.images.pop("BACKGROUND_Google", None)
     if not scanned.images:
@@ -623,12 +628,8 @@ def is_cub(folder: Path) -> bool:
     return all((folder / file).is_file() for file in CUB_FILES)
 
 
-def read_cub(name: str, root: Path) -> Listing:
-    return list_cub(root / "CUB_200_2011", name)
-
-
 def list_cub(folder: Path, name: str | None = None) -> Listing:
-    """Its text files: image number and path, class (from 1), 1 for train and 0 for test."""
+    """CUB-200-2011 by its text files: image number and path, class (from 1), 1 for train and 0 for test."""
     images, labels, split, names = (_table(folder / file) for file in CUB_FILES)
     train, test = (
         Files.of((folder / "images" / path, int(labels[key]) - 1) for key, path in images.items() if split[key] == part)
@@ -638,36 +639,24 @@ def list_cub(folder: Path, name: str | None = None) -> Listing:
     return Listing(name or str(folder), train, classes, test=test)
 
 
+SPLITS, NO_VAL = ("train", "val", "test"), ("train", None, "test")
 NAMED: dict[str, NamedSet] = {
     "cifar10": NamedSet("cifar-10-batches-py", "CIFAR10", read_cifar),
     "cifar100": NamedSet("cifar-100-python", "CIFAR100", read_cifar),
-    "flowers102": NamedSet("flowers-102", "Flowers102", read_flowers),
-    "stanford_cars": NamedSet("stanford_cars", "StanfordCars", read_cars, downloads=False),
-    "fgvc_aircraft": NamedSet("fgvc-aircraft-2013b", "FGVCAircraft", read_aircraft),
+    "flowers102": NamedSet("flowers-102", "Flowers102", partial(list_torchvision, "Flowers102", SPLITS)),
+    "stanford_cars": NamedSet(
+        "stanford_cars", "StanfordCars", partial(list_torchvision, "StanfordCars", NO_VAL), downloads=False
+    ),
+    "fgvc_aircraft": NamedSet("fgvc-aircraft-2013b", "FGVCAircraft", partial(list_torchvision, "FGVCAircraft", SPLITS)),
     "caltech101": NamedSet("caltech101/101_ObjectCategories", "Caltech101", read_caltech),
     "oxford_pets": NamedSet("oxford-iiit-pet", "OxfordIIITPet", read_pets),
-    "cub200": NamedSet("CUB_200_2011", None, read_cub, downloads=False),
+    "cub200": NamedSet("CUB_200_2011", None, lambda name, root: list_cub(root / "CUB_200_2011", name), downloads=False),
 }
 SOURCES: dict[str, Callable[[Request], Source]] = {"digits": load_digits} | dict.fromkeys(NAMED, load_named)
 
 
-def _list_torchvision(class_name: str, name: str, root: Path, splits: tuple[str, str | None, str]) -> Listing:
-    """Torchvision's sets hand the path of an image to a loader of ours, which gives it back."""
-    sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
-    train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
-    assert sets[0] is not None
-    assert train is not None
-    return Listing(name, train, list(sets[0].classes), val, test)
-
-
-def _torchvision(class_name: str) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, class_name)
-
-
 def _table(path: Path) -> dict[str, str]:
-    """The rest of each line by its first word."""
+    """A text file as a dict: the rest of each line by its first word."""
     return {key: rest for key, _, rest in (line.strip().partition(" ") for line in _lines(path))}
 
 

@@ -180,6 +180,7 @@ def check_folder(folder: Path) -> None:
 def write_and_check(
     model: Backbone, folder: Path, facts: dict[str, Any], formats: Sequence[str], tell: Tell = silent
 ) -> Exported:
+    """Writes all files of an export; each is loaded again and must give the model's logits."""
     if model.task == "vqa":
         raise UserError("a model that answers questions cannot be exported yet; ask it with nasformer predict")
     if model.task == "detect":
@@ -199,14 +200,20 @@ def write_and_check(
     tell("export: running what was written, in a process without nasformer")
     for file, logits in (logits_without_nasformer(folder, files, batches) if files else {}).items():
         exported.differences[file] = check(file, logits, expected)
-    onnx = folder / FORMATS["onnx"]
-    if onnx.exists() and has_onnxruntime():
-        exported.differences[onnx.name] = check(onnx.name, run_onnx(onnx.read_bytes(), batches), expected)
-    elif onnx.exists():
-        exported.differences[onnx.name] = None
-        exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {INSTALL_ONNX}")
+    if (folder / FORMATS["onnx"]).exists():
+        check_onnx(exported, batches, expected)
     write_text(folder / CARD, model_card(model, facts, exported.differences, arguments))
     return exported
+
+
+def check_onnx(exported: Exported, batches: list[Tensor], expected: list[Tensor]) -> None:
+    """Runs model.onnx, where onnxruntime is installed; otherwise notes that nobody did."""
+    file = FORMATS["onnx"]
+    if has_onnxruntime():
+        exported.differences[file] = check(file, run_onnx((exported.folder / file).read_bytes(), batches), expected)
+    else:
+        exported.differences[file] = None
+        exported.notes.append(f"model.onnx is unchecked, since onnxruntime is missing: {INSTALL_ONNX}")
 
 
 def write_formats(
@@ -230,10 +237,10 @@ def write_formats(
 
 def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:
     """Writes the weights under the names of timm's own ViT, where that can be this net; the arguments that make it."""
-    found = model.to_timm()
-    if found is None:
+    timm_form = model.to_timm()
+    if timm_form is None:
         return {}
-    arguments, state = found
+    arguments, state = timm_form
     save_tensors(folder / TIMM_WEIGHTS, state)
     return arguments
 
@@ -248,8 +255,8 @@ def logits_of_timm(folder: Path, arguments: Mapping[str, Any], batches: list[Ten
 
 def onnx_metadata(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
     """What a user of the ONNX file needs to know, as JSON by name."""
-    known = {"preprocessing": to_json(preprocessing_of(model.options, facts)), "classes": facts.get("classes")}
-    return {name: json.dumps(value) for name, value in known.items() if value is not None}
+    values = {"preprocessing": to_json(preprocessing_of(model.options, facts)), "classes": facts.get("classes")}
+    return {name: json.dumps(value) for name, value in values.items() if value is not None}
 
 
 def move(draft: Path, folder: Path) -> None:
@@ -308,8 +315,8 @@ def logits_of(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
     return [x for answer in answers for x in ([answer] if isinstance(answer, Tensor) else tensors_in(answer))]
 
 
-def tensors_in(found: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
-    return [tensor for one in found for tensor in one.values()]
+def tensors_in(detections: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    return [tensor for detection in detections for tensor in detection.values()]
 
 
 def logits_without_nasformer(folder: Path, files: list[str], batches: list[Tensor]) -> dict[str, list[Tensor]]:

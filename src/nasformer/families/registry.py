@@ -1,4 +1,4 @@
-"""Registry of families and of their search spaces, by name.
+"""Registry of families and of their search spaces, by name: for ourselves, as a catalogue, and for timm.
 
 The built-in families are imported when a space or a family is first asked for, so this module needs no torch. A plugin
 registers its own: spaces, model folders, timm and every command then know them.
@@ -14,11 +14,17 @@ registers its own: spaces, model folders, timm and every command then know them.
 from __future__ import annotations
 
 import difflib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nasformer.errors import UserError
-from nasformer.families.timm_registry import register_with_timm
+from nasformer.utils.files import read_json, write_json
 
 if TYPE_CHECKING:
     from nasformer.families.base import Backbone
@@ -114,3 +120,98 @@ def _find(registered: dict[str, Any], what: str, name: str) -> Any:
         hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(registered)}"
         raise UserError(f"unknown {what} {name!r}; {hint}")
     return registered[name]
+
+
+# The catalogue: a JSON file of the built-in spaces, readable without importing torch. `make catalogue` writes it.
+
+CATALOGUE = Path(__file__).with_name("catalogue.json")
+
+
+@dataclass(frozen=True)
+class SpaceEntry:
+    """What the list of spaces says of one of them; `cardinality` is how many archs it has."""
+
+    name: str
+    family: str
+    about: str
+    cardinality: int
+
+    @classmethod
+    def of(cls, space: Space) -> SpaceEntry:
+        return cls(space.name, space.model.family, space.about, space.root.cardinality)
+
+
+def catalogue() -> list[SpaceEntry]:
+    """An entry for each built-in space, then for each space that a plugin has registered so far."""
+    builtin = [
+        SpaceEntry(name, row["family"], row["about"], int(row["cardinality"]))
+        for name, row in read_json(CATALOGUE).items()
+    ]
+    names = {entry.name for entry in builtin}
+    return builtin + [SpaceEntry.of(space) for space in registered_spaces() if space.name not in names]
+
+
+def write_catalogue() -> None:
+    """Writes the built-in spaces into the catalogue; cardinalities as text, since many JSON readers round them."""
+    entries = map(SpaceEntry.of, list_spaces().values())
+    write_json(
+        CATALOGUE, {e.name: {"family": e.family, "about": e.about, "cardinality": str(e.cardinality)} for e in entries}
+    )
+
+
+# The families in timm, `timm.create_model("nasformer_autoformer", arch=...)`, whichever is imported first. timm takes
+# seconds to import, so `import nasformer` does not import it: families are registered once timm is imported.
+
+TIMM_REGISTRY = "timm.models._registry"
+_entry_points: dict[str, Callable[..., Any]] = {}
+
+
+def timm_name(family: str) -> str:
+    """The name of a family in timm."""
+    return f"nasformer_{family}"
+
+
+def register_with_timm(*families: str) -> None:
+    """Registers families with timm, now or as soon as timm is imported."""
+    for family in families:
+        if family not in _entry_points:
+            _entry_points[family] = make_entry_point(family)
+            registry = sys.modules.get(TIMM_REGISTRY)
+            if hasattr(registry, "register_model"):
+                registry.register_model(_entry_points[family])  # type: ignore[union-attr]
+            elif not any(isinstance(finder, TimmImportHook) for finder in sys.meta_path):
+                sys.meta_path.insert(0, TimmImportHook())
+
+
+def make_entry_point(family: str) -> Callable[..., Any]:
+    """The function that timm calls to make a model of the family."""
+
+    def create(pretrained: bool = False, **options: Any) -> Any:
+        from nasformer.families.timm_models import create_model
+
+        return create_model(family, pretrained, **options)
+
+    create.__name__ = create.__qualname__ = timm_name(family)
+    return create
+
+
+class TimmImportHook:
+    """Import hook that registers all families as soon as timm's registry has been imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != TIMM_REGISTRY:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                for create in _entry_points.values():
+                    module.register_model(create)
+
+            loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec

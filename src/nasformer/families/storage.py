@@ -20,8 +20,8 @@ from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.families.base import Backbone, options_from_json
 from nasformer.families.dense import saved_family
+from nasformer.families.registry import timm_name
 from nasformer.families.space import Space
-from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json

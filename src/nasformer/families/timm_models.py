@@ -19,10 +19,9 @@ from torch import nn
 from nasformer.errors import UserError
 from nasformer.families.base import SUPPORTED, Backbone, options_from_json
 from nasformer.families.pretrained import with_values
-from nasformer.families.registry import get_space, list_families, list_spaces
+from nasformer.families.registry import get_space, list_families, list_spaces, timm_name
 from nasformer.families.space import Space, read_arch
 from nasformer.families.storage import pretrained_config
-from nasformer.families.timm_registry import timm_name
 from nasformer.layers.stem import to_2tuple
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct

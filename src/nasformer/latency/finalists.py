@@ -12,7 +12,6 @@ import torch
 from nasformer.families.space import Space
 from nasformer.latency.measure import (
     TimedNet,
-    cpu_threads,
     describe_machine,
     make_clock,
     make_runner,
@@ -24,6 +23,7 @@ from nasformer.latency.profile import Profile, weight_bytes
 from nasformer.search.budget import Budget
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import say
 from nasformer.utils.schema import from_json, to_json

@@ -211,10 +211,10 @@ def mismatch(profile: Profile, space: Space) -> str:
     """What a profile was measured for that this space is not; empty where it fits."""
     if profile.space != space.name:
         return f"it is of {profile.space}, not of {space.name}"
-    wanted, measured = timed_options(space), profile.options
+    measured = profile.options
     if (task := measured.get("task", "classify")) != space.model.task:
         return f"it is of models for --task {task}, not {space.model.task}"
-    for name, value in wanted.items():
+    for name, value in timed_options(space).items():
         if measured.get(name) != value:
             return f"it was measured with {name} {measured.get(name)}, not {value}"
     return ""

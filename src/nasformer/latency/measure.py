@@ -32,6 +32,7 @@ from nasformer.families.base import Backbone, Segment
 from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.progress import progress
 
 # Backends: how nets are run to be timed, eagerly, compiled or by ONNX Runtime; whole, and layer by layer.
@@ -230,17 +231,6 @@ def processor_name() -> str:
     lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-@contextmanager
-def cpu_threads(count: int) -> Iterator[None]:
-    """Torch computes with so many threads meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # Clocks. Layers are timed inside a running net: alone, a layer finds its weights in the cache and its input warm.

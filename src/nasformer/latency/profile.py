@@ -29,7 +29,6 @@ from nasformer.latency.measure import (
     Machine,
     Runner,
     TimedNet,
-    cpu_threads,
     describe_machine,
     layer_peaks,
     make_clock,
@@ -42,6 +41,7 @@ from nasformer.latency.measure import (
     visit,
 )
 from nasformer.space.arch import Arch
+from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import in_hours, say
 from nasformer.utils.schema import from_json, is_version, to_json
@@ -411,26 +411,28 @@ def make_profile(
             say(f"building {len(archs) + len(others)} nets of {space.name}")
         timed = [TimedNet(runner.net(arch), runner.layers(arch)) for arch in archs]
         tests = [TimedNet(runner.net(arch)) for arch in others]
-        label, reference = "" if quiet else "profile", timed[0].net
         if not quiet:
             seconds = rounds * round_seconds(timed, len(tests), runner.images, clock)
             say(f"timing them and the layers of {len(archs)} of them in {rounds} rounds: about {in_hours(seconds)}")
-        paces = time_nets(
-            timed + tests, runner.images, clock, reference=reference, rounds=rounds, seed=seed, label=label
-        )
-        low, middle, high = quartiles(paces)
-        pace_ms = (1000 * low, 1000 * middle, 1000 * high)
-        profile = Profile(
-            space=space.name,
-            options=space.full_options | ({} if space.model.task == "classify" else {"task": space.model.task}),
-            setup=Setup(device.type, backend, batch_size, threads, "fp32", clock.name, rounds, pace_ms),
-            machine=describe_machine(device, backend),
-            table={},
-            laws={},
-            image_bytes=nbytes(runner.images) if isinstance(runner.images, torch.Tensor) else 0,
-        )
-        profile = with_table(profile, space, archs, timed, runner)
+        options: dict[str, Any] = {"rounds": rounds, "seed": seed, "label": "" if quiet else "profile"}
+        paces = time_nets(timed + tests, runner.images, clock, reference=timed[0].net, **options)
+        low, middle, high = (1000 * seconds for seconds in quartiles(paces))
+        setup = Setup(device.type, backend, batch_size, threads, "fp32", clock.name, rounds, (low, middle, high))
+        profile = with_table(empty_profile(space, setup, runner, device), space, archs, timed, runner)
         return replace(profile, holdout=hold_out(profile, space, others, tests, runner))
+
+
+def empty_profile(space: Space, setup: Setup, runner: Runner, device: torch.device) -> Profile:
+    """A profile in which nothing is measured yet."""
+    return Profile(
+        space=space.name,
+        options=space.full_options | ({} if space.model.task == "classify" else {"task": space.model.task}),
+        setup=setup,
+        machine=describe_machine(device, setup.backend),
+        table={},
+        laws={},
+        image_bytes=nbytes(runner.images) if isinstance(runner.images, torch.Tensor) else 0,
+    )
 
 
 def round_seconds(timed: Sequence[TimedNet], tests: int, images: object, clock: Clock) -> float:

@@ -24,7 +24,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign, clip_boxe
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
-from nasformer.layers.segmentation import SimpleFeaturePyramid, as_map, pyramid_scales, scaled_grid
+from nasformer.layers.segmentation import SimpleFeaturePyramid, as_map, pyramid_cost, pyramid_scales, scaled_grid
 from nasformer.layers.stem import Grid
 
 ANCHOR = 8
@@ -52,7 +52,7 @@ Detection = dict[str, Tensor]
 
 
 class DetectionHead(nn.Module):
-    """Objects from the maps of a backbone.
+    """Detector of objects on the maps of a backbone.
 
     Args:
         channels: Of each map, the finest first; of a single one a simple feature pyramid is made.
@@ -119,8 +119,8 @@ class DetectionHead(nn.Module):
             count = len(features["0"])
             shape = features["0"].new_empty(()).expand(count, 1, *self.img_size)  # torchvision asks for sizes alone
             proposals, losses = self.rpn(ImageList(shape, [self.img_size] * count), features, targets)
-            found, more = self.roi(features, proposals, [self.img_size] * count, targets)
-        return {**losses, **more} if self.training else found
+            detections, roi_losses = self.roi(features, proposals, [self.img_size] * count, targets)
+        return {**losses, **roi_losses} if self.training else detections
 
     @staticmethod
     def cost(
@@ -132,12 +132,10 @@ class DetectionHead(nn.Module):
         cascade: bool = False,
         masks: bool = True,
     ) -> Cost:
-        """Of an image with as many proposals and objects as the head looks at."""
+        """The cost of an image with as many proposals and objects as the head looks at."""
         total = Cost()
         if len(channels) == 1:
-            scales = pyramid_scales(img_size[0] // grids[0][0])
-            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
-            channels, grids = (dim,) * len(scales), tuple(scaled_grid(grids[0], scale) for scale in scales)
+            total, channels, grids = pyramid_cost(channels, grids, dim, pyramid_scales(img_size[0] // grids[0][0]))
         for width, (rows, columns) in zip(channels, grids, strict=True):
             total += norm_cost(width) + linear_cost(rows * columns, width, dim)
             total += linear_cost(rows * columns, 9 * dim, dim)
@@ -153,6 +151,7 @@ class DetectionHead(nn.Module):
 
 
 def mask_cost(objects: int, dim: int, num_classes: int) -> Cost:
+    """The cost of the mask head for so many objects."""
     positions, total = objects * MASK_SIDE**2, Cost()
     for _ in range(MASK_LAYERS):
         total += linear_cost(positions, 9 * dim, dim)
@@ -244,14 +243,14 @@ class CascadeRoIHeads(nn.Module):
     ) -> dict[str, Tensor]:
         first: Any = self.stages[0]
         losses: dict[str, Tensor] = {}
-        regions, matched, labels, wanted = first.select_training_samples(proposals, targets)
+        regions, matched, labels, box_targets = first.select_training_samples(proposals, targets)
         if first.mask_head is not None:
             losses["loss_mask"] = mask_loss(first, features, regions, matched, labels, shapes, targets)
         for number, (stage, weight) in enumerate(zip(self.stages, LOSS_WEIGHTS, strict=True)):
             if number:
-                labels, wanted = match(stage, regions, targets)
+                labels, box_targets = match(stage, regions, targets)
             logits, corrections = predict_boxes(stage, features, regions, shapes)
-            losses_of_stage = fastrcnn_loss(logits, corrections, labels, wanted)
+            losses_of_stage = fastrcnn_loss(logits, corrections, labels, box_targets)
             for name, loss in zip(("classifier", "box_reg"), losses_of_stage, strict=True):
                 losses[f"loss_{name}_{number + 1}"] = weight * loss
             regions = refine(stage, corrections.detach(), regions, shapes)
@@ -259,20 +258,21 @@ class CascadeRoIHeads(nn.Module):
 
     def detect(self, features: dict[str, Tensor], proposals: list[Tensor], shapes: list[Grid]) -> list[Detection]:
         first, last = self.stages[0], self.stages[-1]
-        regions, scores = proposals, list[Tensor]()
+        regions, probabilities = proposals, list[Tensor]()
         for stage in self.stages:
             proposals = regions
             logits, corrections = predict_boxes(stage, features, proposals, shapes)
-            scores.append(F.softmax(logits, -1))
+            probabilities.append(F.softmax(logits, -1))
             regions = refine(stage, corrections, proposals, shapes)
-        mean = torch.stack(scores).mean(0).log()  # of which torchvision takes the softmax
-        found = last.postprocess_detections(mean, corrections, proposals, shapes)  # type: ignore[operator]
+        mean = torch.stack(probabilities).mean(0).log()  # of which torchvision takes the softmax
+        boxes, scores, labels = last.postprocess_detections(mean, corrections, proposals, shapes)  # type: ignore[operator]
         detections = [
-            {"boxes": box, "scores": score, "labels": label} for box, score, label in zip(*found, strict=True)
+            {"boxes": box, "scores": score, "labels": label}
+            for box, score, label in zip(boxes, scores, labels, strict=True)
         ]
         if first.mask_head is not None:
-            logits = predict_masks(first, features, found[0], shapes)
-            for detection, masks in zip(detections, maskrcnn_inference(logits, found[2]), strict=True):
+            logits = predict_masks(first, features, boxes, shapes)
+            for detection, masks in zip(detections, maskrcnn_inference(logits, labels), strict=True):
                 detection["masks"] = masks
         return detections
 
@@ -292,14 +292,14 @@ def predict_masks(stage: Any, features: dict[str, Tensor], regions: list[Tensor]
 def match(stage: Any, regions: list[Tensor], targets: Sequence[Target]) -> tuple[list[Tensor], list[Tensor]]:
     """Labels of regions by the IoU that a stage asks for, and the corrections that would make them true boxes."""
     boxes, labels = [target["boxes"] for target in targets], [target["labels"] for target in targets]
-    matched, found = stage.assign_targets_to_proposals(regions, boxes, labels)
+    matched, labels = stage.assign_targets_to_proposals(regions, boxes, labels)
     boxes = [box if len(box) else box.new_zeros(1, 4) for box in boxes]
-    true = [box[index] for box, index in zip(boxes, matched, strict=True)]
-    return found, list(stage.box_coder.encode(true, regions))
+    true_boxes = [box[index] for box, index in zip(boxes, matched, strict=True)]
+    return labels, list(stage.box_coder.encode(true_boxes, regions))
 
 
 def refine(stage: Any, corrections: Tensor, regions: list[Tensor], shapes: list[Grid]) -> list[Tensor]:
-    """Regions corrected, within their images."""
+    """Regions with their boxes corrected, clipped to their images."""
     boxes = stage.box_coder.decode(corrections[:, :4], regions)[:, 0]
     parts = boxes.split([len(region) for region in regions])
     return [clip_boxes_to_image(part, shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -314,7 +314,7 @@ def mask_loss(
     shapes: list[Grid],
     targets: Sequence[Target],
 ) -> Tensor:
-    """Of the regions that have an object."""
+    """The loss of the masks of regions that have an object."""
     objects = [torch.where(label > 0)[0] for label in labels]
     boxes = [region[index] for region, index in zip(regions, objects, strict=True)]
     logits = predict_masks(stage, features, boxes, shapes)

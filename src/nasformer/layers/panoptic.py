@@ -7,6 +7,7 @@ a peak of a heat map, and each of its pixels says how far away this centre is. W
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +21,9 @@ from nasformer.layers.segmentation import (
     atrous_rates,
     conv_cost,
     conv_norm_relu,
+    pyramid_cost,
     pyramid_scales,
     resize,
-    scaled_grid,
 )
 from nasformer.layers.stem import Grid
 
@@ -113,8 +114,8 @@ class PanopticHead(SegmentationHead):
         # In eighths of the image: for whole pixels the last weights would have to grow for thousands of steps.
         offsets = self.offset(instances) * (self.img_size[0] / 8)
         # Enlarged in full precision: in bfloat16 neighbours of a peak would be as hot as it is.
-        found = torch.cat([logits, self.centre(instances), offsets], 1).float()
-        return F.interpolate(found, self.img_size, mode="bilinear", align_corners=False)
+        answer = torch.cat([logits, self.centre(instances), offsets], 1).float()
+        return F.interpolate(answer, self.img_size, mode="bilinear", align_corners=False)
 
     @staticmethod
     def cost(
@@ -123,13 +124,11 @@ class PanopticHead(SegmentationHead):
         img_size: Grid,
         num_classes: int,
         dim: int = 256,
-        num_things: int = 1,
+        **costless: Any,
     ) -> Cost:
         total, rates = Cost(), atrous_rates(img_size, grids[-1])
         if len(channels) == 1:
-            scales = single_map_scales(img_size, grids[0])
-            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
-            channels, grids = (dim,) * len(scales), tuple(scaled_grid(grids[0], scale) for scale in scales)
+            total, channels, grids = pyramid_cost(channels, grids, dim, single_map_scales(img_size, grids[0]))
         for width in channels:
             total += norm_cost(width)
         fine, positions = grids[0], grids[0][0] * grids[0][1]

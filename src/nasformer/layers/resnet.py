@@ -21,7 +21,7 @@ class Operator(Protocol):
     def __call__(self, mid_dim: int, grid: Grid, stride: int, **options: Any) -> nn.Module: ...
 
     @staticmethod
-    def cost(mid_dim: int, grid: Grid, stride: int, **options: Any) -> Cost: ...
+    def cost(mid_dim: int, *, grid: Grid, stride: int, **options: Any) -> Cost: ...
 
 
 class Bottleneck(nn.Module):
@@ -77,15 +77,7 @@ class Bottleneck(nn.Module):
 
     @staticmethod
     def cost(
-        in_dim: int,
-        mid_dim: int,
-        out_dim: int,
-        grid: Grid,
-        operator: Operator,
-        stride: int = 1,
-        last_gamma: float = 0.0,
-        stochastic_depth: bool = True,
-        **options: Any,
+        in_dim: int, mid_dim: int, out_dim: int, grid: Grid, operator: Operator, stride: int = 1, **options: Any
     ) -> Cost:
         before = grid[0] * grid[1]
         rows, columns = half_grid(grid) if stride == 2 else grid
@@ -118,7 +110,7 @@ class ConvOperator(nn.Module):
         return self.norm(self.conv(x))
 
     @staticmethod
-    def cost(mid_dim: int, grid: Grid, stride: int, kernel: int) -> Cost:
+    def cost(mid_dim: int, grid: Grid, stride: int, kernel: int, **costless: Any) -> Cost:
         rows, columns = half_grid(grid) if stride == 2 else grid
         filters = kernel**2 * mid_dim**2
         return Cost(filters, rows * columns * filters) + norm_cost(mid_dim)
@@ -196,16 +188,7 @@ class LocalOperator(MapAttention):
         return self.norm(self.pool(attended.flatten(1, 2)))
 
     @staticmethod
-    def cost(
-        mid_dim: int,
-        grid: Grid,
-        stride: int,
-        query_dim: int,
-        value_dim: int,
-        num_heads: int,
-        window: int,
-        dropout: float = 0.0,
-    ) -> Cost:
+    def cost(mid_dim: int, grid: Grid, query_dim: int, value_dim: int, window: int, **costless: Any) -> Cost:
         """Positions count among the MACs: the published numbers of local attention fit with them and not without."""
         positions = grid[0] * grid[1]
         table = Cost(query_dim * window**2, positions * window**2 * (2 * query_dim + value_dim))
@@ -261,15 +244,7 @@ class AxialOperator(nn.Module):
         return self.norm(self.pool(self.width(self.height(x))))
 
     @staticmethod
-    def cost(
-        mid_dim: int,
-        grid: Grid,
-        stride: int,
-        query_dim: int,
-        value_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-    ) -> Cost:
+    def cost(mid_dim: int, grid: Grid, query_dim: int, value_dim: int, **costless: Any) -> Cost:
         positions = grid[0] * grid[1]
         first = project_cost(positions, mid_dim, query_dim, value_dim)
         second = project_cost(positions, value_dim, query_dim, value_dim)

@@ -30,12 +30,14 @@ FINE_DIM = 48
 
 
 def conv_norm_relu(in_dim: int, out_dim: int, kernel: int, rate: int = 1) -> nn.Sequential:
+    """A convolution that keeps the size of the map, batch norm and ReLU."""
     padding = kernel // 2 * rate
     convolution = nn.Conv2d(in_dim, out_dim, kernel, padding=padding, dilation=rate, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(out_dim), nn.ReLU())
 
 
 def conv_cost(grid: Grid, in_dim: int, out_dim: int, kernel: int) -> Cost:
+    """Cost of `conv_norm_relu` on a map of this grid."""
     return linear_cost(grid[0] * grid[1], in_dim * kernel**2, out_dim, bias=False) + norm_cost(out_dim)
 
 
@@ -50,7 +52,8 @@ def pyramid_scales(reduction: int) -> tuple[float, ...]:
 
 
 def scaled_grid(grid: Grid, scale: float) -> Grid:
-    """
+    """Rows and columns of a map that is enlarged or pooled.
+
     >>> scaled_grid((7, 7), 2.0), scaled_grid((7, 7), 0.5)
     ((14, 14), (4, 4))
     """
@@ -85,8 +88,17 @@ class SimpleFeaturePyramid(nn.Module):
         return total
 
 
+def pyramid_cost(
+    channels: Sequence[int], grids: Sequence[Grid], dim: int, scales: Sequence[float]
+) -> tuple[Cost, tuple[int, ...], tuple[Grid, ...]]:
+    """The cost of a simple feature pyramid of a single map, and the channels and grids of its levels."""
+    cost = SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
+    return cost, (dim,) * len(scales), tuple(scaled_grid(grids[0], scale) for scale in scales)
+
+
 def doublings(scale: float) -> int:
-    """
+    """How often a map is doubled to reach a scale.
+
     >>> [doublings(scale) for scale in (4.0, 2.0, 1.0, 0.5)]
     [2, 1, 0, 0]
     """
@@ -139,7 +151,7 @@ class SegmentationHead(nn.Module):
         return F.interpolate(logits, self.img_size, mode="bilinear", align_corners=False)
 
     def decode(self, maps: Sequence[Tensor]) -> Tensor:
-        """Features, [batch, dim, rows, columns]."""
+        """Features of the maps: [batch, dim, rows, columns]."""
         raise NotImplementedError
 
 
@@ -183,9 +195,7 @@ class UPerNetHead(SegmentationHead):
     ) -> Cost:
         total = Cost()
         if len(channels) == 1:
-            scales = pyramid_scales(img_size[0] // grids[0][0])
-            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
-            channels, grids = (dim,) * len(scales), tuple(scaled_grid(grids[0], scale) for scale in scales)
+            total, channels, grids = pyramid_cost(channels, grids, dim, pyramid_scales(img_size[0] // grids[0][0]))
         *finer, last = channels
         for width in channels:
             total += norm_cost(width)
@@ -279,9 +289,7 @@ class DeepLabV3PlusHead(SegmentationHead):
     ) -> Cost:
         total, rates = Cost(), atrous_rates(img_size, grids[-1])
         if len(channels) == 1:
-            scales = fine_and_same(img_size, grids[0])
-            total += SimpleFeaturePyramid.cost(channels[0], dim, scales, grids[0])
-            channels, grids = (dim, dim), tuple(scaled_grid(grids[0], scale) for scale in scales)
+            total, channels, grids = pyramid_cost(channels, grids, dim, fine_and_same(img_size, grids[0]))
         fine = grids[0]
         total += norm_cost(channels[0]) + norm_cost(channels[-1]) + ASPP.cost(grids[-1], channels[-1], dim, rates)
         total += conv_cost(fine, channels[0], FINE_DIM, 1) + conv_cost(fine, dim + FINE_DIM, dim, 3)
@@ -309,4 +317,5 @@ def as_map(x: Tensor, grid: Grid) -> Tensor:
 
 
 def resize(x: Tensor, like: Tensor) -> Tensor:
+    """A map in the resolution of another one."""
     return F.interpolate(x, like.shape[2:], mode="bilinear", align_corners=False)

@@ -83,7 +83,7 @@ class TokenEmbed(PatchEmbed):
         reg_tokens: int = 0,
         no_embed_class: bool = False,
         proj_bias: bool = True,
-        resize: bool = False,
+        **costless: Any,
     ) -> Cost:
         patches, inputs, prefix = grid[0] * grid[1], in_chans * patch_size**2, class_token + reg_tokens
         vectors = inputs + proj_bias + prefix + patches + (0 if no_embed_class else prefix)
@@ -281,11 +281,10 @@ class ViTHead(TokenHead):
         global_pool: str = "token",
         prefix_tokens: int = 1,
         fc_norm: bool = False,
-        norm_eps: float = 1e-6,
         activation: str = "gelu",
         pool_width: int = 0,
-        pool_heads: int = 0,
         pool_hidden: int = 0,
+        **costless: Any,
     ) -> Cost:
         cost = TokenHead.cost(embed_dim, num_classes) + (norm_cost(embed_dim) if fc_norm else Cost())
         if global_pool == "map":

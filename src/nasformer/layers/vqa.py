@@ -103,6 +103,7 @@ class VQAHead(nn.Module):
 
 
 def text_block(dim: int) -> nn.TransformerDecoderLayer:
+    """A pre-norm block whose words attend to each other, then to the image."""
     heads = max(1, dim // HEAD_DIM)
     return nn.TransformerDecoderLayer(
         dim, heads, MLP_RATIO * dim, DROPOUT, activation="gelu", batch_first=True, norm_first=True

@@ -27,7 +27,7 @@ PAPER = "Lee and Ham, AZ-NAS: Assembling Zero-Cost Proxies for Network Architect
     paper=PAPER,
 )
 def az_expressivity(model: nn.Module, probe: Probe) -> float:
-    """Every token (or pixel) of every image is one sample of a feature vector."""
+    """How many directions the features of all blocks fill; each token (or pixel) of each image is a sample."""
     return sum(_block_entropies(model, probe))
 
 
@@ -39,7 +39,10 @@ def az_expressivity(model: nn.Module, probe: Probe) -> float:
     paper=PAPER,
 )
 def az_progressivity(model: nn.Module, probe: Probe) -> float:
-    """The paper leaves it out for transformers, whose width is the same in all blocks."""
+    """How much expressivity grows from block to block, at the least.
+
+    The paper leaves it out for transformers, whose width is the same in all blocks.
+    """
     require_blocks(model, 2)
     return min(after - before for before, after in pairwise(_block_entropies(model, probe)))
 
@@ -54,8 +57,9 @@ def az_progressivity(model: nn.Module, probe: Probe) -> float:
     paper=PAPER,
 )
 def az_trainability(model: nn.Module, probe: Probe) -> float:
-    """Random signs have the identity as covariance, so the mean of g_in g_out^T is the least-squares map of gradients.
+    """How well gradients keep their size from block to block.
 
+    Random signs have the identity as covariance, so the mean of g_in g_out^T is the least-squares map of gradients.
     Neighbours with different numbers of tokens (between stages) are left out; the paper folds pixels into channels
     there. The published code adds 1e-6 to s.
     """
@@ -107,7 +111,7 @@ def _features_as_rows(x: Tensor, block: nn.Module) -> Tensor:
 
 
 def _channels_last(x: Tensor, block: nn.Module) -> bool:
-    """Maps come as [batch, channels, rows, columns] but for blocks, such as Swin's, that normalise the last axis."""
+    """Whether a map has its channels last, as blocks such as Swin's have it, which normalise the last axis."""
     widths = {m.normalized_shape[-1] for m in block.modules() if isinstance(m, nn.LayerNorm)}
     return x.shape[-1] in widths and x.shape[1] not in widths
 
@@ -122,7 +126,9 @@ def _channels_last(x: Tensor, block: nn.Module) -> bool:
 )
 @torch.no_grad()
 def token_entropy(model: nn.Module, probe: Probe) -> float:
-    """The paper measures entropy after these four layers; its exact formula was not at hand, this one is ours.
+    """How many directions the tokens fill, after each linear layer of every block.
+
+    The paper measures entropy after these four layers; its exact formula was not at hand, this one is ours.
 
     The entropy of the spectrum has no unit and is never negative, so that a further layer cannot lower the sum. The
     differential entropy of a Gaussian (log of the standard deviations) would depend on the scale of the initial

@@ -44,9 +44,10 @@ def params(model: nn.Module, probe: Probe) -> float:
     paper="baseline; the complexity term of AZ-NAS",
 )
 def macs(model: nn.Module, probe: Probe) -> float:
-    """For our own models the closed form that budgets use (relative positions left out, as papers do).
+    """Multiply-accumulates of an image.
 
-    For any other model, half of what torch's counter of operations sees: all matrix products and convolutions.
+    For our own models by the closed form that budgets use (relative positions left out, as papers do); for any other
+    model half of what torch's counter of operations sees: all matrix products and convolutions.
     """
     if isinstance(model, Backbone):
         return float(sum(segment.cost().macs for segment in model.plan(model.arch, **model.options)))
@@ -65,7 +66,7 @@ def macs(model: nn.Module, probe: Probe) -> float:
     paper="baseline",
 )
 def depth(model: nn.Module, probe: Probe) -> float:
-    """Blocks at any level count: ``blocks.3`` as well as ``stages.1.blocks.3``."""
+    """The number of blocks at any level: ``blocks.3`` as well as ``stages.1.blocks.3``."""
     return float(require_blocks(model))
 
 

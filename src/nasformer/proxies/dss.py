@@ -48,7 +48,7 @@ def saliency(gradients: Tensor, weight: Tensor) -> Tensor:
 
 
 def dss_many(nets: SideBySide, archs: Sequence[Arch], probe: Probe, diverse: Condition = is_attention) -> list[float]:
-    """The same for many archs side by side: exact, and hundreds of times faster on a GPU."""
+    """The scores of many archs side by side: exact, and hundreds of times faster on a GPU."""
     if nets.layers.has_batch_norm:  # whose statistics depend on all layers before, so that no two archs share a layer
         return [_dss_or_nan(nets.layers.model(arch), probe, diverse) for arch in archs]
     size = CHUNK.get(probe.device.type, 1)
@@ -64,7 +64,7 @@ def _dss_or_nan(model: nn.Module, probe: Probe, diverse: Condition) -> float:
 
 
 def _side_by_side(nets: SideBySide, archs: Sequence[Arch], probe: Probe, diverse: Condition) -> Tensor:
-    """The scores; NaN for an arch without attention, as a hybrid may be."""
+    """The scores of archs; NaN for one without attention, as a hybrid may be."""
     ones = probe.ones().requires_grad_()  # weights need no gradient here, but the graph must start somewhere
     logits, calls = nets.run(archs, ones, lambda name, module: diverse(name, module) or is_mlp(name, module))
     outputs = [call.output for call in calls]

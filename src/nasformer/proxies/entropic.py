@@ -82,7 +82,7 @@ def mass(a: Tensor, channels: int) -> Tensor:
 
 
 def gap(a: Tensor, channels: int) -> Tensor:
-    """The same as a distance from even spread: H(p) - ln n.
+    """How far an image's activity is from an even spread: H(p) - ln n, p as in `mass`.
 
     The entropy of n independent values is ln n less a constant that depends on their distribution alone. So this
     forgets n, which the ratio does not. 0 is the maximum.
@@ -104,7 +104,7 @@ def softmax(a: Tensor, channels: int) -> Tensor:
 
 
 def sigmoid(a: Tensor, channels: int) -> Tensor:
-    """The words taken literally: the mean over elements of -s ln s with s = sigmoid(a).
+    """The paper's words taken literally: the mean over elements of -s ln s with s = sigmoid(a).
 
     1/e at most, for activations of -ln(e - 1) = -0.54; (ln 2) / 2 for a silent layer; towards 0 as activations grow.
     """

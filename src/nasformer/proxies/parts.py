@@ -82,8 +82,8 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def record_calls(model: nn.Module, wanted: Condition) -> Iterator[list[Call]]:
-    """Yields a list that fills up with the calls of the wanted layers, in the order of execution.
+def record_calls(model: nn.Module, condition: Condition) -> Iterator[list[Call]]:
+    """Yields a list that fills up with the calls of the layers that fulfil a condition, in the order of execution.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     >>> with record_calls(net, lambda name, module: isinstance(module, nn.ReLU)) as calls:
@@ -96,14 +96,14 @@ def record_calls(model: nn.Module, wanted: Condition) -> Iterator[list[Call]]:
     def hook_for(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, inputs, output: calls.append(Call(name, module, inputs[0], output))
 
-    layers = {name: module for name, module in model.named_modules() if wanted(name, module)}
+    layers = {name: module for name, module in model.named_modules() if condition(name, module)}
     with hooks(module.register_forward_hook(hook_for(name)) for name, module in layers.items()):
         yield calls
 
 
 @contextmanager
 def hooks(handles: Iterable[torch.utils.hooks.RemovableHandle]) -> Iterator[None]:
-    """Removes hooks in the end, whatever happens."""
+    """Context of hooks, which are removed in the end, whatever happens."""
     registered = list(handles)
     try:
         yield
@@ -205,7 +205,7 @@ def reset_gains(model: nn.Module) -> None:
 
 
 def gaussian(weight: Tensor, source: torch.Generator) -> None:
-    """N(0, 1), as in Zen-NAS."""
+    """Draws N(0, 1) weights, as in Zen-NAS."""
     weight.normal_(generator=source)
 
 

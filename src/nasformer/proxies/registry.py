@@ -1,16 +1,16 @@
-"""Registry of proxies: what a training-free score is, and all that there are. Needs no torch."""
+"""Registry of proxies: what a training-free score is, all that there are, and their catalogue. Needs no torch."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.utils.files import read_json
+from nasformer.utils.files import read_json, write_json
 from nasformer.utils.units import check_range, check_threads
 
 if TYPE_CHECKING:
@@ -30,38 +30,53 @@ BatchScoreFunction = Callable[["SideBySide", Sequence["Arch"], "Probe"], list[fl
 
 
 @dataclass(frozen=True)
-class Proxy:
-    """A score of an untrained model, and what one must know to compare it with others' numbers.
+class ProxyEntry:
+    """What one must know of a proxy to compare its score with others' numbers.
 
     Args:
-        name: What users type.
-        score: Gets a private copy of a model, in evaluation mode, which it may change at will, and a probe. Returns
-            a number (larger is meant to be better), or raises `Inapplicable`.
         formula: The score in one line.
         sees: The input: nothing, ones, noise, or a labelled batch.
         loss: What is differentiated; "none" for scores without gradients.
         init: The weights: "own" is the model's own initialisation, otherwise what the proxy re-draws.
         higher: What a higher score is taken to mean.
         paper: Where it comes from.
-        many: The same score for many archs of a space at once, where there is a faster way than one by one.
     """
 
-    name: str
-    score: ScoreFunction
     formula: str
     sees: str
     loss: str
     init: str
     higher: str
     paper: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {field.name: getattr(self, field.name) for field in fields(ProxyEntry)}
+
+
+@dataclass(frozen=True)
+class Proxy(ProxyEntry):
+    """A score of an untrained model.
+
+    Args:
+        name: What users type.
+        score: Gets a private copy of a model, in evaluation mode, which it may change at will, and a probe. Returns
+            a number (larger is meant to be better), or raises `Inapplicable`.
+        many: The same score for many archs of a space at once, where there is a faster way than one by one.
+    """
+
+    name: str
+    score: ScoreFunction
     many: BatchScoreFunction | None = None
+
+    def entry(self) -> ProxyEntry:
+        return ProxyEntry(**self.to_dict())
 
 
 # The modules of this package that register proxies.
 MODULES = ("az", "counts", "dss", "entropic", "responses", "saliency")
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
-"""The built-in proxies, with their documentation; see `catalogue.py`."""
+"""A JSON file of the built-in proxies, readable without importing torch; `make catalogue` writes it."""
 
 _PROXIES: dict[str, Proxy] = {}
 
@@ -88,7 +103,7 @@ def register_proxy(
         taken = name in _PROXIES and _origin(_PROXIES[name].score) != _origin(score)
         if taken or (plugin and name in read_json(CATALOGUE)):
             raise UserError(f"there is a proxy named {name!r} already; register yours under another name")
-        _PROXIES[name] = Proxy(name, score, formula, sees, loss, init, higher, paper, many)
+        _PROXIES[name] = Proxy(formula, sees, loss, init, higher, paper, name, score, many)
         return score
 
     return register
@@ -131,16 +146,33 @@ def parse_names(names: str | Iterable[str], available: Collection[str]) -> list[
     Traceback (most recent call last):
     nasformer.errors.UserError: unknown proxy 'dsss'; did you mean dss?
     """
-    given = names.split(",") if isinstance(names, str) else names
-    wanted = list(dict.fromkeys(name.strip() for name in given if name.strip()))
-    if not wanted:
+    listed = names.split(",") if isinstance(names, str) else names
+    unique = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
+    if not unique:
         raise UserError(f"name at least one proxy; there are: {', '.join(available)}")
-    for name in wanted:
+    for name in unique:
         if name not in available:
             close = difflib.get_close_matches(name, available, n=1)
             hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(available)}"
             raise UserError(f"unknown proxy {name!r}; {hint}")
-    return wanted
+    return unique
+
+
+def catalogue(names: str | None = None) -> dict[str, ProxyEntry]:
+    """An entry for each built-in proxy, then for each proxy that a plugin has registered so far, or for some by name.
+
+    >>> catalogue("dss")["dss"].loss
+    'sum of the logits'
+    """
+    entries = {name: ProxyEntry(**entry) for name, entry in read_json(CATALOGUE).items()}
+    for name, proxy in registered_proxies().items():
+        entries.setdefault(name, proxy.entry())
+    return {name: entries[name] for name in parse_names(names, entries)} if names else entries
+
+
+def write_catalogue() -> None:
+    """Writes the built-in proxies into the catalogue."""
+    write_json(CATALOGUE, {name: proxy.to_dict() for name, proxy in list_proxies().items()})
 
 
 # Options of the commands that score by proxies.

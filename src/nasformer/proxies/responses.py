@@ -24,7 +24,7 @@ BATCH = 32
     paper="Peng et al., SWAP-NAS, ICLR 2024; for transformers: arXiv 2605.07378, 2026",
 )
 def swap(model: nn.Module, probe: Probe) -> float:
-    """Where NASWOT asks how images differ in their units, this asks how units differ in their images.
+    """How many patterns the units have over the images; NASWOT asks how many the images have over the units.
 
     All units of all activation layers count together, every channel of every token. The paper's factor that favours
     nets of a wanted size is left out: it says nothing but the size.
@@ -40,19 +40,19 @@ def count_patterns(model: nn.Module, images: Tensor) -> int:
     >>> count_patterns(net, torch.tensor([[1.0, 1.0, -1.0, 2.0], [1.0, -1.0, -2.0, 3.0]]))
     3
     """
-    batch, found = len(images), list[Tensor]()
+    batch, patterns = len(images), list[Tensor]()
     bits = 2 ** torch.arange(batch, device=images.device)
 
     def collect(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if len(inputs[0]) % batch == 0:  # otherwise not about the images, such as a small net for position biases
             codes = (inputs[0].reshape(batch, -1) > 0).long() * bits[:, None]
-            found.append(codes.sum(0).unique())
+            patterns.append(codes.sum(0).unique())
 
     with hooks(layer.register_forward_pre_hook(collect) for layer in activation_layers(model)):
         model(images)
-    if not found:
+    if not patterns:
         raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no patterns")
-    return len(torch.cat(found).unique())
+    return len(torch.cat(patterns).unique())
 
 
 @register_proxy(
@@ -64,7 +64,7 @@ def count_patterns(model: nn.Module, images: Tensor) -> int:
     paper="Casarin et al., L-SWAG, CVPR 2025",
 )
 def l_swag(model: nn.Module, probe: Probe) -> float:
-    """Expressivity times trainability, over all layers.
+    """Expressivity (the patterns of SWAP) times trainability (how far gradients agree), over all layers.
 
     The paper sums over some layers only, those whose gradients told most on its benchmarks; choosing them needs
     accuracies, which a score without training does not have. Weights with no deviation are left out, as in ZiCo.
@@ -87,7 +87,10 @@ def l_swag(model: nn.Module, probe: Probe) -> float:
     paper="Jing et al., Zero-Shot NAS with Weighted Response Correlation, 2025",
 )
 def wrcor(model: nn.Module, probe: Probe) -> float:
-    """The published score; a matrix with undefined entries, of an image whose responses are all equal, is left out."""
+    """How little the responses to different images correlate, layers weighted more the later they come.
+
+    A matrix with undefined entries, of an image whose responses are all equal, is left out.
+    """
     images, labels = probe.images[:BATCH], probe.labels[:BATCH]
     if len(images) < 2:
         raise Inapplicable("wrcor compares images and needs a batch of at least 2")
@@ -247,7 +250,7 @@ def regions(model: nn.Module, probe: Probe) -> float:
     paper=PAPER,
 )
 def te(model: nn.Module, probe: Probe) -> float:
-    """Both in one number, for a single model; where all images have regions of their own it orders nets as `ntk` does.
+    """`ntk` and `regions` in one number; where all images have regions of their own it orders nets as `ntk` does.
 
     TE-NAS adds up the ranks of the two among the candidates, which one model does not have: for that, aggregate the
     ranks of the proxies `ntk` and `regions`. The TE-score of TF-TAS's code is -kappa alone.
@@ -283,7 +286,9 @@ STEP = 0.01
 )
 @torch.no_grad()
 def zen(model: nn.Module, probe: Probe) -> float:
-    """One draw of weights and images; in double, because N(0, 1) weights without norms overflow single precision.
+    """How strongly features react to a small change of the image, for one draw of weights and images.
+
+    In double precision, since N(0, 1) weights without norms overflow single precision.
 
     Batch norms use the statistics of the batch and the term restores the scale that they divide out. Layer norms have
     no such term, so in a transformer only the first one counts. Zen-NAS builds its nets without residual connections

@@ -254,7 +254,7 @@ def _sum_of_squares(losses: Tensor, activations: Sequence[tuple[Tensor, int]]) -
     paper="Li et al., ZiCo, ICLR 2023",
 )
 def zico(model: nn.Module, probe: Probe) -> float:
-    """The official score, with the population's standard deviation, over two batches as the authors use them.
+    """How large gradients are beside their spread over two batches: the official score, as the authors compute it.
 
     Weights with no deviation, and layers with no other weights, are left out, as in the official code. That code has
     the whole model in training mode; here only batch norm is, for it needs the statistics of a batch to keep signals
@@ -398,7 +398,7 @@ def linearise(model: nn.Module) -> None:
 
 
 def _make_identity(norm: _BatchNorm, device: torch.device) -> None:
-    """Sets its numbers rather than removing it: some batch norms carry an activation that has to stay."""
+    """Makes a batch norm the identity; it is not removed, since some carry an activation that has to stay."""
     norm.eval()
     norm.running_mean = torch.zeros(norm.num_features, dtype=torch.double, device=device)
     norm.running_var = torch.ones(norm.num_features, dtype=torch.double, device=device) - norm.eps
@@ -439,7 +439,7 @@ def _rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = Non
 
 
 def _group_norm(x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 0) -> tuple[Any, ...]:
-    """Over an image rather than over each group: for a constant scale that is near enough."""
+    """Arguments of a layer norm over the image in place of each group: for a constant scale that is near enough."""
     channels = (-1, *[1] * (x.dim() - 2))
     return x, x.shape[1:], *(part if part is None else part.view(channels) for part in (weight, bias))
 

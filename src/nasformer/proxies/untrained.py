@@ -163,8 +163,8 @@ class SideBySide:
         self.layers = layers
         self.norms: dict[Hashable, float] = {}
 
-    def run(self, archs: Sequence[Arch], x: Tensor, wanted: Condition) -> tuple[list[Tensor], list[SharedCall]]:
-        """The logits of each arch for one input, and the calls of the wanted linear layers."""
+    def run(self, archs: Sequence[Arch], x: Tensor, condition: Condition) -> tuple[list[Tensor], list[SharedCall]]:
+        """The logits of each arch for one input, and the calls of the linear layers that fulfil a condition."""
         plans = [self.layers.space.plan(arch) for arch in archs]
         rows, calls = [x] * len(archs), list[SharedCall]()
         for step in range(max(map(len, plans))):
@@ -174,7 +174,7 @@ class SideBySide:
                     members_of[plan[step]].append(index)
             for segment, members in members_of.items():
                 layer = self.layers.layer(segment)
-                with record_calls(layer, wanted) as recorded:
+                with record_calls(layer, condition) as recorded:
                     output = layer(torch.cat([rows[index] for index in members]))
                 calls += [_shared(segment, members, call) for call in recorded]
                 for index, row in zip(members, output.split(len(x)), strict=True):

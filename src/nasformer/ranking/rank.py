@@ -41,8 +41,8 @@ def signs(values: ArrayLike) -> Floats:
            [ 1.,  0.,  0.],
            [ 1.,  0.,  0.]], dtype=float32)
     """
-    given = np.asarray(values, dtype=np.float64)
-    return np.greater.outer(given, given).astype(np.float32) - np.less.outer(given, given).astype(np.float32)
+    row = np.asarray(values, dtype=np.float64)
+    return np.greater.outer(row, row).astype(np.float32) - np.less.outer(row, row).astype(np.float32)
 
 
 class Resamples:
@@ -96,7 +96,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float] | Floats, level: float = 0.95) -> Estimate:
-        """From the statistic of the rows themselves and, after it, of their resamples."""
+        """The estimate by the statistic of the rows themselves and, after it, of their resamples."""
         if not math.isfinite(values[0]):
             return cls(None, None)
         return cls(float(values[0]), percentiles(values[1:], level))
@@ -166,7 +166,7 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Better than the rival and than chance: to be above a rival that ranks the wrong way round means little."""
+        """Whether it is better than the rival and than chance: a rival that ranks the wrong way round is no feat."""
         return self.difference.above_zero and self.tau.above_zero
 
     def to_dict(self) -> dict[str, Any]:

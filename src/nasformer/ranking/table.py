@@ -109,8 +109,11 @@ def _load_run(folder: Path) -> dict[str, Any]:
     candidates = [from_json(Candidate, record, f"{journal}, line {n}") for n, record in enumerate(records, 2)]
     costs = ("params", "macs", "position_", "latency_ms", "memory_bytes")
     rows = [
-        {"arch": one.arch.to_dict(), "accuracy": {k: v for k, v in one.scores.items() if not k.startswith(costs)}}
-        for one in candidates
+        {
+            "arch": candidate.arch.to_dict(),
+            "accuracy": {k: v for k, v in candidate.scores.items() if not k.startswith(costs)},
+        }
+        for candidate in candidates
     ]
     space = settings.get("space") or read_json(folder / "config.json").get("space")
     model = from_json(dict[str, Any], settings.get("model_options") or {}, f"{journal}, line 1, model_options")

@@ -32,7 +32,7 @@ DERIVED = ("budget", "stream")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs by name."""
+    """A comparison of runs by name."""
 
     runs: Mapping[str, RunContents]
 
@@ -53,8 +53,8 @@ class Comparison:
         """
         shared = set.intersection(*(set(run.config) for run in self.runs.values())) - set(DERIVED)
         settings = [dict(flatten(run.config)) for run in self.runs.values()]
-        names = dict.fromkeys(name for one in settings for name in one if name.split(".")[0] in shared)
-        values = {name: [one.get(name) for one in settings] for name in names}
+        names = dict.fromkeys(name for run in settings for name in run if name.split(".")[0] in shared)
+        values = {name: [run.get(name) for run in settings] for name in names}
         return {name: row for name, row in values.items() if len(set(map(format_setting, row))) > 1}
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def comparable(comparison: Comparison) -> dict[str, RunContents]:
 
 
 def judged(run: RunContents) -> list[Candidate]:
-    return [one for one in run.judged if math.isfinite(one.scores.get(COST, math.nan))]
+    return [candidate for candidate in run.judged if math.isfinite(candidate.get(COST))]
 
 
 def fronts(comparison: Comparison) -> Figure | None:
@@ -153,7 +153,7 @@ def draw_front(axes: Any, comparison: Comparison, name: str, run: RunContents) -
     stairs = points(best, COST, run.score)
     axes.step(*stairs, where="post", color=colour, lw=1.6, zorder=3, label=plain(name, 40))
     dots = axes.scatter(*stairs, s=26, color=colour, edgecolors="white", linewidths=0.6, zorder=4)
-    dots.set_urls([f"#run-{number}-{one.id}" for one in best])
+    dots.set_urls([f"#run-{number}-{candidate.id}" for candidate in best])
     if run.winner and math.isfinite(run.score_of(run.winner)):
         at = run.winner.get(COST), axis_value(run.score, run.score_of(run.winner))
         axes.scatter(*at, marker="*", s=320, color=colour, edgecolors="white", zorder=5, urls=[f"#winner-{number}"])
@@ -164,8 +164,8 @@ def front_tooltips(comparison: Comparison) -> dict[str, str]:
     tooltips: dict[str, str] = {}
     for name, run in comparable(comparison).items():
         number = list(comparison.runs).index(name)
-        for one in front(judged(run), COST, run.score):
-            tooltips[f"run-{number}-{one.id}"] = f"{name}\n{describe_candidate(one)}"
+        for candidate in front(judged(run), COST, run.score):
+            tooltips[f"run-{number}-{candidate.id}"] = f"{name}\n{describe_candidate(candidate)}"
         if run.winner:
             tooltips[f"winner-{number}"] = f"{name}\n{describe_model(run.winner)}"
     return tooltips
@@ -179,7 +179,7 @@ def progress(comparison: Comparison) -> Figure | None:
     figure = new_figure(8, 4.4)
     axes = figure.subplots()
     for name, run in shown.items():
-        scores = [axis_value(run.score, one.scores.get(run.score, math.nan)) for one in run.candidates]
+        scores = [axis_value(run.score, candidate.get(run.score)) for candidate in run.candidates]
         best, single = np.fmax.accumulate(np.array(scores, dtype=float)), SINGLE if len(scores) == 1 else {}
         style = {"color": colours[name], "lw": 2, "label": plain(name, 40), **single}
         axes.step(range(1, len(best) + 1), best, where="post", **style)

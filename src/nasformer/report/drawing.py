@@ -320,8 +320,8 @@ def _value_at(arch: Arch, path: tuple[Any, ...]) -> Any:
 def pool(choices: Iterable[ChoicesByStage]) -> ChoicesByStage:
     """The choices of several archs together, stages in the order of the net."""
     pooled: ChoicesByStage = {}
-    for one in choices:
-        for stage, row in one.items():
+    for group in choices:
+        for stage, row in group.items():
             for name, values in row.items():
                 pooled.setdefault(stage, {}).setdefault(name, []).extend(values)
     others = (*THIRDS, WHOLE)
@@ -348,7 +348,9 @@ def shares(values: Iterable[Scalar]) -> dict[Scalar, float]:
     {'convnext': 0.25, 'ibn': 0.75}
     """
     counts = Counter(values)
-    return {value: counts[value] / counts.total() for value in sorted(counts, key=lambda one: (str(type(one)), one))}
+    return {
+        value: counts[value] / counts.total() for value in sorted(counts, key=lambda value: (str(type(value)), value))
+    }
 
 
 def summarize(choices: ChoicesByStage) -> dict[str, dict[str, dict[str, Any]]]:
@@ -527,7 +529,7 @@ def box_columns(blocks: Sequence[Block]) -> list[float]:
 
 
 def layers(block: Block) -> int:
-    """A block is a layer, unless it is a stage of so many."""
+    """How many layers a block stands for: one, or as many as a stage has."""
     depth = block.fields.get("depth", 1)
     return depth if isinstance(depth, int) else 1
 

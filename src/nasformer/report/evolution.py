@@ -73,7 +73,8 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def short_name(name: str) -> str:
-    """
+    """The name of a dimension as panels and tables show it.
+
     >>> short_name("stage3.blocks.num_heads"), short_name("embed_dim")
     ('stage 3: num_heads', 'embed_dim')
     """
@@ -82,7 +83,8 @@ def short_name(name: str) -> str:
 
 
 def signed(number: float) -> str:
-    """
+    """A number with its sign, which is a real minus.
+
     >>> signed(0.1234), signed(-2), signed(-0.001)
     ('+0.12', '−2.00', '0.00')
     """
@@ -238,14 +240,14 @@ def title_panel(axes: Any, name: str, lines: Sequence[tuple[str, str]] = ()) -> 
 
 
 def darker(colour: str) -> str:
-    """Mixed with ink, so that small letters can be read."""
+    """The colour mixed with ink, so that small letters can be read."""
     return to_hex([0.65 * part + 0.35 * ink for part, ink in zip(to_rgb(colour), to_rgb(INK), strict=True)])
 
 
 def value_places(evolution: Evolution, name: str) -> dict[Scalar, float]:
     """Where each value of a dimension stands on an axis: numbers at themselves, others one after the other."""
-    found = [one for step in evolution.steps if (one := step.dimensions.get(name))]
-    values = list(dict.fromkeys(value for one in found for value in (*one.values, *one.next)))
+    steps = [step.dimensions[name] for step in evolution.steps if name in step.dimensions]
+    values = list(dict.fromkeys(value for dimension in steps for value in (*dimension.values, *dimension.next)))
     if is_numeric(values):
         return {value: float(value) for value in sorted(values)}
     return {value: float(place) for place, value in enumerate(values)}
@@ -295,13 +297,13 @@ def draw_choices(axes: Any, evolution: Evolution, name: str, places: dict[Scalar
 
     Gives the kinds of marks that are used.
     """
-    found = [(at, one) for at, step in enumerate(evolution.steps) if (one := step.dimensions.get(name))]
-    spaces = [(at, one.values) for at, one in found]
-    if evolution.unfinished and found and found[-1][0] == len(evolution.steps) - 1:
-        spaces.append((len(evolution.steps), found[-1][1].next))
+    steps = [(at, step.dimensions[name]) for at, step in enumerate(evolution.steps) if name in step.dimensions]
+    spaces = [(at, dimension.values) for at, dimension in steps]
+    if evolution.unfinished and steps and steps[-1][0] == len(evolution.steps) - 1:
+        spaces.append((len(evolution.steps), steps[-1][1].next))
     heights = [[places[value] for value in values] for _, values in spaces]
     x = [at for at, _ in spaces]
-    axes.fill_between(x, [min(one) for one in heights], [max(one) for one in heights], color=BLUE, alpha=0.1, lw=0)
+    axes.fill_between(x, list(map(min, heights)), list(map(max, heights)), color=BLUE, alpha=0.1, lw=0)
     for (here, before), (there, after) in pairwise(spaces):
         for old, new in zip(before, after, strict=False):
             style = {"color": RED, "lw": 1.2} if old != new else {"color": BLUE, "lw": 0.9}
@@ -310,7 +312,7 @@ def draw_choices(axes: Any, evolution: Evolution, name: str, places: dict[Scalar
     for number, (at, values) in enumerate(spaces):
         before = spaces[number - 1][1] if number else values
         for value in values:
-            kind = mark_kind(value, before, found[number][1] if number < len(found) else None)
+            kind = mark_kind(value, before, steps[number][1] if number < len(steps) else None)
             axes.scatter([at], [places[value]], **MARK_STYLE, **MARKS[kind])
             used.add(kind)
     return used
@@ -368,14 +370,14 @@ def value_points(dimension: Dimension) -> Iterator[Point]:
 
 def error_range(evolution: Evolution) -> Ends:
     """The axis that all panels share: room for every point that has a part in a fit, others stand at its edge."""
-    known = [
+    differences = [
         et - step.error.et
         for step in evolution.steps
         for dimension in step.dimensions.values()
         for _, _, count, et in value_points(dimension)
         if dimension.slope is None or count >= evolution.min_samples
     ]
-    return widened(min(known, default=0.0), max(known, default=0.0), 0.15)
+    return widened(min(differences, default=0.0), max(differences, default=0.0), 0.15)
 
 
 def widened(low: float, high: float, share: float) -> Ends:
@@ -496,10 +498,10 @@ def space_rows(evolution: Evolution) -> Iterator[Sequence[Any]]:
 def dimension_rows(evolution: Evolution) -> Iterator[Sequence[Any]]:
     """A row for each dimension of each space; a cell with several numbers has one for each value."""
     for number, step in enumerate(evolution.steps):
-        for name, one in step.dimensions.items():
-            lists = map(spaced, (one.values, one.counts, one.et))
-            line = one.slope, one.stderr, one.intercept, one.step
-            yield letter(number), name, *lists, *line, one.shift, spaced(one.next), one.notice
+        for name, dimension in step.dimensions.items():
+            lists = map(spaced, (dimension.values, dimension.counts, dimension.et))
+            line = dimension.slope, dimension.stderr, dimension.intercept, dimension.step
+            yield letter(number), name, *lists, *line, dimension.shift, spaced(dimension.next), dimension.notice
 
 
 def spaced(values: Sequence[Any]) -> str:

@@ -248,7 +248,7 @@ def with_tooltips(image: bytes, tooltips: Mapping[str, str]) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Without what XML cannot hold, such as a NUL."""
+    """Text without what XML cannot hold, such as a NUL."""
     if text.replace("\n", " ").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasformer.search.problem import Candidate, ModelResult
+from nasformer.search.problem import Candidate, ModelResult, shown_scores
 from nasformer.tasks.options import split_scores, task_scores
 from nasformer.utils.figures import GREY, ORANGE, PURPLE, RED, SKY
 from nasformer.utils.units import format_quantity
@@ -38,8 +38,8 @@ def label(name: str) -> str:
     origin, _, rest = name.partition("_")
     if origin in ("predicted", "measured"):
         return f"{origin} {label(rest)}"
-    known = NAMES | split_scores()
-    return known.get(name) or known.get(f"holdout_{name}") or name.replace("_", " ")
+    names = NAMES | split_scores()
+    return names.get(name) or names.get(f"holdout_{name}") or name.replace("_", " ")
 
 
 def metric_name(name: str) -> str:
@@ -117,8 +117,8 @@ def describe_costs(scores: Mapping[str, float]) -> str:
     >>> describe_costs({"params": 142_346, "macs": 8_100_000})
     '142K parameters · 8.1M MACs'
     """
-    known = [(name, scores[name]) for name in ("params", "macs") if not math.isnan(scores.get(name, math.nan))]
-    return " · ".join(f"{format_quantity(value)} {label(name)}" for name, value in known)
+    costs = {name: scores.get(name, math.nan) for name in ("params", "macs")}
+    return " · ".join(f"{format_quantity(cost)} {label(name)}" for name, cost in costs.items() if not math.isnan(cost))
 
 
 def describe_limit(name: str, low: float | None, high: float | None) -> str:
@@ -148,8 +148,7 @@ def describe_candidate(candidate: Candidate, with_arch: bool = True) -> str:
 
 
 def describe_scores(scores: Mapping[str, float]) -> str:
-    shown = {name: value for name, value in scores.items() if not name.startswith("position_")}
-    return " · ".join(f"{label(name)} {format_score(name, value)}" for name, value in shown.items())
+    return " · ".join(f"{label(name)} {format_score(name, value)}" for name, value in shown_scores(scores).items())
 
 
 def describe_arch(arch: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ TICKS = 5
 
 def operator_shares(run: RunContents) -> Figure | None:
     """A panel for each stage: random archs, the candidates of every generation, and the winner."""
-    every = run.extremes() or [one.arch for one in thinned(run.candidates, SAMPLED)]
+    every = run.extremes() or [candidate.arch for candidate in thinned(run.candidates, SAMPLED)]
     colours = palette(operators(dissect(arch.to_dict()) for arch in every))
     if not run.candidates or len(colours) < 2:
         return None
@@ -61,8 +61,8 @@ def operators_by_generation(run: RunContents) -> tuple[dict[int, OperatorsByStag
     groups = [generations[start : start + together] for start in range(0, len(generations), together)]
     columns = {}
     for group in groups:
-        candidates = thinned([one for _, found in group for one in found], SAMPLED // len(groups))
-        columns[group[0][0]] = count_operators(one.arch for one in candidates)
+        candidates = thinned([candidate for _, members in group for candidate in members], SAMPLED // len(groups))
+        columns[group[0][0]] = count_operators(candidate.arch for candidate in candidates)
     return columns, unit
 
 
@@ -91,9 +91,9 @@ def share_panel(
 
 def share_bar(axes: Any, x: float, names: list[str], colours: dict[str, str], width: float, ink: str = "") -> None:
     """A stacked bar of the shares; with `ink`, they stand in it in percent."""
-    bottom, known = 0.0, shares(names)
-    for name in [name for name in colours if name in known]:
-        share, colour = known[name], colours[name]
+    bottom, share_of = 0.0, shares(names)
+    for name in [name for name in colours if name in share_of]:
+        share, colour = share_of[name], colours[name]
         axes.bar([x], [share], width, bottom, color=colour, edgecolor="white" if ink else colour, lw=0.3, zorder=3)
         if ink and share >= 0.08:
             style = {"ha": "center", "va": "center", "fontsize": 8, "color": ink, "zorder": 5}

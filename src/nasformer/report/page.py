@@ -76,7 +76,7 @@ def candidate_tooltips(run: RunContents) -> dict[str, str]:
     """The tooltips of `score_vs_cost` by the name of the dot."""
     tooltips = {f"model-{number}": describe_model(model) for number, model in enumerate(run.models)}
     room = TOOLTIP_ARCHS
-    for candidate in sorted(run.drawn, key=lambda one: -one.scores[run.score]):
+    for candidate in sorted(run.drawn, key=lambda candidate: -candidate.scores[run.score]):
         room -= len(describe_arch(candidate.arch.to_dict()))
         tooltips[f"candidate-{candidate.id}"] = describe_candidate(candidate, with_arch=room >= 0)
     return tooltips
@@ -86,9 +86,9 @@ def write_candidates(path: Path, candidates: Sequence[Candidate]) -> None:
     """Writes a line for each candidate; without candidates, the table of an earlier report is removed."""
     if not candidates:
         return path.unlink(missing_ok=True)
-    scores = list(dict.fromkeys(name for one in candidates for name in one.scores))
+    scores = list(dict.fromkeys(name for candidate in candidates for name in candidate.scores))
     head = ["id", "generation", "origin", "parents", *scores, "arch"]
-    return write_csv(path, head, (candidate_row(one, scores) for one in candidates))
+    return write_csv(path, head, (candidate_row(candidate, scores) for candidate in candidates))
 
 
 def candidate_row(candidate: Candidate, scores: Sequence[str]) -> list[Any]:
@@ -99,10 +99,10 @@ def candidate_row(candidate: Candidate, scores: Sequence[str]) -> list[Any]:
     >>> candidate_row(candidate, ["params", "accuracy"])
     [7, 1, 'mutation', '3 5', 500, '', '{"depth":12}']
     """
-    values = [candidate.scores.get(name, math.nan) for name in scores]
-    known = ["" if math.isnan(value) else value for value in values]
+    values = [candidate.get(name) for name in scores]
+    cells = ["" if math.isnan(value) else value for value in values]
     parents = " ".join(map(str, candidate.parents))
-    return [candidate.id, candidate.generation, candidate.origin, parents, *known, candidate.arch.to_json()]
+    return [candidate.id, candidate.generation, candidate.origin, parents, *cells, candidate.arch.to_json()]
 
 
 def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
@@ -135,13 +135,13 @@ def incidents(run: RunContents) -> str:
     >>> incidents(RunContents(RunFolder("runs/x"), {}, incidents={"worker lost": 2, "node lost": 1}))
     'On the way: 2 x worker lost, 1 x node lost; what was being done was done again.'
     """
-    failed = sum("failures" in one.scores for one in run.candidates)
+    failed = sum("failures" in candidate.scores for candidate in run.candidates)
     words = ", ".join(f"{count} x {event}" for event, count in run.incidents.items())
-    told = f"On the way: {words}; what was being done was done again." if words else ""
+    events = f"On the way: {words}; what was being done was done again." if words else ""
     if not failed:
-        return told
-    many = "candidate" if failed == 1 else "candidates"
-    return f"{failed} {many} could not be evaluated, see search/failures. {told}".strip()
+        return events
+    noun = "candidate" if failed == 1 else "candidates"
+    return f"{failed} {noun} could not be evaluated, see search/failures. {events}".strip()
 
 
 def run_heading(run: RunContents, title: str) -> str:
@@ -168,13 +168,13 @@ def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
 
 def gain(run: RunContents) -> Iterator[tuple[str, str]]:
     """Points of the test metric of the winner above the mean of the random references."""
-    found = search_gain(run.result) if run.result else None
-    if run.result and found:
+    gained = search_gain(run.result) if run.result else None
+    if run.result and gained:
         count = len(run.result.random)
         other = "the random reference" if count == 1 else f"the mean of {count} random references"
         weights = ", both with inherited weights" if run.result.finished else ""
-        margin = "" if math.isnan(found.margin) else f" ± {100 * found.margin:.1f}"
-        yield f"{100 * found.value:+.1f}{margin}", f"points of {label(f'test_{run.metric}')} over {other}{weights}"
+        margin = "" if math.isnan(gained.margin) else f" ± {100 * gained.margin:.1f}"
+        yield f"{100 * gained.value:+.1f}{margin}", f"points of {label(f'test_{run.metric}')} over {other}{weights}"
 
 
 def verdict_card(run: RunContents) -> str:
@@ -211,8 +211,8 @@ def models_table(
         hide: Beginnings of the names of scores that are not shown.
         names_of: What models are called.
     """
-    found = dict.fromkeys(name for model in models for name in model.scores)
-    shown = [name for name in found if not name.startswith(("position_", *hide))]
+    scores = dict.fromkeys(name for model in models for name in model.scores)
+    shown = [name for name in scores if not name.startswith(("position_", *hide))]
     names = names or sorted(shown, key=lambda name: (not is_share(name), name not in first))
     head = ["model", *map(label, names)]
     rows = [
@@ -274,11 +274,11 @@ def timm_models(run: RunContents) -> str:
 
 
 def examples(run: RunContents) -> list[str]:
-    """Images of a task other than classification with truth and answer."""
+    """Test images of a task other than classification, each with the truth and the model's answer."""
     caption = "The truth and the model's answer, by the score of each held-out image (test image, where none are)."
     files = {name: run.folder.pictures / f"{name}.png" for name in ("best", "median", "worst")}
-    found = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
-    return [figure(f"The {name} image", caption, picture) for name, picture in found.items()]
+    pictures = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
+    return [figure(f"The {name} image", caption, picture) for name, picture in pictures.items()]
 
 
 def winner_arch(run: RunContents) -> str:
@@ -295,12 +295,16 @@ def pareto_front(run: RunContents) -> str:
 
 def captions(run: RunContents) -> dict[str, tuple[str, str]]:
     """Title and caption of every figure by its name, in the order of the page."""
-    accuracy, name = run.score == "accuracy", label(run.score)
-    metric, cut_by = (metric_name(one.removeprefix("test_")) for one in (run.metric, shown_score(run)))
-    ranks = ""
-    if run.ranked:
-        names = join_words([label(one) for one in run.ranked])
-        ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
+    finalists = (
+        "Predicted and measured",
+        "The best candidates of the search, the best by score at the top: what the profile predicted, and what was "
+        "measured before the winner was chosen.",
+    )
+    return {**result_captions(run), **search_captions(run), **training_captions(run), "finalists": finalists}
+
+
+def result_captions(run: RunContents) -> dict[str, tuple[str, str]]:
+    metric, cut_by = (metric_name(score.removeprefix("test_")) for score in (run.metric, shown_score(run)))
     return {
         "trade_off": (
             f"{sentence_case(cut_by)} against latency",
@@ -314,6 +318,16 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             "Winner and references" if len(run.models) > 1 else f"{sentence_case(metric)} and size",
             f"{sentence_case(metric)} on the test set, and size.",
         ),
+    }
+
+
+def search_captions(run: RunContents) -> dict[str, tuple[str, str]]:
+    accuracy, name = run.score == "accuracy", label(run.score)
+    ranks = ""
+    if run.ranked:
+        names = join_words([label(score) for score in run.ranked])
+        ranks = f" The search went by the ranks of {names} together; the figure shows {name} alone."
+    return {
         "score_vs_cost": (
             "Accuracy against cost" if accuracy else f"Score ({name}) against cost",
             "Each dot is a candidate with the score it had in the search; the line is the best score at each cost. The "
@@ -334,6 +348,12 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             f"candidates as the search went on{' (a sample of them)' * (len(run.candidates) > SAMPLED)}, and in the "
             "winner.",
         ),
+    }
+
+
+def training_captions(run: RunContents) -> dict[str, tuple[str, str]]:
+    metric = metric_name(run.metric.removeprefix("test_"))
+    return {
         "training_curve": ("Training", "Training loss and learning rate."),
         "operator_curves": (
             "The supernet, operator by operator",
@@ -345,16 +365,11 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
             f"{sentence_case(metric)} of the same subnets as the training went on, with the shared weights of the "
             f"moment, above its loss.{''.join(f' Alarm: {alarm}.' for alarm in run.alarms)}",
         ),
-        "finalists": (
-            "Predicted and measured",
-            "The best candidates of the search, the best by score at the top: what the profile predicted, and what was "
-            "measured before the winner was chosen.",
-        ),
     }
 
 
 def thinning(run: RunContents) -> str:
-    """That not all candidates of a long search are drawn."""
+    """How many candidates of a long search are drawn, in words; empty where all are."""
     drawn, judged = len(run.drawn), len(run.judged)
     if drawn == judged:
         return ""
@@ -445,7 +460,7 @@ def serve(folder: str | Path, port: int = 8000, seconds: int = 10) -> ThreadingH
             return None
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Requests are not worth a line."""
+            """Logs nothing: requests are not worth a line."""
 
     try:
         return ThreadingHTTPServer((HOST, port), Handler)

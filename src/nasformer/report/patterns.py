@@ -80,8 +80,8 @@ def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
     journals = [RunFolder(folder).journal for folder in folders]
     settings = [from_json(JournalSettings, stream_journal(path)[0], f"{path}, line 1") for path in journals]
     check_alike(folders, "space", [result.space for result in results])
-    check_alike(folders, "budget", [one.budget for one in settings])
-    check_alike(folders, "model options", [one.model_options for one in settings])
+    check_alike(folders, "budget", [setting.budget for setting in settings])
+    check_alike(folders, "model options", [setting.model_options for setting in settings])
     space = get_space(results[0].space, **options_from_json(settings[0].model_options))
     space = kept_profile(space, folders[0])
     return space, Budget(**settings[0].budget), [space.root.validate(result.arch) for result in results]
@@ -134,29 +134,29 @@ def judge(
     family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage], seed: int = 0
 ) -> list[Verdict]:
     """A verdict on each pattern that the paper of the family reports; none for other families."""
-    rng, found, everyone = Random(f"{seed} groups"), pool(winners), pool(random)
+    rng, chosen, usual = Random(f"{seed} groups"), pool(winners), pool(random)
     groups = [pool(rng.choices(random, k=len(winners))) for _ in range(GROUPS if family in PATTERNS else 0)]
-    return [judge_pattern(pattern, len(winners), found, everyone, groups) for pattern in PATTERNS.get(family, ())]
+    return [judge_pattern(pattern, len(winners), chosen, usual, groups) for pattern in PATTERNS.get(family, ())]
 
 
 def judge_pattern(
-    pattern: Pattern, count: int, found: ChoicesByStage, everyone: ChoicesByStage, groups: Sequence[ChoicesByStage]
+    pattern: Pattern, count: int, chosen: ChoicesByStage, random: ChoicesByStage, groups: Sequence[ChoicesByStage]
 ) -> Verdict:
-    strength, usual = pattern.strength(found), pattern.strength(everyone)
+    strength, random_strength = pattern.strength(chosen), pattern.strength(random)
     if strength is None:
         sentence = f"{pattern.claim}: no encoders there"
-        return Verdict(pattern.name, "no encoders there", None, usual, None, False, sentence)
-    known = [one for one in map(pattern.strength, groups) if one is not None]
-    chance = sum(one >= strength for one in known) / len(known) if known else None
+        return Verdict(pattern.name, "no encoders there", None, random_strength, None, False, sentence)
+    strengths = [value for value in map(pattern.strength, groups) if value is not None]
+    chance = sum(value >= strength for value in strengths) / len(strengths) if strengths else None
     emerged = strength > 0 and chance is not None and chance <= RARE
     verdict: Literal["appears", "does not appear"] = "appears" if strength > 0 else "does not appear"
-    sentence = f"{pattern.claim}: {verdict} ({pattern.numbers(found)}; random archs: {pattern.numbers(everyone)})"
+    sentence = f"{pattern.claim}: {verdict} ({pattern.numbers(chosen)}; random archs: {pattern.numbers(random)})"
     if strength > 0 and chance is not None:
         others = "random archs" if count == 1 else f"random groups of {count}"
         often = f"{100 * chance:.0f} %" if chance >= 0.01 else "fewer than 1 %"
         origin = "so it emerged from the search" if emerged else "so it need not come from the search"
         sentence += f"; {often} of {others} show it as strongly, {origin}"
-    return Verdict(pattern.name, verdict, strength, usual, chance, emerged, sentence)
+    return Verdict(pattern.name, verdict, strength, random_strength, chance, emerged, sentence)
 
 
 def prevails(name: str, claim: str, choice: str, option: str, *stages: str) -> Pattern:
@@ -168,22 +168,22 @@ def prevails(name: str, claim: str, choice: str, option: str, *stages: str) -> P
 
     def lead(choices: ChoicesByStage, stage: str) -> float:
         options = values_of(choices, choice, stage)
-        found = shares(options)
-        return (found.pop(option, 0.0) - max(found.values(), default=0.0)) * len(options) ** 0.5
+        share_of = shares(options)
+        return (share_of.pop(option, 0.0) - max(share_of.values(), default=0.0)) * len(options) ** 0.5
 
     def strength(choices: ChoicesByStage) -> float | None:
         present = [stage for stage in stages if values_of(choices, choice, stage)]
         return min((lead(choices, stage) for stage in present), default=None)
 
     def numbers(choices: ChoicesByStage) -> str:
-        found = {stage: in_percent(values_of(choices, choice, stage)) for stage in stages}
-        return ", ".join(f"{percent} in stage {stage_number(stage)}" for stage, percent in found.items())
+        percents = {stage: in_percent(values_of(choices, choice, stage)) for stage in stages}
+        return ", ".join(f"{percent} in stage {stage_number(stage)}" for stage, percent in percents.items())
 
     return Pattern(name, claim, strength, numbers)
 
 
 def in_percent(options: Sequence[str]) -> str:
-    """The most frequent first.
+    """The shares of options in words, the most frequent first.
 
     >>> in_percent(["ibn", "convnext", "ibn"])
     'ibn 67 % and convnext 33 %'
@@ -247,7 +247,7 @@ class Patterns:
         winners: How many there are.
         draws: How many random archs they are compared with.
         repaired: How many of these were led into a narrow budget, and are not quite a fair sample of it.
-        found: What the winners chose, by stage.
+        chosen: What the winners chose, by stage.
         random: What the random archs chose.
         verdicts: On the patterns that the family's paper reports, if it does.
     """
@@ -257,14 +257,14 @@ class Patterns:
     winners: int
     draws: int
     repaired: int
-    found: ChoicesByStage
+    chosen: ChoicesByStage
     random: ChoicesByStage
     verdicts: list[Verdict]
 
     @property
     def together(self) -> ChoicesByStage:
         """The choices of winners and random archs: all that there is to show."""
-        return pool([self.found, self.random])
+        return pool([self.chosen, self.random])
 
     @property
     def title(self) -> str:
@@ -273,7 +273,7 @@ class Patterns:
     def to_dict(self) -> dict[str, Any]:
         """Shares, means and spreads in place of the single choices, ready for JSON."""
         facts = {name: getattr(self, name) for name in ("space", "budget", "winners", "draws", "repaired")}
-        tables = {"found": summarize(self.found), "random": summarize(self.random)}
+        tables = {"found": summarize(self.chosen), "random": summarize(self.random)}
         return {**facts, **tables, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
 
 
@@ -289,16 +289,16 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
     if not winners:
         raise UserError("there are no winners to compare; give the archs of one search or more")
     drawn, repaired = draw(space, budget, draws, seed)
-    found, random = ([choices_by_stage(space.root, arch) for arch in archs] for archs in (winners, drawn))
+    chosen, random = ([choices_by_stage(space.root, arch) for arch in archs] for archs in (winners, drawn))
     return Patterns(
         space=space.name,
         budget=str(budget),
         winners=len(winners),
         draws=draws,
         repaired=repaired,
-        found=pool(found),
+        chosen=pool(chosen),
         random=pool(random),
-        verdicts=judge(space.model.family, found, random, seed),
+        verdicts=judge(space.model.family, chosen, random, seed),
     )
 
 
@@ -348,7 +348,7 @@ def cell(patterns: Patterns, name: str, stage: str, option: Any = None) -> str:
             return "–"
         return f"{fmean(values):.3g}" if option is None else f"{100 * shares(values).get(option, 0.0):.0f} %"
 
-    winners, random = (values_of(choices, name, stage) for choices in (patterns.found, patterns.random))
+    winners, random = (values_of(choices, name, stage) for choices in (patterns.chosen, patterns.random))
     return f"{shown(winners)} ({shown(random)})" if winners or random else ""
 
 
@@ -403,7 +403,7 @@ def draw_shares(axes: Any, patterns: Patterns, name: str, stages: list[str], col
     note = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8, "color": GREY}
     softer = {kind: pale(colour) for kind, colour in colours.items()}
     for place, stage in enumerate(stages):
-        winners, random = (values_of(choices, name, stage) for choices in (patterns.found, patterns.random))
+        winners, random = (values_of(choices, name, stage) for choices in (patterns.chosen, patterns.random))
         share_bar(axes, place - SIDE, winners, colours, 0.35, "white")
         share_bar(axes, place + SIDE, random, softer, 0.35, INK)
         if winners:
@@ -420,10 +420,10 @@ def draw_shares(axes: Any, patterns: Patterns, name: str, stages: list[str], col
 
 def draw_means(axes: Any, patterns: Patterns, name: str, stages: list[str]) -> None:
     """Means with standard deviations, of the winners and of the random archs."""
-    groups = (patterns.found, "o", RED, "winners"), (patterns.random, "D", PURPLE, "random archs")
+    groups = (patterns.chosen, "o", RED, "winners"), (patterns.random, "D", PURPLE, "random archs")
     for side, (choices, marker, colour, words) in zip((-SIDE / 2, SIDE / 2), groups, strict=True):
-        known = [(place, values_of(choices, name, stage)) for place, stage in enumerate(stages)]
-        points = [(place + side, fmean(values), pstdev(values)) for place, values in known if values]
+        columns = [(place, values_of(choices, name, stage)) for place, stage in enumerate(stages)]
+        points = [(place + side, fmean(values), pstdev(values)) for place, values in columns if values]
         if points:
             x, mean, spread = zip(*points, strict=True)
             text = f"{words}: mean, standard deviation"

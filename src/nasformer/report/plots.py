@@ -70,8 +70,8 @@ FAR = 2.0  # times the largest value: a limit beyond it would squeeze the dots
 
 def points(candidates: Sequence[Candidate], cost: str, score: str) -> tuple[list[float], list[float]]:
     """Costs and scores of candidates, as they stand on the axes."""
-    heights = [axis_value(score, one.scores[score]) for one in candidates]
-    return [one.scores.get(cost, math.nan) for one in candidates], heights
+    heights = [axis_value(score, candidate.scores[score]) for candidate in candidates]
+    return [candidate.get(cost) for candidate in candidates], heights
 
 
 def score_vs_cost(run: RunContents) -> Figure | None:
@@ -84,7 +84,7 @@ def score_vs_cost(run: RunContents) -> Figure | None:
     judged, drawn = run.judged, run.drawn
     for panel, cost in zip(panels, costs, strict=True):
         cost_panel(panel, run, cost, judged, drawn)
-    if len({one.generation for one in judged}) > 1:
+    if len({candidate.generation for candidate in judged}) > 1:
         bar = figure.colorbar(panels[0].collections[0], ax=list(panels), pad=0.015, aspect=30)
         bar.locator = nice_ticks(8, integer=True)
         dress_scale(bar, "generation")
@@ -93,13 +93,8 @@ def score_vs_cost(run: RunContents) -> Figure | None:
 
 
 def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]) -> None:
-    generations = [one.generation for one in judged]
-    ends = {"vmin": min(generations), "vmax": max(generations)}
-    colours = {"c": [one.generation for one in drawn], "cmap": "viridis_r", **ends}
-    paint = colours if len(set(generations)) > 1 else {"color": BLUE}
-    edge = {"edgecolors": "white", "linewidths": 0.3}
-    dots = axes.scatter(*points(drawn, cost, run.score), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
-    dots.set_urls([f"#candidate-{one.id}" for one in drawn])  # for the tooltips of the page
+    """Candidates, front, models and budget by one cost."""
+    draw_candidates(axes, run, cost, judged, drawn)
     label = f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
     best = points(front(judged, cost, run.score), cost, run.score)
     axes.step(*best, where="post", color=INK, lw=1.4, zorder=4, label=label)
@@ -117,10 +112,23 @@ def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidat
     quantity_ticks(axes, 8)
 
 
+def draw_candidates(
+    axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]
+) -> None:
+    """A dot for each candidate that is drawn, in the colour of its generation."""
+    generations = [candidate.generation for candidate in judged]
+    ends = {"vmin": min(generations), "vmax": max(generations)}
+    colours = {"c": [candidate.generation for candidate in drawn], "cmap": "viridis_r", **ends}
+    paint = colours if len(set(generations)) > 1 else {"color": BLUE}
+    edge = {"edgecolors": "white", "linewidths": 0.3}
+    dots = axes.scatter(*points(drawn, cost, run.score), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
+    dots.set_urls([f"#candidate-{candidate.id}" for candidate in drawn])  # for the tooltips of the page
+
+
 def axis_range(values: Sequence[float], marks: Sequence[float]) -> Point:
     """The part of an axis to show: all values and the marks near them. A far mark must not squeeze the rest."""
-    known = [value for value in values if math.isfinite(value)]
-    low, high = min(known), max(known)
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite), max(finite)
     near = 0.3 * (high - low)
     shown = [low, high, *(mark for mark in marks if low - near <= mark <= high + near)]
     room = 0.07 * (max(shown) - min(shown)) or 0.05 * abs(low) or 1.0
@@ -170,7 +178,7 @@ def quantity_ticks(axes: Any, count: int) -> None:
 def search_progress(run: RunContents) -> Figure | None:
     """The best so far, the median and the middle half of each generation, and the random references."""
     generations, unit = run.generations()
-    scores = {number: values for number, found in generations if (values := finite_scores(run, found))}
+    scores = {number: values for number, members in generations if (values := finite_scores(run, members))}
     if not scores:
         return None
     x, best = list(scores), [max(values) for values in scores.values()]
@@ -193,23 +201,23 @@ def search_progress(run: RunContents) -> Figure | None:
 
 
 def finite_scores(run: RunContents, candidates: Sequence[Candidate]) -> list[float]:
-    scores = [one.scores.get(run.score, math.nan) for one in candidates]
+    scores = [candidate.get(run.score) for candidate in candidates]
     return [axis_value(run.score, score) for score in scores if math.isfinite(score)]
 
 
 def draw_random_references(axes: Any, run: RunContents) -> None:
-    known = [score for score in map(run.score_of, run.references("random")) if math.isfinite(score)]
-    if known:
-        height = axis_value(run.score, sum(known) / len(known))
-        label = "random reference" if len(known) == 1 else f"mean of {len(known)} random references"
+    scores = [score for score in map(run.score_of, run.references("random")) if math.isfinite(score)]
+    if scores:
+        height = axis_value(run.score, sum(scores) / len(scores))
+        label = "random reference" if len(scores) == 1 else f"mean of {len(scores)} random references"
         axes.axhline(height, color=PURPLE, lw=1.6, ls=(0, (5, 3)), label=label)
 
 
 def draw_random_search(axes: Any, run: RunContents, generations: Sequence[tuple[int, Sequence[Candidate]]]) -> None:
     """The best of the random search when it had judged as many candidates."""
-    scores = [axis_value(run.score, one.scores.get(run.score, math.nan)) for one in run.random_search]
+    scores = [axis_value(run.score, candidate.get(run.score)) for candidate in run.random_search]
     best = np.fmax.accumulate(np.array(scores, dtype=float))
-    counts = np.cumsum([len(found) for _, found in generations])
+    counts = np.cumsum([len(members) for _, members in generations])
     points = [(at, best[count - 1]) for (at, _), count in zip(generations, counts, strict=True) if count <= len(best)]
     if points:
         label = f"best so far of {len(scores):,} random"
@@ -260,8 +268,8 @@ def smoothed(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     half = max(2, len(y) // 60)
     places = range(0, len(y), -(-len(y) // SMOOTH_POINTS))
     windows = [y[max(0, place - half) : place + half + 1] for place in places]
-    known = [window[np.isfinite(window)] for window in windows]
-    medians = [np.median(window) if len(window) else math.nan for window in known]
+    finite = [window[np.isfinite(window)] for window in windows]
+    medians = [np.median(window) if len(window) else math.nan for window in finite]
     return x[places.start : places.stop : places.step], np.array(medians)
 
 
@@ -280,8 +288,8 @@ def health(run: RunContents) -> Figure | None:
             style = {"color": colours[name], "lw": 2.2, "label": name, "zorder": 3}
         upper.plot(epochs, accuracies, **style, **single)
     x, loss = log_column(run.log, "epoch"), log_column(run.log, "loss")
-    known = np.isfinite(x) & np.isfinite(loss)
-    lower.plot(x[known], loss[known], color=BLUE, lw=1.6)
+    finite = np.isfinite(x) & np.isfinite(loss)
+    lower.plot(x[finite], loss[finite], color=BLUE, lw=1.6)
     dress(upper, y=f"{metric_name(run.metric)} of subnets (%)")
     dress(lower, "epoch", "training loss")
     legend_below(figure, [upper])
@@ -426,7 +434,7 @@ def plot(source: SearchResult | RunResult | RunContents | str | Path, figure: st
         raise UserError(f"there is no figure {figure!r}; there are: {', '.join(FIGURES)}")
     run = contents_of(source)
     drawn = (FIGURES[name](run) for name in ([figure] if figure else FIGURES))
-    picture = next((draw_picture(one, {}) for one in drawn if one is not None), None)
+    picture = next((draw_picture(drawing, {}) for drawing in drawn if drawing is not None), None)
     if picture is None:
         raise UserError(f"there is nothing to draw{f' as {figure}' if figure else ''} in {run!r}")
     return picture

@@ -81,7 +81,8 @@ class Evolution:
     @property
     def unfinished(self) -> bool:
         """Whether another space follows, which is not evaluated yet."""
-        return not self.is_last(len(self.steps) - 1) and any(one.moves for one in self.steps[-1].dimensions.values())
+        moves = any(dimension.moves for dimension in self.steps[-1].dimensions.values())
+        return moves and not self.is_last(len(self.steps) - 1)
 
     def is_last(self, number: int) -> bool:
         """Whether nothing was to be decided after that space."""
@@ -146,17 +147,17 @@ class RunContents:
     incidents: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_search(cls, found: SearchResult) -> RunContents:
+    def of_search(cls, search: SearchResult) -> RunContents:
         """What is known of a search that wrote no folder, such as one in a notebook."""
-        problem = found.problem
+        problem = search.problem
         settings = JournalSettings(list(problem.objectives), problem.order) if problem else JournalSettings()
-        winner = ModelResult("winner", found.best.arch.to_dict(), dict(found.best.scores))
+        winner = ModelResult("winner", search.best.arch.to_dict(), dict(search.best.scores))
         return cls(
             RunFolder(""),
             {},
             settings=settings,
-            candidates=found.candidates,
-            result=RunResult("", None, winner, front=found.front),
+            candidates=search.candidates,
+            result=RunResult("", None, winner, front=search.front),
             limits=problem.budget.limits() if problem else {},
         )
 
@@ -196,7 +197,7 @@ class RunContents:
     def front(self) -> list[ModelResult]:
         """The Pareto front of the search, its models named by the number of the candidate."""
         front = (self.result.front if self.result else None) or []
-        return [ModelResult(f"#{one.id}", one.arch.to_dict(), dict(one.scores)) for one in front]
+        return [ModelResult(f"#{member.id}", member.arch.to_dict(), dict(member.scores)) for member in front]
 
     @property
     def sizes(self) -> list[ModelResult]:
@@ -259,14 +260,14 @@ class RunContents:
     @cached_property
     def judged(self) -> list[Candidate]:
         """The candidates that have a score, in the order of the search."""
-        name = self.score
-        return [one for one in self.candidates if math.isfinite(one.scores.get(name, math.nan))]
+        score = self.score
+        return [candidate for candidate in self.candidates if math.isfinite(candidate.get(score))]
 
     @cached_property
     def plotted_costs(self) -> list[str]:
         """The costs with a limit; parameters where none has one."""
         costs = list(self.limits or ["params"])
-        return [cost for cost in costs if any(math.isfinite(one.scores.get(cost, math.nan)) for one in self.judged)]
+        return [cost for cost in costs if any(math.isfinite(candidate.get(cost)) for candidate in self.judged)]
 
     @cached_property
     def drawn(self) -> list[Candidate]:
@@ -274,10 +275,11 @@ class RunContents:
         judged, score = self.judged, self.score
         if len(judged) <= MOST:
             return judged
-        kept = {one.id for cost in self.plotted_costs for one in front(judged, cost, score)}
-        kept |= {one.id for one in nlargest(BEST, judged, key=lambda one: one.scores[score])}
-        kept |= {one.id for one in thinned([one for one in judged if one.id not in kept], MOST)}
-        return [one for one in judged if one.id in kept]
+        kept = {candidate.id for cost in self.plotted_costs for candidate in front(judged, cost, score)}
+        kept |= {candidate.id for candidate in nlargest(BEST, judged, key=lambda candidate: candidate.scores[score])}
+        others = [candidate for candidate in judged if candidate.id not in kept]
+        kept |= {candidate.id for candidate in thinned(others, MOST)}
+        return [candidate for candidate in judged if candidate.id in kept]
 
     def score_of(self, model: ModelResult) -> float:
         """A model's score, comparable with that of the candidates; NaN where it is not known."""
@@ -286,7 +288,7 @@ class RunContents:
         if self.score in model.scores:
             return model[self.score]
         arch = Arch.from_dict(model.arch).to_json()
-        same = (one.scores.get(self.score, math.nan) for one in self.candidates if one.arch.to_json() == arch)
+        same = (candidate.get(self.score) for candidate in self.candidates if candidate.arch.to_json() == arch)
         return next(same, math.nan)
 
     @property
@@ -341,11 +343,11 @@ class RunContents:
 
 def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candidate]:
     """The candidates with which the best score rises as the cost does, cheapest first."""
-    known = [one for one in candidates if math.isfinite(one.scores.get(cost, math.nan))]
+    counted = [candidate for candidate in candidates if math.isfinite(candidate.get(cost))]
     rising: list[Candidate] = []
-    for one in sorted(known, key=lambda one: (one.scores[cost], -one.scores[score])):
-        if not rising or one.scores[score] > rising[-1].scores[score]:
-            rising.append(one)
+    for candidate in sorted(counted, key=lambda candidate: (candidate.scores[cost], -candidate.scores[score])):
+        if not rising or candidate.scores[score] > rising[-1].scores[score]:
+            rising.append(candidate)
     return rising
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.latency.finalists import LatencyResult
-from nasformer.search.problem import Candidate, ModelResult
+from nasformer.search.problem import Candidate, ModelResult, shown_scores
 from nasformer.space.arch import Arch
 from nasformer.supernet.health import Alarm, SupernetHealth
 from nasformer.utils.files import read_json, write_json
@@ -128,14 +128,14 @@ class RunResult:
         return Arch.from_dict(self.winner.arch)
 
     def __repr__(self) -> str:
-        scores = ", ".join(f"{name} {value:.5g}" for name, value in shown_scores(self.shipped).items())
+        scores = ", ".join(f"{name} {value:.5g}" for name, value in shown_scores(self.shipped.scores).items())
         on = f" on {self.data}" if self.data else ""
         return f"RunResult({self.space}{on}, {self.shipped.name}: {scores}; {len(self.references)} references)"
 
     def _repr_html_(self) -> str:
         """The models and their scores, for notebooks."""
-        names = list(dict.fromkeys(name for model in self.models for name in shown_scores(model)))
-        rows = [html_row([self.label(one), *(f"{one.get(name):.5g}" for name in names)]) for one in self.models]
+        names = list(dict.fromkeys(name for model in self.models for name in shown_scores(model.scores)))
+        rows = [html_row([self.label(model), *(f"{model.get(name):.5g}" for name in names)]) for model in self.models]
         title = f"{self.space} on {self.data}" if self.data else self.space
         return f"<div><b>{escape(title)}</b>{html_table(['model', *names], rows)}</div>"
 
@@ -151,18 +151,10 @@ class RunResult:
     def load(cls, path: Path) -> RunResult:
         """Reads a `result.json`; one of another shape or of a newer version is refused with the field that is wrong."""
         content = read_json(path)
-        if int_or_zero(content.get("version", VERSION)) > VERSION:
-            raise UserError(f"{path} was written by a newer nasformer (version {content['version']}); update nasformer")
+        version = content.get("version", VERSION)
+        if isinstance(version, int) and version > VERSION:
+            raise UserError(f"{path} was written by a newer nasformer (version {version}); update nasformer")
         return from_json(cls, content, path)
-
-
-def shown_scores(model: ModelResult) -> dict[str, float]:
-    """Costs and scores, without what relative positions cost."""
-    return {name: value for name, value in model.scores.items() if not name.startswith("position_")}
-
-
-def int_or_zero(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 # The diagnosis of a supernet (`health.json`), as `nasformer doctor` finds it and the report draws it.

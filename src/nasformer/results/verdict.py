@@ -279,7 +279,7 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
 
 
 def resolution_warning(accuracy: float, count: int) -> str:
-    """That so few held-out images cannot tell nets apart, where the standard error is above a point; else nothing.
+    """A warning that so few held-out images cannot tell nets apart, where the standard error is above a point.
 
     >>> resolution_warning(0.9, 80)
     'hold out more images (--holdout): with 80, nets that differ by less than 9 points cannot be told apart'

@@ -25,9 +25,9 @@ from nasformer.latency.measure import peak_of
 from nasformer.runs.options import ExecutorOptions, JobOptions
 from nasformer.runs.ray_pool import Job, RayPool, result_of
 from nasformer.search.run import Failed
+from nasformer.train.checkpoint import StopSignals
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
-from nasformer.train.signals import StopSignals
 from nasformer.utils.child import Child, Ended, Send
 from nasformer.utils.device import cpu_threads, threads_are_fixed
 from nasformer.utils.progress import Report, progress, progress_to, say

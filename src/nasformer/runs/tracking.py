@@ -8,7 +8,6 @@ kill goes on there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from nasformer.errors import UserError
 from nasformer.results.folder import RunFolder
 from nasformer.train.log import scalars
 from nasformer.utils.files import parse_json, read_json, write_json
-from nasformer.utils.progress import say
+from nasformer.utils.progress import repeating, say
 from nasformer.utils.schema import from_json
 
 Service = Literal["none", "mlflow", "wandb"]
@@ -151,23 +150,16 @@ def tracking(folder: RunFolder, service: Service) -> Iterator[None]:
     before = from_json(Passed, read_json(path), path) if path.exists() else Passed()
     name = folder.path.resolve().name
     tracker = Tracker(folder, CLIENTS[service](name, before.id), before.passed)
-    stop = threading.Event()
-
-    def follow() -> None:
-        while not stop.wait(SECONDS):
-            try:
-                tracker.update()
-            except Exception as error:  # a server that cannot be reached is no reason to stop the work
-                say(f"tracking: {type(error).__name__}: {error}; trying again")
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(lambda: attempt(tracker.update, "trying again"), SECONDS):
+            yield
     finally:
-        stop.set()
-        thread.join()
-        try:
-            tracker.finish()
-        except Exception as error:
-            say(f"tracking: {type(error).__name__}: {error}; the run itself is complete")
+        attempt(tracker.finish, "the run itself is complete")
+
+
+def attempt(action: Callable[[], None], then: str) -> None:
+    """Does something with a server; one that cannot be reached is no reason to stop the work."""
+    try:
+        action()
+    except Exception as error:
+        say(f"tracking: {type(error).__name__}: {error}; {then}")

@@ -51,7 +51,7 @@ class Journal:
 
     @property
     def records(self) -> Iterator[dict[str, Any]]:
-        """The same as dicts."""
+        """These lines as dicts."""
         return (parse_line(line, self.path, number) for number, line in enumerate(self.lines, 2))
 
     def append(self, *records: Mapping[str, Any]) -> None:
@@ -88,7 +88,10 @@ def read_journal(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 
 def stream_journal(path: str | Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """The same, each record when it is asked for: a long journal is much smaller as a file than as dicts."""
+    """The settings and the records of a journal, each read when it is asked for.
+
+    A long journal is much smaller as a file than as dicts.
+    """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path} does not exist; expected the journal of a search")

@@ -146,6 +146,10 @@ class Candidate:
     def from_proposal(cls, id: int, proposal: Proposal, scores: Mapping[str, float]) -> Candidate:
         return cls(id, proposal.generation, proposal.origin, proposal.parents, proposal.arch, scores)
 
+    def get(self, score: str) -> float:
+        """A cost or score; NaN where there is none."""
+        return self.scores.get(score, math.nan)
+
     def proposal(self) -> Proposal:
         return Proposal(self.arch, self.origin, self.generation, self.parents)
 
@@ -182,6 +186,11 @@ class Candidate:
 
 RESERVED = frozenset({"id", "generation", "origin", "parents", "arch"})
 _IN_JSON = frozenset({int, float, type(None)})
+
+
+def shown_scores(scores: Mapping[str, float]) -> dict[str, float]:
+    """Costs and scores, without what relative positions cost."""
+    return {name: value for name, value in scores.items() if not name.startswith("position_")}
 
 
 def recorded_scores(record: Mapping[str, Any]) -> dict[str, float]:
@@ -238,7 +247,7 @@ def aggregate_ranks(columns: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _average_ranks(scores: Sequence[float]) -> list[float]:
-    """From 1 for the smallest; equal ones share the average of their ranks."""
+    """Ranks from 1 for the smallest value; equal ones share the average of their ranks."""
     ranks: dict[float, list[int]] = {}
     for rank, score in enumerate(sorted(scores), start=1):
         ranks.setdefault(score, []).append(rank)
@@ -439,7 +448,7 @@ class MeanScore:
 
     @classmethod
     def of(cls, models: Sequence[ModelResult], score: str) -> MeanScore:
-        """Over the models that have the score."""
+        """The mean over the models that have the score."""
         values = [value for model in models if math.isfinite(value := model.get(score))]
         count = len(values)
         error = stdev(values) / math.sqrt(count) if count > 1 else math.nan

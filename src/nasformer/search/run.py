@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from nasformer.errors import UserError
 from nasformer.search.budget import Budget
 from nasformer.search.journal import Journal, parse_line
-from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores
+from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores, shown_scores
 from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
@@ -170,21 +170,17 @@ class SearchResult:
     problem: Problem | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        best = ", ".join(f"{name} {value}" for name, value in shown_scores(self.best).items())
+        best = ", ".join(f"{name} {value:.5g}" for name, value in shown_scores(self.best.scores).items())
         return f"SearchResult({len(self.candidates):,} candidates, {len(self.front)} on the front, best: {best})"
 
     def _repr_html_(self) -> str:
         """The best candidate and the front, for notebooks."""
-        models = {"best": self.best, **{f"#{one.id}": one for one in self.front[:SHOWN]}}
-        head = ["candidate", *shown_scores(self.best)]
-        rows = [html_row([name, *shown_scores(one).values()]) for name, one in models.items()]
+        models = {"best": self.best, **{f"#{candidate.id}": candidate for candidate in self.front[:SHOWN]}}
+        scores = list(shown_scores(self.best.scores))
+        head = ["candidate", *scores]
+        rows = [html_row([name, *(f"{model.get(score):.5g}" for score in scores)]) for name, model in models.items()]
         title = f"{len(self.candidates):,} candidates; the best, and the front ({len(self.front)})"
         return f"<div>{escape(title)}{html_table(head, rows)}</div>"
-
-
-def shown_scores(candidate: Candidate) -> dict[str, str]:
-    """Costs and scores in few digits; without what relative positions cost."""
-    return {name: f"{value:.5g}" for name, value in candidate.scores.items() if not name.startswith("position_")}
 
 
 def search(

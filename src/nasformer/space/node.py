@@ -146,17 +146,18 @@ def parse_mutation(text: str | Mutation) -> Mutation:
         return text
     if text in MUTATIONS:
         return MUTATIONS[text]
-    given = _read_numbers(text)
-    if not given or given.keys() - {"depth", "embed", "gene", "block"} or {"gene", "block"} <= given.keys():
+    chances = _read_numbers(text)
+    if not chances or chances.keys() - {"depth", "embed", "gene", "block"} or {"gene", "block"} <= chances.keys():
         raise UserError(
             f"mutation is {text!r}, expected a Mutation or one of: {', '.join(MUTATIONS)}; or probabilities such as "
             "depth=0.2,embed=0.4,gene=0.3, where block in place of gene redraws whole blocks"
         )
-    for name, probability in given.items():
+    for name, probability in chances.items():
         check_probability(name, probability)
     code = MUTATIONS["code"]
-    unit: Literal["gene", "block"] = "block" if "block" in given else "gene"
-    return Mutation(given.get("depth", code.depth), given.get("embed", code.width), given.get(unit, code.block), unit)
+    unit: Literal["gene", "block"] = "block" if "block" in chances else "gene"
+    depth, width = chances.get("depth", code.depth), chances.get("embed", code.width)
+    return Mutation(depth, width, chances.get(unit, code.block), unit)
 
 
 def _read_numbers(text: str) -> dict[str, float]:

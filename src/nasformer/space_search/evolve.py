@@ -450,19 +450,20 @@ def next_space(
     errors = np.array([error_of(candidate) for candidate in ordered])
     choices, limits = choices_of(space), space.limits()
     shares = use_shares(space.root, [candidate.arch for candidate in ordered], choices)
-    found = {name: fit_dimension(name, values, shares[name], errors, options) for name, values in choices.items()}
+    fits = {name: fit_dimension(name, values, shares[name], errors, options) for name, values in choices.items()}
     following = space
     if not last:
-        found = {name: decide_shift(name, one, limits.get(name, (None, None)), options) for name, one in found.items()}
-        following, reasons = apply_shifts(space, shifted_values(found), options.max_cardinality)
+        no_limits = (None, None)
+        fits = {name: decide_shift(name, fit, limits.get(name, no_limits), options) for name, fit in fits.items()}
+        following, reasons = apply_shifts(space, shifted_values(fits), options.max_cardinality)
         values = choices_of(following)
-        found = {name: confirm_shift(one, reasons.get(name, ""), values[name]) for name, one in found.items()}
+        fits = {name: confirm_shift(fit, reasons.get(name, ""), values[name]) for name, fit in fits.items()}
     error = measure_quality(errors.tolist(), options.top / options.samples)
-    return Step(space.name, space.root.cardinality, error, tuple(errors.tolist()), found), following
+    return Step(space.name, space.root.cardinality, error, tuple(errors.tolist()), fits), following
 
 
 def error_of(candidate: Candidate) -> float:
-    """In %."""
+    """The error of a candidate in %."""
     return 100.0 * (1.0 - candidate.scores["accuracy"])
 
 
@@ -473,17 +474,17 @@ def fit_dimension(
     numbers: tuple[float, ...] = values if can_shift(values) else tuple(range(len(values)))  # type: ignore[assignment]
     step = step_size(name, numbers, options.step_of) if can_shift(values) else None
     top = options.top / options.samples
-    found = fit_tendency(numbers, shares, errors, top=top, step=step or 1, min_samples=options.min_samples)
-    plain = Dimension(values, found.counts, found.et, step=step)
+    fit = fit_tendency(numbers, shares, errors, top=top, step=step or 1, min_samples=options.min_samples)
+    plain = Dimension(values, fit.counts, fit.et, step=step)
     if step is None:
         why = "a single value" if is_numeric(values) else "no numbers"
         return replace(plain, notice=f"left alone: {why}")
     least = options.min_samples or 1
-    few = [f"{v:g}" for v, count in zip(numbers, found.counts, strict=True) if not count or count < options.min_samples]
+    few = [f"{v:g}" for v, count in zip(numbers, fit.counts, strict=True) if not count or count < options.min_samples]
     notice = f"fewer than {least:g} samples have {' or '.join(few)}" if few else ""
-    if found.line is None:
+    line = fit.line
+    if line is None:
         return replace(plain, notice=f"left alone: {notice}")
-    line = found.line
     return replace(plain, slope=line.slope, stderr=line.stderr, intercept=line.intercept, notice=notice)
 
 
@@ -501,10 +502,10 @@ def decide_shift(name: str, dimension: Dimension, limits: Limits, options: Evolv
     return replace(dimension, shift=shift, next=moved, notice=join_notices(dimension.notice, why))
 
 
-def shifted_values(found: Mapping[str, Dimension]) -> dict[str, Sequence[Scalar]]:
+def shifted_values(fits: Mapping[str, Dimension]) -> dict[str, Sequence[Scalar]]:
     """The new values of the dimensions that shift, the steepest first."""
-    moving = [(name, one) for name, one in found.items() if one.shift]
-    return {name: one.next for name, one in sorted(moving, key=lambda item: -abs(item[1].slope or 0.0))}
+    moving = [(name, fit) for name, fit in fits.items() if fit.shift]
+    return {name: fit.next for name, fit in sorted(moving, key=lambda item: -abs(item[1].slope or 0.0))}
 
 
 def confirm_shift(dimension: Dimension, obstacle: str, values: tuple[Scalar, ...]) -> Dimension:

@@ -1,7 +1,8 @@
 """Checkpoints of a training: all that the rest of it depends on, in a folder that is whole or not there.
 
 A checksum of each file shows damage, and the checkpoint before is kept meanwhile. Random numbers need no saving: every
-draw is a function of (seed, step). Below: the one time that a training goes back, when its loss is not finite.
+draw is a function of (seed, step). Below: the one time that a training goes back, when its loss is not finite, and how
+a signal stops it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import math
 import os
 import re
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -23,74 +27,9 @@ from torch import Tensor, nn
 
 from nasformer.data.loaders import Batch, BatchSource
 from nasformer.errors import UserError
-from nasformer.space.arch import Arch
-from nasformer.space.node import Node, corners
-from nasformer.supernet.calibration import IMAGES
-from nasformer.supernet.health import fixed_subnets
-from nasformer.supernet.supernet import Supernet
-from nasformer.train.evaluate import SubnetEvaluator
-from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 from nasformer.utils.progress import say
 from nasformer.utils.schema import from_json
-
-# Snapshots of a supernet during its training: the accuracy of a few subnets with the weights of the moment.
-#
-# They change nothing: what is random in a step depends on the step alone, and batch norm is estimated anew on copies.
-
-
-class Snapshots:
-    """Evaluates subnets every `watch_epochs` of the recipe, and at the end, on held-out images only.
-
-    These are the largest arch of each operator, and the subnets by which `nasformer doctor` judges.
-    """
-
-    def __init__(
-        self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES, seed: int = 0
-    ) -> None:
-        self.supernet, self.batches, self.precision, self.images = supernet, batches, recipe.precision, images
-        epochs = recipe.watch_epochs
-        self.interval = max(1, round(epochs * batches.steps_per_epoch)) if epochs else 0
-        if self.interval and not batches.held_out:
-            raise UserError("watch_epochs needs images held out of training; set --holdout 0.1 or so, or leave it out")
-        self.operators = operator_archs(supernet.space.root) if self.interval else {}
-        self.subnets = fixed_subnets(supernet.space, seed) if self.interval else {}
-
-    def due(self, done: int, total: int) -> bool:
-        """Whether there is a snapshot after so many steps out of all."""
-        return self.interval > 0 and (done % self.interval == 0 or done == total)
-
-    def take(self) -> dict[str, dict[str, float]]:
-        """The accuracies of operators ("watch") and of "subnets" by name. The supernet's mode stays as it was."""
-        training = self.supernet.training
-        # A new evaluator each time, since the weights have changed.
-        evaluator = SubnetEvaluator(self.supernet, self.batches, self.precision, self.images)
-        archs = {*self.operators.values(), *self.subnets.values()}
-        accuracy = {arch: evaluator.accuracy(arch, "holdout") for arch in archs}
-        self.supernet.train(training)
-        groups = {"watch": self.operators, "subnets": self.subnets}
-        return {group: {name: accuracy[arch] for name, arch in named.items()} for group, named in groups.items()}
-
-
-def operator_archs(root: Node) -> dict[str, Arch]:
-    """The largest arch of each pure operator by the operator's name.
-
-    Where not every alternative has such an arch, or there are none, also the smallest and the largest of all.
-
-    >>> from nasformer.space import Choice, OneOf, Struct
-    >>> operator_archs(Struct(operator=OneOf(conv=Choice(3, 5), attention=Choice(4, 8)), dim=Choice(16, 32)))
-    {'conv': Arch(operator=Arch(conv=5), dim=32), 'attention': Arch(operator=Arch(attention=8), dim=32)}
-    >>> operator_archs(Struct(dim=Choice(16, 32)))
-    {'smallest': Arch(dim=16), 'largest': Arch(dim=32)}
-    """
-    pure: dict[str, Arch] = {}
-    largest = corners(root)
-    for arch in largest:
-        operators = {name for _, name in root.picks(arch)}
-        if len(operators) == 1:
-            pure |= {operators.pop(): arch}
-    return pure if len(pure) == len(largest) else pure | {"smallest": root.smallest(), "largest": root.largest()}
-
 
 Parts = dict[str, dict[str, Tensor]]
 """The state of a training: weights, optimizer and, where there is one, average, each by the names of weights."""
@@ -365,3 +304,49 @@ def batches_from(source: BatchSource, start: int, rollback: Rollback | None) -> 
 
 def weights_are_finite(model: nn.Module) -> bool:
     return bool(torch.stack(torch._foreach_norm(list(model.parameters()))).sum().isfinite())
+
+
+# Stopping by SIGINT (Ctrl-C) or SIGTERM: a training finishes its step and writes a checkpoint first.
+
+
+class TrainingStopped(KeyboardInterrupt):
+    """A signal has stopped a training.
+
+    Args:
+        step, total: After which step, of how many.
+        saved: Whether there is a checkpoint of this step.
+        signal_number: Which signal it was; None where another process got it.
+    """
+
+    def __init__(self, step: int, total: int, saved: bool, signal_number: int | None = None) -> None:
+        self.step, self.total, self.saved, self.signal_number = step, total, saved, signal_number
+        super().__init__(f"at step {step} of {total}" + ("" if saved else ", which was not saved"))
+
+
+class StopSignals:
+    """While this context lasts, a first signal is a request to stop, and a second one raises KeyboardInterrupt.
+
+    Outside of the main thread, where Python allows no handlers, it does nothing; nor to signals that are ignored.
+    """
+
+    def __init__(self) -> None:
+        self.requested: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            raise KeyboardInterrupt
+        self.requested = number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

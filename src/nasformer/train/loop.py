@@ -35,7 +35,8 @@ from nasformer.train.checkpoint import (
     NotFinite,
     Parts,
     Rollback,
-    Snapshots,
+    StopSignals,
+    TrainingStopped,
     batches_from,
     optimizer_tensors,
     restore_optimizer,
@@ -43,11 +44,11 @@ from nasformer.train.checkpoint import (
 )
 from nasformer.train.compiling import LOOK_AHEAD, AutoCompile, Rehearsal, compile_model, covering, undisturbed
 from nasformer.train.distributed import World, join_world, reduce_gradients
-from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, autocast, evaluate, objective_of
+from nasformer.train.evaluate import CLASSIFICATION, Snapshots, SubnetEvaluator, autocast, evaluate, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loss import (
-    Lesson,
     Loss,
+    Supervision,
     Teacher,
     class_weights,
     feature_difference,
@@ -56,7 +57,6 @@ from nasformer.train.loss import (
 )
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
-from nasformer.train.signals import StopSignals, TrainingStopped
 from nasformer.train.threads import training_threads
 from nasformer.utils.device import cpu_threads
 from nasformer.utils.progress import Progress, progress, say
@@ -100,20 +100,12 @@ def train_supernet(
         The mean loss of the last interval.
     """
     recipe = recipe or Recipe()
-    return fit(
-        supernet,
-        data,
-        recipe,
-        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
-        folder=folder,
-        seed=seed,
-        # No arch of its own: so the folder of a single model's training is refused.
-        settings={"space": supernet.space.name, "arch": None, **(settings or {})},
-        teacher=teacher,
-        quiet=quiet,
-        calibration_images=calibration_images,
-        label=label,
-    )
+    sampler = make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed)
+    # No arch of its own: so the folder of a single model's training is refused.
+    settings = {"space": supernet.space.name, "arch": None, **(settings or {})}
+    options: dict[str, Any] = {"folder": folder, "seed": seed, "teacher": teacher, "quiet": quiet, "label": label}
+    options |= {"sampler": sampler, "calibration_images": calibration_images}
+    return fit(supernet, data, recipe, settings=settings, **options)
 
 
 def train_model(
@@ -136,17 +128,8 @@ def train_model(
     recipe = recipe or Recipe()
     arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
     settings = {"arch": arch, **(settings or {})}
-    return fit(
-        model,
-        data,
-        recipe,
-        folder=folder,
-        seed=seed,
-        settings=settings,
-        teacher=teacher,
-        quiet=quiet,
-        label=label,
-    )
+    options: dict[str, Any] = {"folder": folder, "seed": seed, "teacher": teacher, "quiet": quiet, "label": label}
+    return fit(model, data, recipe, settings=settings, **options)
 
 
 def fit(
@@ -252,6 +235,15 @@ class EarlyStopping:
         return line[self.score], -line["holdout_loss"]
 
 
+def early_stopping(recipe: Recipe, batches: BatchSource) -> EarlyStopping | None:
+    """Early stopping where the recipe asks for it, which needs held-out images."""
+    if not recipe.patience:
+        return None
+    if not batches.held_out:
+        raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
+    return EarlyStopping(recipe.patience * batches.steps_per_epoch, objective_of(batches).score)
+
+
 class Trainer:
     """Trains a model by a recipe.
 
@@ -308,13 +300,12 @@ class Trainer:
 
         self.calibration_images = calibration_images
         self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
-        self.stopping: EarlyStopping | None = None
-        if recipe.patience:
-            self.stopping = EarlyStopping(recipe.patience * batches.steps_per_epoch, self.objective.score)
-        if self.stopping and not batches.held_out:
-            raise UserError("patience needs images held out of training; set --holdout 0.1 or so, or leave it out")
-
+        self.stopping = early_stopping(recipe, batches)
         self.compiling = AutoCompile(model, self.world, label, self.quiet) if recipe.compile == "auto" else None
+        self.start()
+
+    def start(self) -> None:
+        """Sets what changes as the training goes on."""
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
         self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
@@ -322,7 +313,7 @@ class Trainer:
         self.interval_state = Parts()
         self.rollback: Rollback | None = None
         self.note = ""
-        self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * recipe.checkpoint_seconds
+        self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * self.recipe.checkpoint_seconds
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
@@ -392,11 +383,7 @@ class Trainer:
             log.append(self.log_line(rollback=asdict(self.rollback)))
         end = min(self.interval_start + self.interval, self.total)
         while self.done < end:
-            x, targets = next(batches)
-            self.new_losses.append(self.step(self.done, x, targets))
-            self.done += 1
-            if self.compiling:
-                self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
+            self.train_batch(*next(batches))
             # A snapshot comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
             if self.snapshots and self.log_path and self.snapshots.due(self.done, self.total) and self.world.main:
                 log.append(self.log_line(**self.snapshots.take()))
@@ -412,6 +399,13 @@ class Trainer:
         self.stop_early()
         self.save_if_due(stop)
         return mean
+
+    def train_batch(self, x: Tensor, targets: Tensor) -> None:
+        """Trains one step; automatic compilation may change over after it."""
+        self.new_losses.append(self.step(self.done, x, targets))
+        self.done += 1
+        if self.compiling:
+            self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
 
     def evaluate_held_out(self) -> dict[str, float]:
         """Accuracy and loss on the held-out images, for the log; the best weights so far are remembered."""
@@ -505,41 +499,51 @@ class Trainer:
         largest, *others = archs
         if self.class_weights is not None:
             targets = targets * self.class_weights
-        lesson = Lesson(targets, {})
+        supervision = Supervision(targets, {})
         if self.teacher:
             with autocast(self.device, self.recipe.precision):
-                lesson = self.teacher(x, targets)
-        total, outputs = self.backward(x, lesson, largest, self.loss)
+                supervision = self.teacher(x, targets)
+        total, outputs = self.backward(x, supervision, largest, self.loss)
         if largest is not None and isinstance(self.model, Supernet) and decays_by_loss(self.model, self.recipe):
             add_decay(self.model, largest, self.recipe)
         loss = self.loss
         if self.recipe.inplace_distillation:
-            lesson, loss = lesson._replace(targets=torch.cat(outputs).float().softmax(1)), soft_cross_entropy
+            supervision = supervision._replace(targets=torch.cat(outputs).float().softmax(1))
+            loss = soft_cross_entropy
         for arch in others:
-            total += self.backward(x, lesson, arch, loss)[0]
+            total += self.backward(x, supervision, arch, loss)[0]
         return total
 
-    def backward(self, x: Tensor, lesson: Lesson, arch: Arch | None, compare: Loss) -> tuple[Tensor, list[Tensor]]:
+    def backward(
+        self, x: Tensor, supervision: Supervision, arch: Arch | None, compare: Loss
+    ) -> tuple[Tensor, list[Tensor]]:
         """Adds the gradients of one arch, part by part of the batch; returns its loss and the logits of each part."""
         total, outputs = torch.zeros((), device=self.device), list[Tensor]()
-        parts = zip(x.chunk(self.recipe.accumulate), lesson.chunk(self.recipe.accumulate), strict=True)
-        for images, wanted in parts:
-            features: dict[str, Tensor] = {}
-            told: dict[str, Any] = {"outputs": features} if wanted.features else {}
-            if self.objective.within_model:
-                told["targets"] = wanted.targets
-            inputs = (images,) if arch is None else (images, arch)
-            with autocast(self.device, self.recipe.precision):
-                logits = self.model(*inputs, **told)
-            loss = compare(logits, images, wanted.targets)
-            if wanted.features:
-                loss = loss + self.recipe.teacher_features * feature_difference(features, wanted.features)
+        parts = zip(x.chunk(self.recipe.accumulate), supervision.chunk(self.recipe.accumulate), strict=True)
+        for images, part in parts:
+            logits, loss = self.forward(images, part, arch, compare)
             loss = loss * (len(images) / len(x))
             loss.backward()
             total += loss.detach()
             if self.recipe.inplace_distillation:
                 outputs.append(logits.detach())
         return total, outputs
+
+    def forward(
+        self, images: Tensor, supervision: Supervision, arch: Arch | None, compare: Loss
+    ) -> tuple[Tensor, Tensor]:
+        """The logits of images, and their loss, with the features of a teacher where they are learned."""
+        features: dict[str, Tensor] = {}  # filled by the model, by segment
+        options: dict[str, Any] = {"outputs": features} if supervision.features else {}
+        if self.objective.within_model:
+            options["targets"] = supervision.targets
+        inputs = (images,) if arch is None else (images, arch)
+        with autocast(self.device, self.recipe.precision):
+            logits = self.model(*inputs, **options)
+        loss = compare(logits, images, supervision.targets)
+        if supervision.features:
+            loss = loss + self.recipe.teacher_features * feature_difference(features, supervision.features)
+        return logits, loss
 
     def update(self, archs: list[Arch | None]) -> None:
         if self.frozen and isinstance(self.model, Supernet):

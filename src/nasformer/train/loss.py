@@ -32,17 +32,17 @@ def class_weights(counts: Tensor) -> Tensor:
     return torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
 
 
-class Lesson(NamedTuple):
-    """What a batch teaches: targets, and features of the teacher by segment, where they are learned."""
+class Supervision(NamedTuple):
+    """What a batch is to be learned from: its targets, and features of a teacher by segment, where they are learned."""
 
     targets: Any
     features: Mapping[str, Tensor]
 
-    def chunk(self, count: int) -> Iterator[Lesson]:
+    def chunk(self, count: int) -> Iterator[Supervision]:
         """Parts of it, along the batch."""
         chunks = {name: feature.chunk(count) for name, feature in self.features.items()}
         for index, targets in enumerate(chunk(self.targets, count)):
-            yield Lesson(targets, {name: parts[index] for name, parts in chunks.items()})
+            yield Supervision(targets, {name: parts[index] for name, parts in chunks.items()})
 
 
 def chunk(targets: Any, count: int) -> Sequence[Any]:
@@ -79,11 +79,11 @@ class Teacher:
             raise UserError("teacher_features needs a teacher of our own families; set it to 0 for one of timm")
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, targets: Tensor) -> Lesson:
+    def __call__(self, images: Tensor, targets: Tensor) -> Supervision:
         outputs: dict[str, Tensor] = {}
         logits = (self.model(images, outputs) if self.depths else self.model(images)).float()
         taught = logits.softmax(-1) if self.answers == "soft" else self.top_class(logits)
-        return Lesson(torch.lerp(targets, taught, self.weight), evenly_spaced(outputs, self.depths))
+        return Supervision(torch.lerp(targets, taught, self.weight), evenly_spaced(outputs, self.depths))
 
     def top_class(self, logits: Tensor) -> Tensor:
         labels = F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
@@ -101,30 +101,33 @@ def evenly_spaced(outputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor
     return {names[place]: outputs[names[place]] for place in places if place >= 0}
 
 
-def feature_difference(features: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Tensor:
+def feature_difference(features: Mapping[str, Tensor], teacher: Mapping[str, Tensor]) -> Tensor:
     """Mean squared difference of normalised features, over the segments that both models have in one resolution.
 
     A student whose width is a prefix of the teacher's learns these channels.
     """
-    pairs = [(features[name], wanted[name]) for name in wanted if name in features]
-    losses = [distance(ours, theirs) for ours, theirs in pairs if comparable(ours, theirs)]
+    pairs = [(features[name], teacher[name]) for name in teacher if name in features]
+    losses = [distance(*pair) for pair in pairs if comparable(*pair)]
     if not losses:
         raise UserError("student and teacher have no features to compare; set teacher_features to 0")
     return torch.stack(losses).mean()
 
 
-def comparable(ours: Tensor, theirs: Tensor) -> bool:
-    narrower = ours.ndim == 3 and ours.shape[:-1] == theirs.shape[:-1] and ours.shape[-1] <= theirs.shape[-1]
-    return ours.shape == theirs.shape or narrower  # tokens have their channels last, maps not always
+def comparable(student: Tensor, teacher: Tensor) -> bool:
+    """Whether features have one resolution, and the student's tokens are no wider than the teacher's."""
+    if student.ndim != 3:  # maps, whose channels are not always last
+        return student.shape == teacher.shape
+    return student.shape[:-1] == teacher.shape[:-1] and student.shape[-1] <= teacher.shape[-1]
 
 
-def distance(ours: Tensor, theirs: Tensor) -> Tensor:
-    width = ours.shape[-1]
-    return F.mse_loss(F.layer_norm(ours.float(), (width,)), F.layer_norm(theirs[..., :width].float(), (width,)))
+def distance(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of layer-normed features, over the channels that the student has."""
+    width = student.shape[-1]
+    return F.mse_loss(F.layer_norm(student.float(), (width,)), F.layer_norm(teacher[..., :width].float(), (width,)))
 
 
 def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.device) -> nn.Module:
-    """A model folder of ours, or ``timm:NAME`` or ``timm:NAME:WEIGHTS``, whose weights are a local file.
+    """The teacher that a text names: a model folder of ours, ``timm:NAME``, or ``timm:NAME:WEIGHTS`` with a local file.
 
     Without a file timm's published weights are used, which timm may have to download.
     """
@@ -163,16 +166,16 @@ def load_weights(model: nn.Module, path: Path, source: str) -> None:
     model.load_state_dict(state)
 
 
-def mismatch(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
     """Why weights do not fit a model, by the first of them; empty where they do.
 
     >>> mismatch({"fc": torch.ones(2, 3)}, {"fc": torch.ones(5, 3)})
     'fc has the shape [5, 3], expected [2, 3]'
     """
-    for name, weight in wanted.items():
+    for name, weight in expected.items():
         if name not in given:
             return f"{name} is missing"
         if given[name].shape != weight.shape:
             return f"{name} has the shape {list(given[name].shape)}, expected {list(weight.shape)}"
-    extra = [name for name in given if name not in wanted]
+    extra = [name for name in given if name not in expected]
     return f"{extra[0]} is unknown" if extra else ""

@@ -45,11 +45,11 @@ def training_threads(folder: Path | None, steps: int, work: Callable[[], object]
     count = torch.get_num_threads() if threads_are_fixed() else recorded_threads(folder)
     if count is None:
         available = torch.get_num_threads()
-        told = available > 1 and steps >= FEW_STEPS and not quiet
-        if told:  # on a busy machine all threads can be very slow
+        announce = available > 1 and steps >= FEW_STEPS and not quiet
+        if announce:  # on a busy machine all threads can be very slow
             say(f"{label}: trying a step on 1 and on {available} threads of the CPU")
         count = fastest_threads(work) if steps >= FEW_STEPS else available
-        if told:
+        if announce:
             words = "one thread is" if count == 1 else f"{count} threads are"
             say(f"{label}: {words} the fastest here, by this trial (--threads)")
     if folder and recorded_threads(folder) != count:

@@ -1,4 +1,4 @@
-"""Choice of the device to compute on."""
+"""Where to compute: the device, threads of the CPU, and the processes that torchrun starts."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -47,6 +48,24 @@ def say(line: str) -> None:
     with suppress(OSError, ValueError):  # nobody listens any more, which is no reason to stop the work
         print(line, file=sys.stderr)
     return None
+
+
+@contextmanager
+def repeating(action: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Calls a function every so many seconds, in a thread of its own, while this context lasts."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        while not stop.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Progress(Protocol):
@@ -135,27 +154,14 @@ def progress(label: str, total: int, quiet: bool = False) -> Iterator[Progress]:
 
 
 def _bar(label: str, total: int) -> Iterator[Progress]:
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
+    name, count, note = rich.TextColumn("{task.description:8}"), rich.MofNCompleteColumn(), "{task.fields[note]}"
+    times = (rich.TimeElapsedColumn(), rich.TextColumn("left"), rich.TimeRemainingColumn())
+    columns = (name, rich.BarColumn(), count, *times, rich.TextColumn(note))
     estimate = Estimate(label, total)
-    with Bar(*columns, console=Console(stderr=True)) as bar:
+    with rich.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=total, note="")
 
         def report(done: int, note: str = "") -> None:

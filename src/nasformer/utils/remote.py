@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nasformer.errors import UserError
-from nasformer.utils.progress import say
+from nasformer.utils.progress import repeating, say
 
 FOLDER = Path("remote")
 READ = ("data", "run", "runs", "supernet", "model", "table", "images", "latency_profile")
@@ -114,10 +113,10 @@ class RemoteFolder:
 @contextmanager
 def remote_paths(options: Options) -> Iterator[Options]:
     """The options of a command with paths here in place of remote ones; what it writes is copied there."""
-    given = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
-    urls = {name: value for name, value in given.items() if is_remote(value) and name in (*READ, *WRITTEN)}
+    values = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
+    urls = {name: value for name, value in values.items() if is_remote(value) and name in (*READ, *WRITTEN)}
     lists = {
-        name: given[name] for name in READ if isinstance(given.get(name), list) and any(map(is_remote, given[name]))
+        name: values[name] for name in READ if isinstance(values.get(name), list) and any(map(is_remote, values[name]))
     }
     if not urls and not lists:
         yield options
@@ -142,19 +141,10 @@ def mirrored(folders: list[RemoteFolder]) -> Iterator[None]:
     """Copies folders here, and what changes in them back, meanwhile and in the end."""
     for folder in folders:
         folder.fetch(needed=False)
-    stop = threading.Event()
-
-    def follow() -> None:
-        while not stop.wait(SECONDS):
-            push(folders)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(lambda: push(folders), SECONDS):
+            yield
     finally:
-        stop.set()
-        thread.join()
         push(folders)
 
 

@@ -154,14 +154,14 @@ def _read_key(key_type: Any, key: Any, path: KeyPath) -> Any:
 
 def _read_fields(cls: Any, data: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
     """The arguments of a dataclass that the data give."""
-    annotations, known = _annotations(cls), {field.name: field for field in fields(cls) if field.init}
-    unknown = [key for key in data if key not in known]
+    annotations, arguments = _annotations(cls), {field.name: field for field in fields(cls) if field.init}
+    unknown = [key for key in data if key not in arguments]
     if unknown and getattr(cls, "refuse_unknown", False):
-        raise _Mismatch((*path, unknown[0]), f"is unknown, expected one of {', '.join(known)}")
-    for name, field in known.items():
+        raise _Mismatch((*path, unknown[0]), f"is unknown, expected one of {', '.join(arguments)}")
+    for name, field in arguments.items():
         if name not in data and field.default is MISSING and field.default_factory is MISSING:
             raise _Mismatch((*path, name), f"is missing, expected {_describe(annotations[name])}")
-    return {name: _read(annotations[name], data[name], (*path, name)) for name in known if name in data}
+    return {name: _read(annotations[name], data[name], (*path, name)) for name in arguments if name in data}
 
 
 @cache

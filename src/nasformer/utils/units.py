@@ -154,9 +154,9 @@ def check_number(
     """
     if value is None and optional:
         return
-    known = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value) and not whole)
+    is_number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value) and not whole)
     if not (
-        known
+        is_number
         and (least is None or value >= least)
         and (above is None or value > above)
         and (most is None or value <= most)

@@ -188,10 +188,11 @@ def evaluate(options: EvaluateCommand, as_json: bool) -> None:
     if not options.model:
         raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
     out = check_output(options.out, "evaluation.json") if options.out else None
-    found = evaluate_folder(Path(options.model), options, options.split, options.arch, out)
+    evaluation = evaluate_folder(Path(options.model), options, options.split, options.arch, out)
     if as_json:
-        return print_json(found.to_json())
-    return print("\n".join([f"{options.split}: {found.sentences()[0]}", *found.sentences()[1:]]))
+        return print_json(evaluation.to_json())
+    first, *others = evaluation.sentences()
+    return print("\n".join([f"{options.split}: {first}", *others]))
 
 
 def predict(options: PredictCommand, as_json: bool) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ROWS = 12  # kinds of layers in the printed table
 MOST = 2**20  # images, threads, nets and rounds: more would never end
+MEASURED = ("backend", "batch_size", "threads", "nets", "holdout", "rounds", "seed")
+"""Options that are passed on to `make_profile`."""
 
 
 @dataclass
@@ -61,37 +63,34 @@ class ProfileCommand(TaskOptions, SpaceOptions):
 def profile(options: ProfileCommand, as_json: bool) -> None:
     from nasformer.latency.lookup import check_replaceable, suggested_latency, unused_path
     from nasformer.latency.measure import describe_machine
-    from nasformer.latency.profile import MAX_ERROR, make_profile
+    from nasformer.latency.profile import make_profile
     from nasformer.utils.device import choose_device
-    from nasformer.utils.progress import say
 
     space, device = space_for_images(options), choose_device(options.device)
     settings = (device.type, options.backend, options.batch_size, options.threads)
     path = Path(options.out) if options.out else unused_path(space, *settings)
     check_replaceable(path, space, describe_machine(device, options.backend), *settings)
-    measured = make_profile(
-        space,
-        device=device,
-        backend=options.backend,
-        batch_size=options.batch_size,
-        threads=options.threads,
-        nets=options.nets,
-        holdout=options.holdout,
-        rounds=options.rounds,
-        seed=options.seed,
-    )
+    asked = {name: getattr(options, name) for name in MEASURED}
+    measured = make_profile(space, device=device, **asked)
     measured.save(path)
+    warn_if_inaccurate(measured)
+    if as_json:
+        return print_json({"file": str(path), **measured.to_dict()})
+    print_profile(measured)
+    latency = suggested_latency(measured) or "TIME"
+    return print(f"profile: {path}   next: nasformer search --max-latency {latency} ... (add --latency-profile {path})")
+
+
+def warn_if_inaccurate(measured: Profile) -> None:
+    from nasformer.latency.profile import MAX_ERROR
+    from nasformer.utils.progress import say
+
     if measured.is_inaccurate:
         say(
             f"warning: on other nets the median error is {measured.holdout.median_error:.0%}, more than "
             f"{MAX_ERROR:.0%}: budgets use this profile only where --latency-profile names it. Measure again when the "
             "machine is quieter, with --threads 1 or more --rounds"
         )
-    if as_json:
-        return print_json({"file": str(path), **measured.to_dict()})
-    print_profile(measured)
-    latency = suggested_latency(measured) or "TIME"
-    return print(f"profile: {path}   next: nasformer search --max-latency {latency} ... (add --latency-profile {path})")
 
 
 def space_for_images(options: ProfileCommand) -> Space:

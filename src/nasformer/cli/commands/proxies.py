@@ -90,7 +90,7 @@ class RankCommand(ProbeOptions, ExecutorOptions):
 
 
 def proxies(options: ProxiesCommand, as_json: bool) -> None:
-    from nasformer.proxies.catalogue import catalogue
+    from nasformer.proxies.registry import catalogue
 
     entries = catalogue(options.name)
     if as_json:

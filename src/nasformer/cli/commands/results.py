@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nasformer.report.compare import Comparison
     from nasformer.report.patterns import Patterns
     from nasformer.results.result import Diagnosis
+    from nasformer.search.problem import ModelResult
     from nasformer.tasks.classify import ModelInput
 
 
@@ -117,16 +119,7 @@ def doctor(options: DoctorCommand, as_json: bool) -> int:
 
 def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     title = f"{len(diagnosis.subnets)} fixed subnets on {diagnosis.images}, at step {diagnosis.step}"
-    rows = [
-        (
-            model.name,
-            format_quantity(model["params"]),
-            f"{model['depth']:.0f}",
-            f"{model['width']:.2f}",
-            f"{model['accuracy']:.2%}",
-        )
-        for model in diagnosis.subnets
-    ]
+    rows = map(subnet_row, diagnosis.subnets)
     print_table(title, ("", "parameters", "layers", "width", "accuracy"), rows)
     ranks = [f"with {name} {signed(rank)}" for name, rank in diagnosis.correlations.items()]
     print(f"rank correlation of accuracy {', '.join(ranks)}")
@@ -136,12 +129,23 @@ def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
         print(f"beside them: {name} {accuracy:.2%}")
     for alarm in diagnosis.alarms:
         print(f"alarm: {alarm.finding}\n       {alarm.advice}")
-    verdict = f"{len(diagnosis.alarms)} to look at" if diagnosis.alarms else "healthy"
+    print(f"{verdict_on(diagnosis)}: {folder / 'plots' / 'health.png'}")
+
+
+def subnet_row(model: ModelResult) -> Sequence[str]:
+    sizes = format_quantity(model["params"]), f"{model['depth']:.0f}", f"{model['width']:.2f}"
+    return model.name, *sizes, f"{model['accuracy']:.2%}"
+
+
+def verdict_on(diagnosis: Diagnosis) -> str:
+    """How a supernet is, in few words."""
+    if diagnosis.alarms:
+        return f"{len(diagnosis.alarms)} to look at"
     best = max(model["accuracy"] for model in diagnosis.subnets)
     equal = [name for name, accuracy in diagnosis.baselines.items() if accuracy >= best]
-    if equal and not diagnosis.alarms:
-        verdict += f", but no better than {equal[0]} (a longer training may help: --train.epochs)"
-    print(f"{verdict}: {folder / 'plots' / 'health.png'}")
+    if not equal:
+        return "healthy"
+    return f"healthy, but no better than {equal[0]} (a longer training may help: --train.epochs)"
 
 
 def signed(number: float | None) -> str:
@@ -166,9 +170,10 @@ def compare(options: CompareCommand, as_json: bool) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """The winners in a table: accuracies first, then as many columns as the terminal has room for."""
     from nasformer.report.labels import format_score, format_setting, is_share, label
+    from nasformer.search.problem import shown_scores
 
     winners, efforts = comparison.winners(), comparison.efforts().values()
-    scores = dict.fromkeys(name for model in winners for name in model.scores if not name.startswith("position_"))
+    scores = dict.fromkeys(name for model in winners for name in shown_scores(model.scores))
     cells = {name: [format_score(name, model.get(name)) for model in winners] for name in scores}
     columns = {label(name): cells[name] for name in scores if is_share(name)}
     columns["candidates"] = [f"{effort['candidates']:,}" for effort in efforts]
@@ -202,28 +207,29 @@ def patterns(options: PatternsCommand, as_json: bool) -> None:
 
     out = check_output(options.out, "patterns.json") if options.out else None
     space, budget, winners = read_winners([Path(run) for run in options.runs])
-    found = find_patterns(space, winners, budget)
+    comparison = find_patterns(space, winners, budget)
     if out:
-        write_patterns(found, out, options.runs)
-    print_json(found.to_dict()) if as_json else print_patterns(found)
+        write_patterns(comparison, out, options.runs)
+    print_json(comparison.to_dict()) if as_json else print_patterns(comparison)
 
 
-def print_patterns(found: Patterns) -> None:
+def print_patterns(patterns: Patterns) -> None:
     """A table by stage, winners beside random archs, and a sentence for each verdict."""
     from rich import box
 
     from nasformer.report.patterns import rows
 
-    title, caption = f"{found.title}, budget: {found.budget}", f"in brackets those of {found.draws} random archs"
+    title = f"{patterns.title}, budget: {patterns.budget}"
+    caption = f"shares and means; in brackets those of {patterns.draws} random archs"
     style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
-    cells = [(name, *row) for name, row in rows(found)]
-    print_table(title, ("", *found.together), cells, caption=f"shares and means; {caption}", **style)
-    for verdict in found.verdicts:
+    cells = [(name, *row) for name, row in rows(patterns)]
+    print_table(title, ("", *patterns.together), cells, caption=caption, **style)
+    for verdict in patterns.verdicts:
         print(verdict.sentence)
-    if found.repaired:
+    if patterns.repaired:
         print(
-            f"the budget is narrow: {found.repaired} of {found.draws} random archs were led into it step by step, so "
-            "they are not quite a fair sample"
+            f"the budget is narrow: {patterns.repaired} of {patterns.draws} random archs were led into it step by step"
+            ", so they are not quite a fair sample"
         )
 
 
@@ -293,10 +299,10 @@ def parse_query(text: str) -> Query | None:
     """
     if text in ("", "cls"):
         return "cls" if text else None
-    found = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
-    if not found:
+    position = re.fullmatch(r"\s*(\d+)\s*,\s*(\d+)\s*", text)
+    if not position:
         raise UserError(f"--query is {text!r}; give row,column on the block's map, such as 0,0, or cls")
-    return int(found[1]), int(found[2])
+    return int(position[1]), int(position[2])
 
 
 def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:

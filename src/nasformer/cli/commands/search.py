@@ -57,16 +57,7 @@ def show(result: RunResult | None, options: RunCommand | SearchCommand, as_json:
 def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None:
     from nasformer.results.folder import RunFolder
 
-    out = options.out
-
-    score = result.metric
-    what = "" if score == "accuracy" else f" {task_scores().get(score, score)}"
-    scores = {f"holdout_{score}": f"held-out{what}", f"test_{score}": f"test{what}"}
-    if result.proxies is not None:
-        scores = {name: name for name in result.proxies}
-    elif "test_agreement" in result.winner.scores:
-        known = scores if "test_accuracy" in result.winner.scores else {}
-        scores = known | {"holdout_agreement": "held-out agreement", "test_agreement": "test agreement"}
+    out, scores = options.out, score_columns(result)
     judged = f", {result.candidates:,} candidates, untrained" if result.candidates is not None else ""
     where = f" on {result.data}" if result.data and result.proxies is None else ""
     title = f"{result.space}{where}, {result.budget}{judged}"
@@ -83,6 +74,19 @@ def print_result(result: RunResult, options: RunCommand | SearchCommand) -> None
     elif out:
         report = RunFolder(out).report
         print(f"report: {report}   next: nasformer retrain {out} --data DATA --out NEW")
+
+
+def score_columns(result: RunResult) -> dict[str, str]:
+    """The scores that the table of a result shows, each with the heading of its column."""
+    if result.proxies is not None:
+        return {name: name for name in result.proxies}
+    score = result.metric
+    metric = "" if score == "accuracy" else f" {task_scores().get(score, score)}"
+    columns = {f"holdout_{score}": f"held-out{metric}", f"test_{score}": f"test{metric}"}
+    if "test_agreement" not in result.winner.scores:
+        return columns
+    by_labels = columns if "test_accuracy" in result.winner.scores else {}
+    return by_labels | {"holdout_agreement": "held-out agreement", "test_agreement": "test agreement"}
 
 
 def result_rows(result: RunResult, scores: Sequence[str]) -> list[list[str]]:
@@ -168,8 +172,8 @@ def print_health(result: RunResult) -> None:
 def plan(options: PlanCommand, as_json: bool) -> None:
     from nasformer.runs.plan import make_plan
 
-    found = make_plan(options)
-    print_json(found.to_dict()) if as_json else print_plan(found)
+    forecast = make_plan(options)
+    print_json(forecast.to_dict()) if as_json else print_plan(forecast)
 
 
 def advise(options: AdviseCommand, as_json: bool) -> None:

@@ -61,7 +61,7 @@ class SampleCommand(BudgetOptions, SpaceOptions):
 def spaces(options: SpacesCommand, as_json: bool) -> None:
     if options.name is not None:
         return describe_space(options, as_json)
-    from nasformer.families.catalogue import catalogue
+    from nasformer.families.registry import catalogue
 
     entries = catalogue()
     if as_json:
