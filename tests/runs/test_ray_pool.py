@@ -120,6 +120,7 @@ def test_raising_hanging_and_killed_tasks(pool: RayPool) -> None:
 
 
 def test_a_node_joins_and_is_lost(cluster: Any, pool: RayPool) -> None:
+    pool.timeout = 300.0  # no task hangs here, however busy the machine is
     node = cluster.add_node(num_cpus=2)
     while "4 workers on 2 nodes" not in pool.status:
         list(pool.map(tasks("slow", 8)))
@@ -129,7 +130,8 @@ def test_a_node_joins_and_is_lost(cluster: Any, pool: RayPool) -> None:
         if number == 4:
             cluster.remove_node(node, allow_graceful=False)
     assert results == [number**2 for number in range(30)]
-    assert events(pool).count("node lost") == 2
+    while events(pool).count("node lost") < 2:  # processes outlive their node by a moment, in which they may still work
+        assert list(pool.map(tasks("slow", 8))) == [number**2 for number in range(8)]
     assert events(pool).count("worker lost") == 2  # those of the test before
 
 
