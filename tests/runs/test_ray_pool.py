@@ -96,6 +96,13 @@ def test_a_job_that_cannot_be_opened_is_an_error(cluster: Any, tmp_path: Path) -
         list(workers.map(tasks("plain", 2)))
 
 
+def test_a_cluster_without_room_is_said_at_once(cluster: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    workers = RayPool(Trouble(Path()), ExecutorOptions("ray", gpus_per_trial=0.5))
+    workers.hire(2)
+    assert "waiting for workers: each needs 1 CPU of 2 and 0.5 GPU of 0 in the cluster" in capsys.readouterr().err
+    assert not workers.workers
+
+
 def test_results_come_in_order_and_a_worker_opens_its_job_once(pool: RayPool) -> None:
     while pool.status != "(2 workers on 1 nodes)":
         assert list(pool.map(tasks("slow", 6))) == [0, 1, 4, 9, 16, 25]
