@@ -212,11 +212,14 @@ def test_asynchronous_needs_workers_and_evolution(tmp_path: Path, capsys: pytest
     assert "needs workers: --executor ray" in small_run.refused(capsys, words)
 
 
-def test_the_best_candidates_are_retrained_at_the_same_time(ray: Any, finished: Path, tmp_path: Path) -> None:
+def test_the_best_candidates_are_retrained_at_the_same_time(
+    ray: Any, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["retrain", str(finished), "--data", "digits", "--holdout", "0.2", "--top", "2", "--train.iterations", "4"]
     words += ["--train.batch_size", "64", "--export", "false"]
     assert main([*words, "--out", str(tmp_path / "local"), "--threads", "1"]) == 0
     assert main([*words, "--out", str(tmp_path / "ray"), *on_ray(2)]) == 0
+    assert "retraining, %: 100/100" in capsys.readouterr().err
     records = sorted(read_journal(finished / "search" / "journal.jsonl")[1], key=lambda record: -record["accuracy"])
     for number in ("1", "2"):
         local, parallel = (

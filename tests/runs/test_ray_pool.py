@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
+from nasformer.runs.local_pool import TrainingPool
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import ATTEMPTS, RayPool, result_of
+from nasformer.runs.ray_pool import ATTEMPTS, POLL, RayPool, result_of
 from nasformer.search.run import Failed
+from nasformer.utils.progress import progress
 
 ray = pytest.importorskip("ray", reason="needs nasformer[ray]")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -101,6 +103,36 @@ def test_a_cluster_without_room_is_said_at_once(cluster: Any, capsys: pytest.Cap
     workers.hire(2)
     assert "waiting for workers: each needs 1 CPU of 2 and 0.5 GPU of 0 in the cluster" in capsys.readouterr().err
     assert not workers.workers
+
+
+@dataclass(frozen=True)
+class Together:
+    """A training that lasts until another one has begun, and a few seconds more."""
+
+    folder: Path
+
+    def open(self, device: str) -> Callable[[str], str]:
+        return self.train
+
+    def train(self, name: str) -> str:
+        with progress("training", 4) as report:
+            while len(list((self.folder / ".progress").glob("*.json"))) < 2:
+                time.sleep(0.1)
+            time.sleep(3 * POLL)
+            report(4)
+        return name
+
+
+def test_all_trainings_are_in_one_view(
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nasformer.utils.progress.LINE_SECONDS", 0.0)
+    with closing(TrainingPool(Together(tmp_path), OPTIONS, False, tmp_path, "winners")) as workers:
+        assert list(workers.map(["a", "b"])) == ["a", "b"]
+    said = capsys.readouterr().err
+    assert "1: training 0/4; 2: training 0/4  (2 workers on 1 nodes)" in said
+    assert "winners, %: 100/100" in said
+    assert not (tmp_path / ".progress").exists()
 
 
 def test_results_come_in_order_and_a_worker_opens_its_job_once(pool: RayPool) -> None:
