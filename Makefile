@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+RAY_STAMP := $(VENV)/.installed-ray
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint slow chaos catalogue docs examples bench clean
@@ -18,6 +19,10 @@ $(DOCS_STAMP): $(STAMP)
 	$(PIP) -e ".[docs]"
 	touch $(DOCS_STAMP)
 
+$(RAY_STAMP): $(STAMP)
+	$(PIP) -e ".[ray]"
+	touch $(RAY_STAMP)
+
 demo: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/nasformer run --config digits --out runs/demo
 
@@ -26,14 +31,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2  # from nothing, as in a new clone, in half the time
 
-test: lint
+test: lint $(RAY_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # one thread a worker: two cores, two workers
 
-slow: $(STAMP)
+slow: $(RAY_STAMP)
+	$(PIP) s3fs "moto[server]" mlflow wandb submitit  # clients, without which their tests are skipped
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests/cli/test_remote.py tests/runs/test_tracking.py
 
-chaos: $(STAMP)
-	$(PIP) -e ".[dev,ray]"
+chaos: $(RAY_STAMP)
 	$(BIN)/python benchmarks/chaos.py --kills 50  # workers, nodes and commands; about 25 minutes on two cores
 
 catalogue: $(STAMP)  # the spaces and proxies that `nasformer spaces` and `nasformer proxies` list without torch

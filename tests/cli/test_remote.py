@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import small_run
 from nasformer.cli.main import main
-from nasformer.utils.remote import RemoteFolder
+from nasformer.utils.remote import RemoteFolder, mirrored
 
 UNTRAINED = [
     *("search", "--space", "autoformer-micro", "--img-size", "8", "--patch-size", "4", "--proxy", "params"),
@@ -62,6 +63,49 @@ def test_a_folder_is_copied_both_ways_and_only_what_changed(memory: Any, tmp_pat
 def test_what_does_not_exist_or_cannot_be_opened(memory: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory://none.npz does not exist" in small_run.refused(capsys, [*UNTRAINED, "--data", "memory://none.npz"])
     assert "nosuch://x cannot be opened" in small_run.refused(capsys, [*UNTRAINED, "--data", "nosuch://x"])
+
+
+class Unreachable(Exception):
+    """As the errors of botocore, which are no OSErrors."""
+
+
+def unreachable(*arguments: Any, **options: Any) -> None:
+    raise Unreachable("no route to host")
+
+
+def soon(happens: Callable[[], bool]) -> bool:
+    """Whether something happens within half a minute."""
+    deadline = time.monotonic() + 30
+    while not (happened := happens()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return happened
+
+
+def test_a_store_that_is_away_for_a_while_gets_the_rest_later(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nasformer.utils.remote.SECONDS", 0.01)
+    folder = RemoteFolder("memory://box")
+    with mirrored([folder]):
+        with monkeypatch.context() as away:
+            away.setattr(type(memory), "put_file", unreachable)
+            folder.local.mkdir(parents=True)
+            (folder.local / "a.txt").write_text("one")
+            assert soon(lambda: "memory://box: not all could be copied (no route to host)" in capsys.readouterr().err)
+        assert soon(lambda: memory.exists("/box/a.txt"))
+
+
+def test_a_store_that_is_away_is_named(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as away:
+        away.setattr(type(memory), "put_file", unreachable)
+        assert main([*UNTRAINED, "--out", "memory://runs/far"]) == 2
+    assert "memory://runs/far is not complete; copy remote/memory/runs/far there" in capsys.readouterr().err
+    assert Path("remote/memory/runs/far/result.json").exists()
+    monkeypatch.setattr(type(memory), "exists", unreachable)
+    said = small_run.refused(capsys, [*UNTRAINED, "--out", "memory://runs/far"])
+    assert "memory://runs/far cannot be read (no route to host)" in said
 
 
 @pytest.fixture

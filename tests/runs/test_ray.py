@@ -17,6 +17,7 @@ import small_run
 from nasformer.cli.main import main
 from nasformer.search.journal import read_journal
 from processes import kill_command
+from tasks.examples import EXAMPLES
 
 UNTRAINED = [
     *("search", "--space", "autoformer-micro", "--img-size", "8", "--patch-size", "4", "--proxy", "dss"),
@@ -78,6 +79,30 @@ def test_supernet_search_is_the_same_for_any_number_of_workers(ray: Any, run: Pa
         assert main([*small_run.words("search", run), *on_ray(workers)]) == 0
         assert journal(run) == expected
         assert (run / "result.json").read_bytes() == result
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        "segment",
+        pytest.param("detect", marks=pytest.mark.slow),
+        pytest.param("vqa", marks=pytest.mark.slow),
+        pytest.param("panoptic", marks=pytest.mark.slow),
+    ],
+)
+def test_search_for_another_task_is_the_same(ray: Any, tmp_path: Path, task: str) -> None:
+    example = EXAMPLES[task]
+    assert example.write is not None
+    example.write(tmp_path / "set")
+    settings: dict[str, Any] = {"space": "s3-micro", "patch_size": 2, "img_size": 32, "holdout": 0.25}
+    settings |= {"max_params": None, "task": task, task: example.options, "data": str(tmp_path / "set"), "workers": 0}
+    settings |= {"train": {"iterations": 4, "batch_size": 6, "lr": 5e-3}, "calibration_images": 12}
+    assert main(small_run.words("run", tmp_path / "run", **settings)) == 0
+    expected, result = journal(tmp_path / "run"), (tmp_path / "run" / "result.json").read_bytes()
+    (tmp_path / "run" / "search" / "journal.jsonl").unlink()
+    assert main([*small_run.words("search", tmp_path / "run", **settings), *on_ray(2)]) == 0
+    assert journal(tmp_path / "run") == expected
+    assert (tmp_path / "run" / "result.json").read_bytes() == result
 
 
 def test_failing_candidates_are_journalled_and_the_search_goes_on(
@@ -187,11 +212,14 @@ def test_asynchronous_needs_workers_and_evolution(tmp_path: Path, capsys: pytest
     assert "needs workers: --executor ray" in small_run.refused(capsys, words)
 
 
-def test_the_best_candidates_are_retrained_at_the_same_time(ray: Any, finished: Path, tmp_path: Path) -> None:
+def test_the_best_candidates_are_retrained_at_the_same_time(
+    ray: Any, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["retrain", str(finished), "--data", "digits", "--holdout", "0.2", "--top", "2", "--train.iterations", "4"]
     words += ["--train.batch_size", "64", "--export", "false"]
     assert main([*words, "--out", str(tmp_path / "local"), "--threads", "1"]) == 0
     assert main([*words, "--out", str(tmp_path / "ray"), *on_ray(2)]) == 0
+    assert "retraining, %: 100/100" in capsys.readouterr().err
     records = sorted(read_journal(finished / "search" / "journal.jsonl")[1], key=lambda record: -record["accuracy"])
     for number in ("1", "2"):
         local, parallel = (
@@ -201,7 +229,6 @@ def test_the_best_candidates_are_retrained_at_the_same_time(ray: Any, finished: 
         assert local["winner"]["arch"] == records[int(number) - 1]["arch"]
 
 
-@pytest.mark.slow
 def test_a_few_random_kills_change_nothing() -> None:
     """`make chaos`, but short."""
     pytest.importorskip("ray", reason="needs nasformer[ray]")

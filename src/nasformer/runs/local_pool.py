@@ -1,4 +1,4 @@
-"""Trainings side by side on this machine (`--jobs`): how many, and the processes that do them.
+"""Trainings side by side on this machine (`--jobs`): how many, and the processes that do them; or on Ray's workers.
 
 Small nets leave a big GPU idle, so several are trained at a time, each in a process and a folder of its own, where it
 goes on after a kill. Results are those of one after the other: bit for bit on a CPU, where each has the same threads.
@@ -7,10 +7,12 @@ goes on after a kill. Results are those of one after the other: bit for bit on a
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -23,14 +25,16 @@ from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.latency.measure import peak_of
 from nasformer.runs.options import ExecutorOptions, JobOptions
-from nasformer.runs.ray_pool import Job, RayPool, result_of
+from nasformer.runs.ray_pool import Batch, Job, RayPool, Work, result_of
 from nasformer.search.run import Failed
 from nasformer.train.checkpoint import StopSignals
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.utils.child import Child, Ended, Send
 from nasformer.utils.device import cpu_threads, threads_are_fixed
+from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import Report, progress, progress_to, say
+from nasformer.utils.schema import from_json
 from nasformer.utils.units import format_quantity
 
 GPU_CORES, CPU_CORES = 2, 4
@@ -227,6 +231,63 @@ def overview(done: int, reports: Mapping[int, Report], tasks: int) -> tuple[int,
     return percent if done == tasks else min(percent, 99), "; ".join(lines)
 
 
+# On workers of a Ray cluster
+
+
+@dataclass(frozen=True)
+class ReportingJob:
+    """A job that keeps the progress of each of its tasks, which are numbered, in a file.
+
+    Args:
+        folder: On a disk that all workers share, as trainings need it anyway.
+    """
+
+    job: Job
+    folder: Path
+
+    def open(self, device: str) -> Work:
+        work = self.job.open(device)
+
+        def do(numbered: tuple[int, Any]) -> Any:
+            number, task = numbered
+            with progress_to(partial(self.keep, number)):
+                return work(task)
+
+        return do
+
+    def keep(self, number: int, message: Report | str) -> None:
+        if isinstance(message, Report):
+            write_json(self.folder / f"{number}.json", asdict(message))
+        else:
+            print(message, file=sys.stderr)  # into the worker's log
+
+    def report(self, number: int) -> Report | None:
+        path = self.folder / f"{number}.json"
+        return from_json(Report, read_json(path), path) if path.exists() else None
+
+
+class TrainingPool(RayPool):
+    """Trains on the workers of a Ray cluster, and shows the progress of all of them."""
+
+    def __init__(self, job: Job, options: ExecutorOptions, gpu: bool, folder: Path, label: str) -> None:
+        self.reporting, self.label = ReportingJob(job, folder / ".progress"), label
+        super().__init__(self.reporting, options, gpu, folder)
+
+    def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
+        shutil.rmtree(self.reporting.folder, ignore_errors=True)  # what a killed command has left
+        with progress(f"{self.label}, %", 100) as self.show:
+            yield from super().map(list(enumerate(tasks)))
+        shutil.rmtree(self.reporting.folder, ignore_errors=True)
+
+    def collect(self, batch: Batch) -> None:
+        super().collect(batch)
+        running = [worker.task for worker in self.workers if worker.task is not None]
+        reports = {number: report for number in running if (report := self.reporting.report(number))}
+        done = len(batch.tasks) - len(batch.waiting) - len(running)
+        percent, note = overview(done, reports, len(batch.tasks))
+        self.show(percent, f"{note}  {self.status}".strip())
+
+
 def run_tasks(
     job: Job,
     tasks: Sequence[Any],
@@ -243,7 +304,7 @@ def run_tasks(
         memory: Measures what the largest task needs on a GPU.
     """
     if options.executor == "ray":
-        pool: RayPool | LocalPool = RayPool(job, options, device.type == "cuda", folder)
+        pool: TrainingPool | LocalPool = TrainingPool(job, options, device.type == "cuda", folder, label)
     else:
         alone = os.environ.get("WORLD_SIZE", "1") == "1"  # processes of torchrun do each training together
         jobs = options.jobs if isinstance(options, JobOptions) and alone else 1
@@ -251,9 +312,5 @@ def run_tasks(
         if count == 1:
             return None
         pool = LocalPool(job, count, device, label)
-    results = list[Any]()
-    with closing(pool), progress(label, len(tasks), quiet=isinstance(pool, LocalPool)) as report:
-        for outcome in pool.map(tasks):
-            results.append(result_of(outcome))
-            report(len(results))
-    return results
+    with closing(pool):
+        return [result_of(outcome) for outcome in pool.map(tasks)]

@@ -18,7 +18,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,7 +126,7 @@ class RayPool:
         self.stored: Any = None  # the job in the object store
         self.connected = False
         self.bad_starts, self.retries = 0, 0
-        self.room, self.counted_at, self.idle_since = 0, -math.inf, math.inf
+        self.room, self.counted_at, self.warn_at = 0, -math.inf, math.inf
 
     @property
     def status(self) -> str:
@@ -210,18 +210,19 @@ class RayPool:
             rooms = [shares(there.get(name, 0.0), amount) for name, amount in needed.items() if amount]
             self.room = min([*rooms, self.options.max_concurrent_trials or math.inf])  # type: ignore[assignment]
             self.counted_at = time.monotonic()
-            self.warn_of_waiting()
+            self.warn_of_waiting(needed, there)
         return self.room
 
-    def warn_of_waiting(self) -> None:
-        """Says what a worker needs, where there has been none for long."""
+    def warn_of_waiting(self, needed: Mapping[str, float], there: Mapping[str, float]) -> None:
+        """Says what a worker needs, where there has been none for long; at once, if the cluster has no room for one."""
         if any(worker.node for worker in self.workers):
-            self.idle_since = math.inf
-        elif self.idle_since == math.inf:
-            self.idle_since = time.monotonic()
-        elif time.monotonic() - self.idle_since > PATIENCE:
-            say(f"waiting for workers: each needs {self.options.cpus_per_trial:g} CPUs and {self.gpus:g} GPUs")
-            self.idle_since = time.monotonic()
+            self.warn_at = math.inf
+        elif self.warn_at == math.inf:
+            self.warn_at = self.counted_at + (PATIENCE if self.room else 0.0)
+        if self.counted_at >= self.warn_at:
+            parts = [f"{amount:g} {name} of {there.get(name, 0.0):g}" for name, amount in needed.items() if amount]
+            say(f"waiting for workers: each needs {' and '.join(parts)} in the cluster")
+            self.warn_at = self.counted_at + PATIENCE
 
     def dismiss(self, worker: Worker) -> None:
         self.workers.remove(worker)

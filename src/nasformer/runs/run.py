@@ -195,7 +195,7 @@ def check_task(command: Any) -> None:
     if getattr(command, "task", "classify") == "classify":
         return
     asked = {f"--{name}": getattr(command, name, "") for name in ("baseline", "proxy")}
-    asked |= {"--from": getattr(command, "from_", None), "--executor ray": getattr(command, "executor", "") == "ray"}
+    asked |= {"--from": getattr(command, "from_", None)}
     for option, value in asked.items():
         if value:
             raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")

@@ -3,7 +3,7 @@
 What a command reads is copied into remote/ below the current folder; data that is there already, with the same size, is
 not copied again. The folder that it writes is copied from the store if it exists, so that a run goes on on another
 machine, and back: what has changed every half a minute, and all of it in the end. Everything between works on ordinary
-files. Nothing keeps two machines from writing the same remote folder at once.
+files, also while the store cannot be reached. Nothing keeps two machines from writing the same remote folder at once.
 """
 
 from __future__ import annotations
@@ -72,18 +72,26 @@ class RemoteFolder:
             needed: Whether it must exist.
             again: Whether to copy files that are here with the same size already.
         """
+        try:
+            exists = self._fetch(again)
+        except Exception as error:  # every store has errors of its own, and few of them are an OSError
+            raise UserError(f"{self.url} cannot be read ({error}); check its name and your rights") from None
+        if needed and not exists:
+            raise UserError(f"{self.url} does not exist")
+        return self.local
+
+    def _fetch(self, again: bool) -> bool:
+        """Copies it here; whether it exists."""
         self.system.invalidate_cache()
         if not self.system.exists(self.path):
-            if needed:
-                raise UserError(f"{self.url} does not exist")
-            return self.local
+            return False
         if self.system.isfile(self.path):
             self._fetch_file(self.path, self.local, again)
         for path in self.system.find(self.path) if self.system.isdir(self.path) else ():
             name = path.removeprefix(self.system._strip_protocol(self.path)).lstrip("/")
             self._fetch_file(path, self.local / name, again)
             self.sent[name] = self._state(self.local / name)
-        return self.local
+        return True
 
     def _fetch_file(self, path: str, local: Path, again: bool) -> None:
         if again or not local.exists() or local.stat().st_size != self.system.size(path):
@@ -145,12 +153,19 @@ def mirrored(folders: list[RemoteFolder]) -> Iterator[None]:
         with repeating(lambda: push(folders), SECONDS):
             yield
     finally:
-        push(folders)
+        missing = push(folders)
+    if missing:
+        there, here = ", ".join(folder.url for folder in missing), ", ".join(str(folder.local) for folder in missing)
+        raise UserError(f"the command is done, but {there} is not complete; copy {here} there")
 
 
-def push(folders: list[RemoteFolder]) -> None:
+def push(folders: list[RemoteFolder]) -> list[RemoteFolder]:
+    """Copies back what has changed; the folders of which not all could be copied."""
+    missing = []
     for folder in folders:
         try:
             folder.push()
-        except OSError as error:  # a file may be replaced meanwhile, a server be away: the next time
+        except Exception as error:  # a file may be replaced meanwhile, a store be away: the next time
             say(f"{folder.url}: not all could be copied ({error})")
+            missing.append(folder)
+    return missing
