@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from nasformer.data.files import BadImages
-from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import HEADS, Maps, dense_space, head_option_names
+from nasformer.families.dense import dense_space, head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
+from nasformer.families.timm_dense import TimmNet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
@@ -41,41 +41,24 @@ from record import add_side_by_side, mean_and_spread, run_side_by_side
 WARM_UP = 3  # steps
 
 
-class TimmNet(nn.Module):
-    """A timm model as the backbone of a task: the last four of its feature maps, and our head on them.
+def build_timm(net: str, task: str, batches: MaskBatches, stride: int = 32, **head: Any) -> nn.Module:
+    """A timm model, NAME or NAME:FILE, as the backbone of a task.
 
     Args:
-        task: Whose head it has.
         batches: Whose images and classes it is for.
         stride: Pixels to a position of the coarsest map; below 32 the last stages have holes in place of strides.
         head: Options of the head.
     """
-
-    def __init__(
-        self, name: str, weights: str | None, task: str, batches: MaskBatches, stride: int = 32, **head: Any
-    ) -> None:
-        super().__init__()
-        given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
-        given |= {"output_stride": stride} if stride < 32 else {}
-        self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
-        channels = tuple(info["num_chs"] for info in infos)
-        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
-        names = tuple(str(number) for number in range(len(infos)))
-        segment = HEADS[task].plan_head(Maps(names, channels, grids, (size, size), batches.num_classes), **head)
-        self.chosen, self.head = [int(name) for name in segment.inputs], segment.build()
-
-    def forward(self, x: Any, **targets: Any) -> Any:
-        images, text = ImageText.split(x)
-        maps = self.encoder(images)
-        return self.head([*(maps[number] for number in self.chosen), *text], **targets)
+    name, _, weights = net.partition(":")
+    given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+    given |= {"output_stride": stride} if stride < 32 else {}
+    return TimmNet(name, task, batches.img_size, batches.in_chans, batches.num_classes, head, given)
 
 
 def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if net.startswith("timm:"):
-        name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmNet(name, weights or None, "segment", batches, decoder_dim=dim)
+        return build_timm(net.removeprefix("timm:"), "segment", batches, decoder_dim=dim)
     return build_ours(net, batches, "segment", seed, decoder_dim=dim)
 
 
