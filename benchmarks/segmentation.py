@@ -4,16 +4,20 @@
     python benchmarks/segmentation.py --data camvid_240 --ignore 11,255 --seeds 3 --out record.json \
         --nets s3-tiny:smallest autoformer-tiny:smallest timm:resnet18 timm:resnet50
 
-A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch),
-timm:NAME:FILE (with weights in safetensors), or ours:timm:NAME[:FILE] (the same net as a family of ours, so with our
-maps or pyramid). The first net of timm is the baseline of all ratios. mIoU is that of the
-test images at their own size; the weights are those of the last step, so nothing is chosen on any image.
+A net is SPACE:ARCH (from scratch), FILE.json:NAME (one of those that rivals.py wrote, from scratch), FOLDER (a model of
+a run, whose backbone is trained on), timm:NAME (from scratch), timm:NAME:FILE (with weights in safetensors; of a
+pattern, the last file), or ours:timm:NAME[:FILE] (the same net as a family of ours, so with our maps or pyramid). The
+first net of timm is the baseline of all ratios. mIoU is that of the test images at their own size; the weights are
+those of the last step, so nothing is chosen on any image.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import time
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +53,19 @@ def build_timm(net: str, task: str, batches: MaskBatches, stride: int = 32, **he
         stride: Pixels to a position of the coarsest map; below 32 the last stages have holes in place of strides.
         head: Options of the head.
     """
-    name, _, weights = net.partition(":")
+    name, _, pattern = net.partition(":")
+    weights = newest(pattern) if pattern else ""
     given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
     given |= {"output_stride": stride} if stride < 32 else {}
     return TimmNet(name, task, batches.img_size, batches.in_chans, batches.num_classes, head, given)
+
+
+def newest(pattern: str) -> str:
+    """The last file of a pattern, such as that of the last checkpoint."""
+    files = sorted(glob(pattern), key=lambda file: [int(number) for number in re.findall(r"\d+", file)])
+    if not files:
+        raise SystemExit(f"there are no weights {pattern}")
+    return files[-1]
 
 
 def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
@@ -85,6 +98,11 @@ def build_ours(
         space = dense_space(supernet.space, task, **head).with_options(**shape)
         return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
+    if name.endswith(".json"):
+        entry = json.loads(Path(name).read_text())[arch]
+        kept = {key: value for key, value in entry["options"].items() if key not in head_option_names()} | shape
+        space = dense_space(get_space(entry["space"], **kept), task, **head)
+        return fresh_model(space, space.arch(entry["arch"]), seed)
     shape |= {"patch_size": patch_size} if patch_size else {}
     space = dense_space(get_space(name, **shape), task, **head)
     return fresh_model(space, space.arch(arch), seed)
