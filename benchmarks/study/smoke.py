@@ -39,6 +39,8 @@ SEARCHES = {
     "cyclic": "--search.population 3 --search.tournament 2 --search.steps 1 --search.cycles 1",
 }
 """The same of a search without training, by its strategy; that of the recipes for ESFormer is cyclic."""
+SLOW = ("--max-latency", "60s", "--img-size", "64", "--segment.decoder-dim", "16")
+"""Of a command with a limit on latency, which must hold on any machine."""
 SIDES = {"cifar100": 32, "tinyimagenet100": 64, "imagenette": 64, "flowers102": 64}
 
 
@@ -47,7 +49,7 @@ def shortened(words: Sequence[str]) -> list[str]:
     program = f"nasformer {words[1]}" if words[0] == "nasformer" else Path(words[1]).name
     strategies = [after for word, after in pairwise(words) if word == "--search.strategy"]
     extra = SEARCHES[(strategies or ["cyclic"])[0]] if program == "nasformer search" else SHORTER.get(program, "")
-    return [*words, *shlex.split(extra)]
+    return [*words, *shlex.split(extra), *(SLOW if "--max-latency" in words else ())]
 
 
 def make_set(path: Path, classes: int = 4) -> None:
