@@ -36,7 +36,7 @@ from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
 from record import add_side_by_side, benchmark_parser, mean_and_spread, run_side_by_side
-from segmentation import TimmNet, build_ours, speed
+from segmentation import build_ours, build_timm, speed
 
 
 class TorchvisionDetector(nn.Module):
@@ -59,8 +59,7 @@ def build(net: str, batches: SceneBatches, args: argparse.Namespace, seed: int) 
     if net.startswith("torchvision:"):
         return TorchvisionDetector(net.removeprefix("torchvision:"), batches.num_classes)
     if net.startswith("timm:"):
-        name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmNet(name, weights or None, "detect", batches, **head)
+        return build_timm(net.removeprefix("timm:"), "detect", batches, **head)
     return build_ours(net, batches, "detect", seed, **head)
 
 

@@ -74,9 +74,9 @@ def add_side_by_side(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nets", nargs="+", required=True)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of each net, from --seed on")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, each a process of its own")
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -98,7 +98,7 @@ def run_side_by_side(
     by_net: dict[str, dict[int, Measured]] = {net: {} for net in args.nets}
     settings = {key: value for key, value in vars(args).items() if key not in ("seed", "child")}
     with ThreadPoolExecutor(args.jobs) as pool:
-        pairs = [(net, seed) for seed in range(args.seeds) for net in args.nets]
+        pairs = [(net, args.seed + number) for number in range(args.seeds) for net in args.nets]
         running = {pool.submit(run_child if args.jobs > 1 else measure, *pair): pair for pair in pairs}
         for done in as_completed(running):
             net, seed = running[done]

@@ -3,8 +3,10 @@ Writes them for `same_recipe.py`, with the accuracy on the test images that each
 
 python benchmarks/rivals.py --models models.json --by params --random 5 --out runs/cifar100 --data cifar100.npz
 
-`--by` is a cost of the space: params or macs. The other options are those of `nasformer search`, by which the run's
-supernet and its data are found again. `--timm NAME NAME={...}` adds models of timm, perhaps with options as JSON.
+`--by` is a cost of the space: params or macs, or latency_ms where a limit on it is among the options. `--other
+NAME=RUN` adds the best candidate of equal cost that another search of the space has judged, such as one for another
+task. The other options are those of `nasformer search`, by which the run's supernet and its data are found again.
+`--timm NAME NAME={...}` adds models of timm, perhaps with options as JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from nasformer.cli.main import find_command, make_parser
 from nasformer.families.space import Space
+from nasformer.results.contents import read_run
 from nasformer.runs.run import open_run
 from nasformer.space.arch import Arch
 from nasformer.train.evaluate import SubnetEvaluator
@@ -48,8 +51,19 @@ def rivals(space: Space, winner: Arch, args: argparse.Namespace) -> Iterator[tup
     yield "winner", winner
     for number in range(args.random):
         yield f"random {number + 1}", of_equal_cost(space, target, args.by, args.within, rng)
+    for name, _, run in (text.partition("=") for text in args.other):
+        yield name, best_of_other(space, Path(run), target, args.by, args.within)
     for operator in args.pure:
         yield f"pure {operator}", of_equal_cost(space, target, args.by, args.within, rng, operator)
+
+
+def best_of_other(space: Space, run: Path, wanted: float, by: str, within: float) -> Arch:
+    """The best of another search's candidates within a share of the cost; where none is, the nearest one."""
+    found = read_run(run)
+    judged = {space.arch(one.arch.to_dict()): one.scores[found.score] for one in found.judged}
+    off = {arch: abs(space.costs(arch)[by] / wanted - 1) for arch in judged}
+    near = [arch for arch in judged if off[arch] <= within]
+    return max(near, key=judged.__getitem__) if near else min(off, key=off.__getitem__)
 
 
 def main() -> None:
@@ -58,6 +72,7 @@ def main() -> None:
     parser.add_argument("--by", default="params", help="the cost that is equal")
     parser.add_argument("--within", type=float, default=0.02)
     parser.add_argument("--random", type=int, default=3)
+    parser.add_argument("--other", nargs="*", default=[], help="NAME=RUN: the best of that run's search of equal cost")
     parser.add_argument("--pure", nargs="*", default=[], help="operators, such as conv local axial")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timm", nargs="*", default=[], help="models of timm to add, perhaps NAME={...}")
@@ -66,6 +81,7 @@ def main() -> None:
     winner = json.loads((Path(command.out) / "result.json").read_text())["winner"]["arch"]
     models: dict[str, Any] = {}
     with open_run(command, "supernet") as run:
+        run.use_profile(command)
         supernet = run.load_supernet(command.supernet)
         evaluator, space = SubnetEvaluator(supernet, run.batches), supernet.space
         shape = ("img_size", "in_chans", "num_classes")

@@ -4,16 +4,20 @@
     python benchmarks/segmentation.py --data camvid_240 --ignore 11,255 --seeds 3 --out record.json \
         --nets s3-tiny:smallest autoformer-tiny:smallest timm:resnet18 timm:resnet50
 
-A net is SPACE:ARCH (from scratch), FOLDER (a model of a run, whose backbone is trained on), timm:NAME (from scratch),
-timm:NAME:FILE (with weights in safetensors), or ours:timm:NAME[:FILE] (the same net as a family of ours, so with our
-maps or pyramid). The first net of timm is the baseline of all ratios. mIoU is that of the
-test images at their own size; the weights are those of the last step, so nothing is chosen on any image.
+A net is SPACE:ARCH (from scratch), FILE.json:NAME (one of those that rivals.py wrote, from scratch), FOLDER (a model of
+a run, whose backbone is trained on), timm:NAME (from scratch), timm:NAME:FILE (with weights in safetensors; of a
+pattern, the last file), or ours:timm:NAME[:FILE] (the same net as a family of ours, so with our maps or pyramid). The
+first net of timm is the baseline of all ratios. mIoU is that of the test images at their own size; the weights are
+those of the last step, so nothing is chosen on any image.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import time
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,11 @@ import torch
 from torch import nn
 
 from nasformer.data.files import BadImages
-from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import HEADS, Maps, dense_space, head_option_names
+from nasformer.families.dense import dense_space, head_option_names
 from nasformer.families.registry import get_space
 from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
+from nasformer.families.timm_dense import TimmNet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions
@@ -41,41 +45,33 @@ from record import add_side_by_side, benchmark_parser, mean_and_spread, run_side
 WARM_UP = 3  # steps
 
 
-class TimmNet(nn.Module):
-    """A timm model as the backbone of a task: the last four of its feature maps, and our head on them.
+def build_timm(net: str, task: str, batches: MaskBatches, stride: int = 32, **head: Any) -> nn.Module:
+    """A timm model, NAME or NAME:FILE, as the backbone of a task.
 
     Args:
-        task: Whose head it has.
         batches: Whose images and classes it is for.
         stride: Pixels to a position of the coarsest map; below 32 the last stages have holes in place of strides.
         head: Options of the head.
     """
+    name, _, pattern = net.partition(":")
+    weights = newest(pattern) if pattern else ""
+    given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
+    given |= {"output_stride": stride} if stride < 32 else {}
+    return TimmNet(name, task, batches.img_size, batches.in_chans, batches.num_classes, head, given)
 
-    def __init__(
-        self, name: str, weights: str | None, task: str, batches: MaskBatches, stride: int = 32, **head: Any
-    ) -> None:
-        super().__init__()
-        given: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
-        given |= {"output_stride": stride} if stride < 32 else {}
-        self.encoder = timm.create_model(name, features_only=True, out_indices=(-4, -3, -2, -1), **given)
-        infos, size = self.encoder.feature_info.get_dicts(), batches.img_size
-        channels = tuple(info["num_chs"] for info in infos)
-        grids = tuple((-(-size // info["reduction"]),) * 2 for info in infos)
-        names = tuple(str(number) for number in range(len(infos)))
-        segment = HEADS[task].plan_head(Maps(names, channels, grids, (size, size), batches.num_classes), **head)
-        self.chosen, self.head = [int(name) for name in segment.inputs], segment.build()
 
-    def forward(self, x: Any, **targets: Any) -> Any:
-        images, text = ImageText.split(x)
-        maps = self.encoder(images)
-        return self.head([*(maps[number] for number in self.chosen), *text], **targets)
+def newest(pattern: str) -> str:
+    """The last file of a pattern, such as that of the last checkpoint."""
+    files = sorted(glob(pattern), key=lambda file: [int(number) for number in re.findall(r"\d+", file)])
+    if not files:
+        raise SystemExit(f"there are no weights {pattern}")
+    return files[-1]
 
 
 def build(net: str, batches: MaskBatches, dim: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if net.startswith("timm:"):
-        name, _, weights = net.removeprefix("timm:").partition(":")
-        return TimmNet(name, weights or None, "segment", batches, decoder_dim=dim)
+        return build_timm(net.removeprefix("timm:"), "segment", batches, decoder_dim=dim)
     return build_ours(net, batches, "segment", seed, decoder_dim=dim)
 
 
@@ -102,6 +98,11 @@ def build_ours(
         space = dense_space(supernet.space, task, **head).with_options(**shape)
         return build_from(source, space, seed, keep_classifier=False)
     name, _, arch = net.rpartition(":")
+    if name.endswith(".json"):
+        entry = json.loads(Path(name).read_text())[arch]
+        kept = {key: value for key, value in entry["options"].items() if key not in head_option_names()} | shape
+        space = dense_space(get_space(entry["space"], **kept), task, **head)
+        return fresh_model(space, space.arch(entry["arch"]), seed)
     shape |= {"patch_size": patch_size} if patch_size else {}
     space = dense_space(get_space(name, **shape), task, **head)
     return fresh_model(space, space.arch(arch), seed)

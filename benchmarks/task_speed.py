@@ -29,7 +29,7 @@ from nasformer.train.evaluate import CLASSIFICATION, Objective
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import choose_device
 from record import benchmark_parser, save_record
-from segmentation import TimmNet, build_ours, speed
+from segmentation import build_ours, build_timm, speed
 
 TASKS = ("segment", "panoptic", "detect", "vqa")
 LIBRARY, RESNET = "library", "resnet50"
@@ -114,7 +114,7 @@ def build(net: str, task: str, batches: Any, dim: int) -> nn.Module:
     head = {"decoder_dim": dim, **batches.head_options}
     if net == RESNET:
         holes: dict[str, Any] = {"head": "deeplabv3", "stride": 8} if task == "segment" else {}
-        return TimmNet(RESNET, None, task, batches, **holes, **head)
+        return build_timm(RESNET, task, batches, **holes, **head)
     return build_ours(net, batches, task, 0, **head)
 
 

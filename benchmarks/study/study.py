@@ -16,9 +16,10 @@ python benchmarks/study/study.py benchmarks/study/scratch-cifar100.yaml --data S
       random: trained.json results summary 'random *' accuracy
     compare: [[searched, random]]
 
-Filled in are {seed}, {work} (a folder of the seed), {data} (a file in the folder --data), {weights} (the folder
---weights), {trainings} (how many to do side by side in a step) and the words of the variant; `outcome.py` has all
-keys. With `--smoke` it all runs in minutes on a CPU: on a handful of random images, for a few steps and with one seed.
+Filled in are {seed}, {work} (a folder of the seed), {data} and {pretrain} (files in the folder --data, or folders,
+NAME/), {weights} (the folder --weights), {trainings} (how many to do side by side in a step) and the words of the
+variant; `outcome.py` has all keys. With `--smoke` it all runs in minutes on a CPU: on a handful of random images, for a
+few steps and with one seed.
 
 `--jobs` cells (a variant with a seed) run at a time, on one GPU side by side, best under NVIDIA's MPS. Before
 `--minutes` are over what runs is told to stop; the same command goes on: commands continue where they were stopped,
@@ -58,7 +59,7 @@ from nasformer.search.run import Failed
 from nasformer.utils.files import write_text
 from outcome import Cells, Figures, Study, draw, evidence, read_study, summary, table
 from record import save_record
-from smoke import make_set, make_weights, shortened
+from smoke import make_folder, make_set, make_weights, shortened
 
 GRACE = 40.0
 """Seconds before the end of `--minutes` at which commands are told to stop, to write a checkpoint and the record."""
@@ -298,8 +299,8 @@ def open_study(path: Path, args: argparse.Namespace, deadline: float) -> Progres
     cells = []
     for variant in study.variants:
         words = {"weights": str(args.weights), "trainings": str(args.trainings), "data": study.data}
-        words |= study.words_of(variant)
-        words["data"] = find_data(words["data"], args)
+        words |= {name: text.replace("{weights}", str(args.weights)) for name, text in study.words_of(variant).items()}
+        words |= {name: find_data(words[name], args) for name in ("data", "pretrain") if name in words}
         for seed in range(args.seeds or study.seeds):
             folder = work / (variant or "all").replace(" ", "-").replace("/", "-") / str(seed)
             cells.append(Cell(study, variant, seed, folder, words, deadline, args.smoke))
@@ -312,12 +313,12 @@ def open_study(path: Path, args: argparse.Namespace, deadline: float) -> Progres
 
 
 def find_data(name: str, args: argparse.Namespace) -> str:
-    """A file in the folder of sets, or the name of a set that nasformer knows."""
-    if not name.endswith(".npz"):
+    """A file or a folder (NAME/) in the folder of sets, or the name of a set that nasformer knows."""
+    if not name.endswith((".npz", "/")):
         return name
     path = args.data / name
     if args.smoke and not path.exists():
-        make_set(path)
+        make_folder(path) if name.endswith("/") else make_set(path)
     if not path.exists():
         raise UserError(f"{args.data} has no {name}; make it as docs/data.md says, or by benchmarks/study/unpack.py")
     return str(path)

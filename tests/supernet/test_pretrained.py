@@ -139,7 +139,7 @@ def test_the_gate_gradient_is_that_of_a_gate(supernet: Supernet) -> None:
 
 def test_a_measure_of_your_own(supernet: Supernet) -> None:
     @register_importance("backwards")
-    def backwards(model: nn.Module, units: Any, batches: Any) -> list[Tensor]:
+    def backwards(model: nn.Module, units: Any, batches: Any, loss: Any) -> list[Tensor]:
         """The last unit first."""
         return [torch.arange(unit.count).float() for unit in units]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
@@ -210,13 +211,23 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"baseline": "timm:resnet18"}, "--baseline is for --task classify only so far"),
+        ({"baseline": "timm:resnet"}, "timm has no model 'resnet'"),
         ({"train": {"batch_size": 1}}, "needs two images at a time"),
         ({"train": {"augment": {"cutmix": 1.0}}}, "cutmix is for classification"),
-        ({"train": {"balance": True}}, "balance are for classification"),
+        ({"train": {"balance": True}}, "balance is for classification"),
     ],
 )
 def test_what_there_is_not_for_masks_is_refused(
     shapes: Path, tmp_path: Path, capsys: Any, changes: dict[str, Any], message: str
 ) -> None:
     assert message in refused(capsys, words("retrain", tmp_path / "run", shapes, "--arch", "smallest", **changes))
+
+
+def test_a_net_of_timm_is_trained_beside_with_the_same_head(shapes: Path, tmp_path: Path, capsys: Any) -> None:
+    changes = {"baseline": "timm:test_vit", "train": {"epochs": 1, "batch_size": 6}}
+    result = json_output(capsys, *words("retrain", tmp_path / "run", shapes, "--arch", "smallest", **changes))
+    (baseline,) = result["references"]
+    assert baseline["name"] == "timm:test_vit"
+    assert 0 <= baseline["test_miou"] <= 1
+    weights = load_file(next((tmp_path / "run/baselines").rglob("weights.safetensors")))
+    assert sum(weight.numel() for name, weight in weights.items() if name.startswith("head.")) > 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from nasformer.layers.vqa import VQAHead
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import VQAOptions
 from nasformer.tasks.vqa import QuestionBatches, VQAAccuracy, answer_scores, open_questions
+from nasformer.tasks.words import TextEncoder
 from nasformer.utils.files import read_json
 from small_run import json_output, output, refused
 from tasks.shapes import write_questions
@@ -154,12 +158,15 @@ def test_every_family_has_the_head_alone_and_in_a_supernet(family: str) -> None:
     assert not torch.allclose(model(other), model(x))
 
 
-def test_the_cost_of_the_head_is_what_a_counter_sees() -> None:
-    sizes: dict[str, Any] = {"dim": 64, "depth": 2, "vocab_size": 11, "max_words": 7}
+@pytest.mark.parametrize(
+    ("text", "words"), [({"vocab_size": 11}, torch.ones(1, 7).long()), ({"text_dim": 9}, torch.ones(1, 7, 9))]
+)
+def test_the_cost_of_the_head_is_what_a_counter_sees(text: dict[str, int], words: Any) -> None:
+    sizes: dict[str, Any] = {"dim": 64, "depth": 2, "max_words": 7, **text}
     shape = ((4, 6), ((6, 8), (3, 4)), (12, 16), 5)
     head = VQAHead(*shape, **sizes).eval()
     with FlopCounterMode(display=False) as counter:  # without gradients, a fused kernel hides what it does
-        head([torch.randn(1, 4, 6, 8), torch.randn(1, 6, 3, 4), torch.ones(1, 7).long()])
+        head([torch.randn(1, 4, 6, 8), torch.randn(1, 6, 3, 4), words])
     assert counter.get_total_flops() == 2 * VQAHead.cost(*shape, **sizes).macs
     assert sum(weight.numel() for weight in head.parameters()) == VQAHead.cost(*shape, **sizes).params
 
@@ -234,7 +241,13 @@ def test_from_training_to_answers(tmp_path: Path, capsys: Any) -> None:
     same = output(capsys, "predict", run, image, "--question", "is there a square")
     assert same.startswith(f"{image}: {found['answers'][0]} ")
     assert "say what to ask about the images" in refused(capsys, ["predict", str(run), image])
-    assert "cannot be exported yet" in refused(capsys, ["export", str(run), "--to", str(tmp_path / "exported")])
+    exported = tmp_path / "exported"
+    assert main(["export", str(run), "--to", str(exported)]) == 0
+    assert {path.name for path in exported.iterdir()} >= {"model.py", "model.pt2"}
+    module = runpy.run_path(str(exported / "model.py"))
+    answers = dict(module["predict"](image, "Is there a square?"))
+    assert answers == pytest.approx(dict(zip(found["answers"], found["probabilities"], strict=True)), abs=1e-4)
+    assert "`words` are numbers [batch, " in (exported / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -260,3 +273,60 @@ def test_a_killed_training_ends_as_if_undisturbed_and_archs_are_searched(tmp_pat
     journal = (tmp_path / "run" / "search" / "journal.jsonl").read_text().splitlines()
     scores = [line["vqa_accuracy"] for line in map(json.loads, journal) if "vqa_accuracy" in line]
     assert result["winner"]["holdout_vqa_accuracy"] == pytest.approx(max(scores))
+
+
+# A pretrained text encoder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny text encoder of transformers with random weights, in a folder."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("encoder")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "what", "shape", "is", "there", "a", "square", "disc", "?"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab={word: number for number, word in enumerate(words)}).save_pretrained(folder)
+    return folder
+
+
+def test_an_encoder_reads_each_question_once_and_words_behind_it_do_not_matter(encoder: Path) -> None:
+    text, cpu = TextEncoder(str(encoder), 8), torch.device("cpu")
+    found = text(["what shape is there ?", "is there a disc ?", "is there a disc ?"], cpu)
+    assert found.shape == (3, 8, 16)
+    assert torch.equal(found[1], found[2])
+    assert not torch.allclose(found[0], found[1])
+    assert found[1].any(-1).tolist() == [True] * 7 + [False]
+    assert list(text.known) == ["what shape is there ?", "is there a disc ?"]
+    assert torch.equal(pickle.loads(pickle.dumps(text))(["is there a disc ?"], cpu)[0], found[1])
+
+
+def test_questions_that_an_encoder_has_read_are_learned(encoder: Path, tmp_path: Path, capsys: Any) -> None:
+    data, run, exported = write_questions(tmp_path / "set"), tmp_path / "run", tmp_path / "exported"
+    assert main(words("retrain", run, data, "--arch", "smallest", vqa={"text": str(encoder)})) == 0
+    model = load_model(run / "model")
+    assert model.options["text_dim"] == 16
+    scores = json_output(capsys, "evaluate", run, "--data", data)
+    assert scores["vqa_accuracy"] == pytest.approx(read_json(run / "result.json")["winner"]["test_vqa_accuracy"])
+    image = str(data / "test" / "images" / "shape_000016.png")
+    (found,) = json_output(capsys, "predict", run, image, "--question", "Is there a square?")
+    assert {*found["answers"]} == {"no", "disc", "square"}
+    assert main(["export", str(run), "--to", str(exported), "--formats", "python,pt2"]) == 0
+    assert "def predict" not in (exported / "model.py").read_text()
+    assert "features [batch, 6, 16] of the text encoder" in (exported / "README.md").read_text()
+
+
+def test_an_encoder_that_cannot_be_loaded_is_refused(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    data, nowhere = write_questions(tmp_path / "set"), str(tmp_path / "nowhere")
+    command = words("retrain", tmp_path / "run", data, "--arch", "smallest", vqa={"text": nowhere})
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "--vqa.text needs transformers; install it: pip install 'nasformer[vqa]'" in refused(capsys, command)
+
+
+def test_a_folder_without_an_encoder_is_refused(tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("transformers")
+    data, nowhere = write_questions(tmp_path / "set"), str(tmp_path / "nowhere")
+    command = words("retrain", tmp_path / "run", data, "--arch", "smallest", vqa={"text": nowhere})
+    assert f"cannot load the text encoder {nowhere}" in refused(capsys, command)

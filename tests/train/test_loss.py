@@ -12,7 +12,7 @@ from nasformer.errors import UserError
 from nasformer.families.storage import save_model
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loop import train_supernet
-from nasformer.train.loss import Teacher, feature_difference, load_teacher, soft_cross_entropy
+from nasformer.train.loss import Answers, Teacher, feature_difference, load_teacher, soft_cross_entropy
 
 LOGITS = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, 0.0]])
 TARGETS = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.0, 1.0]])
@@ -48,7 +48,7 @@ def test_soft_cross_entropy() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_a_teacher_adds_its_top_class_as_a_smoothed_hard_label(weight: float) -> None:
-    teacher = Teacher(Says([2, 0]), weight, smoothing=0.1)
+    teacher = Teacher(Says([2, 0]), Answers(weight, hard=True, smoothing=0.1))
     small, large = 0.1 / 3, 0.9 + 0.1 / 3
     labels = [[small, small, large], [large, small, small]]
     taught, plain = by_hand(LOGITS.tolist(), labels), by_hand(LOGITS.tolist(), TARGETS.tolist())
@@ -58,7 +58,7 @@ def test_a_teacher_adds_its_top_class_as_a_smoothed_hard_label(weight: float) ->
 
 def test_a_soft_teacher_gives_its_probabilities() -> None:
     model = Says([2, 0])
-    found = Teacher(model, 0.25, answers="soft")(torch.empty(0), TARGETS).targets
+    found = Teacher(model, Answers(0.25))(torch.empty(0), TARGETS).targets
     assert torch.allclose(found, 0.75 * TARGETS + 0.25 * model(torch.empty(0)).softmax(-1))
 
 

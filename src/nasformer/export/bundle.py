@@ -22,11 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
 from nasformer.export.card import TIMM_BASE, TIMM_WEIGHTS, model_card
 from nasformer.export.standalone import standalone_source
 from nasformer.families.base import Backbone
 from nasformer.families.storage import CONFIG, WEIGHTS, input_shape, load_model, preprocessing_of, save_model
+from nasformer.layers.vqa import PADDING
 from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import draft_path, read_json, read_tensors, save_tensors, write_bytes, write_text
 from nasformer.utils.progress import say
@@ -37,7 +39,10 @@ from nasformer.utils.schema import to_json
 # Files are made in memory and then written, since on a full disk torch's own writers end the process.
 
 
-INPUT, OUTPUT = "images", "logits"
+INPUTS, OUTPUT = ("images", "words"), "logits"
+"""Names in ONNX files; words are an input of models that answer questions."""
+Inputs = tuple[Tensor, ...]
+"""What a network is called with: images, and of one that answers questions words."""
 INSTALL_ONNX = "pip install 'nasformer[onnx]'"
 
 
@@ -51,10 +56,27 @@ def has_onnxruntime() -> bool:
     return find_spec("onnxruntime") is not None
 
 
-def trace(model: nn.Module, images: Tensor) -> ExportedProgram:
-    """The model as one graph; images give the shape, of which the batch stays free."""
+class WithWords(nn.Module):
+    """A model that answers questions, called with images and words."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, words: Tensor) -> Tensor:
+        return self.model(ImageText(images, words))
+
+
+def callable_alone(model: Backbone) -> nn.Module:
+    """The model as whoever has the exported files calls it."""
+    return WithWords(model) if model.task == "vqa" else model
+
+
+def trace(model: nn.Module, inputs: Inputs) -> ExportedProgram:
+    """The model as one graph; inputs give the shapes, of which the batch stays free."""
+    batch = Dim("batch")
     with quiet():
-        program = torch.export.export(model, (images,), dynamic_shapes=({0: Dim("batch")},))
+        program = torch.export.export(model, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs))
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # full of paths of the machine that exports
     return program
@@ -72,7 +94,9 @@ def onnx_bytes(program: ExportedProgram, metadata: Mapping[str, str] | None = No
     """The content of an ONNX file, with custom metadata in it."""
     if not has_onnx():
         raise UserError(f"writing ONNX needs the packages onnx and onnxscript: {INSTALL_ONNX}")
-    names: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "dynamic_shapes": ({0: "batch"},)}
+    given = INPUTS[: len(program.graph_signature.user_inputs)]
+    shapes = tuple({0: "batch"} for _ in given)
+    names: dict[str, Any] = {"input_names": list(given), "output_names": [OUTPUT], "dynamic_shapes": shapes}
     with quiet():
         exported = torch.onnx.export(program, (), dynamo=True, external_data=False, verbose=False, **names)
     assert exported is not None
@@ -80,12 +104,13 @@ def onnx_bytes(program: ExportedProgram, metadata: Mapping[str, str] | None = No
     return exported.model_proto.SerializeToString()
 
 
-def run_onnx(content: bytes, batches: list[Tensor]) -> list[Tensor]:
+def run_onnx(content: bytes, batches: list[Inputs]) -> list[Tensor]:
     """The logits of ONNX Runtime on the CPU."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return [torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0]) for images in batches]
+    fed = [{name: x.numpy() for name, x in zip(INPUTS, inputs, strict=False)} for inputs in batches]
+    return [torch.from_numpy(session.run([OUTPUT], feed)[0]) for feed in fed]
 
 
 @contextlib.contextmanager
@@ -181,17 +206,15 @@ def write_and_check(
     model: Backbone, folder: Path, facts: dict[str, Any], formats: Sequence[str], tell: Tell = silent
 ) -> Exported:
     """Writes all files of an export; each is loaded again and must give the model's logits."""
-    if model.task == "vqa":
-        raise UserError("a model that answers questions cannot be exported yet; ask it with nasformer predict")
     if model.task == "detect":
         formats = [name for name in formats if name == "python"]
-    batches = random_batches(input_shape(model))
-    expected = logits_of(model, batches)
+    batches = random_batches(model)
+    expected = logits_of(callable_alone(model), batches)
     exported = Exported(folder)
     if model.task == "detect":
         exported.notes.append("a detector is exported as Python alone: its boxes differ in number from image to image")
     save_model(model, folder, **facts)
-    exported.differences[WEIGHTS] = check(WEIGHTS, logits_of(load_model(folder), batches), expected)
+    exported.differences[WEIGHTS] = check(WEIGHTS, logits_of(callable_alone(load_model(folder)), batches), expected)
     write_formats(model, facts, formats, exported, tell)
     arguments = write_for_timm(model, folder)
     if arguments:
@@ -225,7 +248,7 @@ def write_formats(
     if not {"pt2", "onnx"} & set(formats):
         return
     tell("export: tracing the graph")
-    program = trace(model, torch.zeros(2, *input_shape(model)))
+    program = trace(callable_alone(model), random_batches(model, sizes=(2,))[0])
     if "pt2" in formats:
         write_bytes(folder / FORMATS["pt2"], pt2_bytes(program))
     if "onnx" in formats and has_onnx():
@@ -245,7 +268,7 @@ def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:
     return arguments
 
 
-def logits_of_timm(folder: Path, arguments: Mapping[str, Any], batches: list[Tensor]) -> list[Tensor]:
+def logits_of_timm(folder: Path, arguments: Mapping[str, Any], batches: list[Inputs]) -> list[Tensor]:
     import timm
 
     network = timm.create_model(TIMM_BASE, **arguments).eval()
@@ -292,7 +315,7 @@ for file in files:
     else:
         network = torch.export.load(os.path.join(folder, file)).module()
     with torch.no_grad():
-        answers = [network(images) for images in batches]
+        answers = [network(*inputs) for inputs in batches]
         logits[file] = [x for answer in answers for x in (
             [answer] if isinstance(answer, torch.Tensor) else [y for found in answer for y in found.values()]
         )]
@@ -303,15 +326,29 @@ output.write(buffer.getvalue())
 """A process that has torch, but can import neither us nor what we are built on."""
 
 
-def random_batches(shape: tuple[int, int, int], sizes: tuple[int, ...] = (1, 3)) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(size, *shape, generator=generator) for size in sizes]
+def random_batches(model: Backbone, sizes: tuple[int, ...] = (1, 3)) -> list[Inputs]:
+    generator, shape = torch.Generator().manual_seed(0), input_shape(model)
+    images = [torch.randn(size, *shape, generator=generator) for size in sizes]
+    if model.task != "vqa":
+        return [(x,) for x in images]
+    return [(x, random_words(model.options, len(x), generator)) for x in images]
+
+
+def random_words(options: Mapping[str, Any], count: int, generator: torch.Generator) -> Tensor:
+    """Questions of about half the words that are read, or as many features of a text encoder."""
+    shape, half = (count, options["max_words"]), (options["max_words"] + 1) // 2
+    if width := options.get("text_dim"):
+        words = torch.randn(*shape, width, generator=generator)
+    else:
+        words = torch.randint(1, options["vocab_size"], shape, generator=generator)
+    words[:, half:] = PADDING
+    return words
 
 
 @torch.no_grad()
-def logits_of(model: nn.Module, batches: list[Tensor]) -> list[Tensor]:
+def logits_of(model: nn.Module, batches: list[Inputs]) -> list[Tensor]:
     """All that a model answers: logits, or of a detector what it finds in each image."""
-    answers = [model(images) for images in batches]
+    answers = [model(*inputs) for inputs in batches]
     return [x for answer in answers for x in ([answer] if isinstance(answer, Tensor) else tensors_in(answer))]
 
 
@@ -319,7 +356,7 @@ def tensors_in(detections: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
     return [tensor for detection in detections for tensor in detection.values()]
 
 
-def logits_without_nasformer(folder: Path, files: list[str], batches: list[Tensor]) -> dict[str, list[Tensor]]:
+def logits_without_nasformer(folder: Path, files: list[str], batches: list[Inputs]) -> dict[str, list[Tensor]]:
     """What model.py and model.pt2 give in a process that cannot import nasformer."""
     images, packages = io.BytesIO(), Path(torch.__file__).parents[1]
     torch.save(batches, images)

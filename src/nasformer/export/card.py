@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import nasformer
-from nasformer.export.standalone import ANSWERS, normalises, predicts
+from nasformer.export.standalone import ANSWERS, call, predict_call, predicts
 from nasformer.families.base import Backbone
 from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.basic import total_cost
@@ -28,6 +28,8 @@ FOUND = (
     "masks [n, 1, 28, 28] within their boxes. "
 )
 
+ASKED = "Logits are those of the answers, each of which has a chance of its own (a sigmoid). "
+
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
 
@@ -44,13 +46,13 @@ import torch
 
 network = torch.export.load("model.pt2").module()
 ```""",
-    "model.onnx": """`model.onnx` takes `images` and gives `logits`, for any number of images:
+    "model.onnx": """`model.onnx` takes {inputs} and gives `logits`, for any number of images:
 
 ```python
 import onnxruntime
 
 session = onnxruntime.InferenceSession("model.onnx")
-(logits,) = session.run(["logits"], {{"images": images}})
+(logits,) = session.run(["logits"], {{{feed}}})
 ```""",
     "model.safetensors": """`model.safetensors` and `config.json` are for nasformer and timm:
 
@@ -156,13 +158,14 @@ def files_table(differences: Mapping[str, float | None]) -> str:
 
 def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
     known = preprocessing_of(model.options, facts)
-    found = "found" if model.task == "detect" else "logits"
-    use = f"{found} = network({'model.normalise(images)' if normalises(known) else 'images'})"
-    if predicts(model, known):
-        answer, what = ANSWERS[model.task]
-        use += f'\n{answer} = model.predict("photo.jpg", network)  # {what}; needs Pillow'
+    use = call(model, known)
+    if predicts(model, known, facts):
+        use += f"\n{predict_call(model)}  # {ANSWERS[model.task][1]}; needs Pillow"
     texts = LOADING if model.task == "classify" else {**LOADING, "model.safetensors": FOR_NASFORMER}
-    return [text.format(use=use) for file, text in texts.items() if file in differences]
+    inputs = ("images", "words") if model.task == "vqa" else ("images",)
+    filled = {"inputs": " and ".join(f"`{name}`" for name in inputs)}
+    filled["feed"] = ", ".join(f'"{name}": {name}' for name in inputs)
+    return [text.format(use=use, **filled) for file, text in texts.items() if file in differences]
 
 
 def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
@@ -175,11 +178,22 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
             f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
         )
         text += "of a square whose rest has the mean colour. "
-        text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED}.get(model.task, "")
+        text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED, "vqa": ASKED}.get(model.task, "")
+        if model.task == "vqa":
+            text += words_text(model, facts)
         return text + normalisation_text(known.mean, known.std, facts)
     text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
     text += f"of which the central {rows} x {columns} are kept. "
     return text + normalisation_text(known.mean, known.std, facts)
+
+
+def words_text(model: Backbone, facts: Mapping[str, Any]) -> str:
+    """What the network is given beside the images."""
+    count, width = model.options["max_words"], model.options.get("text_dim")
+    if width:
+        encoder = escape_markdown(str(facts.get("text_encoder")))
+        return f"`words` are features [batch, {count}, {width}] of the text encoder {encoder}, zeros where no word is. "
+    return f"`words` are numbers [batch, {count}]: 0 where no word is, 1 for unknown ones, 2 and more for `WORDS`. "
 
 
 def normalisation_text(mean: Sequence[float], std: Sequence[float], facts: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.families.base import Backbone, Segment
 from nasformer.families.storage import preprocessing_of
 from nasformer.layers.segmentation import fitted_size
+from nasformer.tasks.words import encode, word_numbers
 
 # Source extraction: the code of some classes and functions together with all they need, and nothing else.
 #
@@ -286,6 +287,7 @@ ANSWERS = {
     "classify": ("classes", "with their probabilities"),
     "segment": ("mask", "the class of every pixel"),
     "detect": ("objects", "class, score and box of each"),
+    "vqa": ("answers", "with their probabilities"),
 }
 """What `predict` gives, by task; other tasks have none in the file."""
 
@@ -369,6 +371,27 @@ def predict(image: str | Path | Image, network: Model | None = None) -> list[tup
 '''
 
 
+ANSWER = '''
+@torch.no_grad()
+def predict(image: str | Path | Image, question: str, network: Model | None = None) -> list[tuple[str, float]]:
+    """The answers to a question about an image file or a Pillow image with their probabilities, the best first."""
+    network = load() if network is None else network
+    device = next(network.parameters()).device
+    words = encode(question, word_numbers(WORDS), MAX_WORDS)[None]
+    chances = network(fit(image)[0].to(device), words.to(device))[0].sigmoid().tolist()
+    return sorted(zip({names}, chances, strict=True), key=lambda pair: -pair[1])
+'''
+
+
+PREDICTORS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
+    "classify": ((PREDICT,), (upright, resize_and_crop)),
+    "segment": ((FIT, SEGMENT), (fitted_size,)),
+    "detect": ((FIT, DETECT), (fitted_size,)),
+    "vqa": ((FIT, ANSWER), (fitted_size, encode, word_numbers)),
+}
+"""The source of `predict` by task, and what else it calls."""
+
+
 def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -> str:
     """The text of a module with `Model`, `load` and, if the facts have mean and std, `normalise` and `predict`.
 
@@ -382,18 +405,18 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     functions = [LOAD.strip()]
     if normalises(known):
         functions.insert(0, NORMALISE.strip())
-    if predicts(model, known):
+    if predicts(model, known, facts):
         names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
-        template = {"classify": (PREDICT,), "segment": (FIT, SEGMENT), "detect": (FIT, DETECT)}[model.task]
-        roots += [converted, *((fitted_size,) if FIT in template else (upright, resize_and_crop))]
+        template, needs = PREDICTORS[model.task]
+        roots += [converted, *needs]
         functions += [text.strip().replace("{names}", names) for text in template]
-    closure, network = Closure(roots), model_class(segments)
+    closure, network = Closure(roots), model_class(segments, ("words",) if model.task == "vqa" else ())
     imports = closure.imports | {Import("torch", None, "torch"), Import("torch", "Tensor", "Tensor")}
     imports |= {Import("torch", "nn", "nn"), Import("pathlib", "Path", "Path")}
     if "OrderedDict(" in network:
         imports.add(Import("collections", "OrderedDict", "OrderedDict"))
     opening = [
-        header(model, known),
+        header(model, known, facts),
         "from __future__ import annotations",
         import_lines(imports),
         constants(model, known, facts),
@@ -406,9 +429,25 @@ def normalises(known: Preprocessing) -> bool:
     return known.mean is not None and known.std is not None
 
 
-def predicts(model: Backbone, known: Preprocessing) -> bool:
-    """Whether the file has `predict`: there is one for the task, and images of so many channels can be read."""
-    return model.task in ANSWERS and normalises(known) and known.in_chans in MODES
+def predicts(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> bool:
+    """Whether the file has `predict`: there is one for the task, and images of so many channels can be read.
+
+    Questions can be read where the words are known, and not by a text encoder, which is another library's.
+    """
+    readable = model.task != "vqa" or ("words" in facts and not facts.get("text_encoder"))
+    return model.task in ANSWERS and normalises(known) and known.in_chans in MODES and readable
+
+
+def call(model: Backbone, known: Preprocessing) -> str:
+    """How the network is called, in words for header and card."""
+    images = "model.normalise(images)" if normalises(known) else "images"
+    found = "found" if model.task == "detect" else "logits"
+    return f"{found} = network({images}{', words' if model.task == 'vqa' else ''})"
+
+
+def predict_call(model: Backbone) -> str:
+    question = ', "what is this?"' if model.task == "vqa" else ""
+    return f'{ANSWERS[model.task][0]} = model.predict("photo.jpg"{question}, network)'
 
 
 def plan_of(model: Backbone) -> list[Segment]:
@@ -424,10 +463,9 @@ def layer_classes(segments: list[Segment]) -> list[type]:
     return list(dict.fromkeys(value for value in values if isinstance(value, type)))
 
 
-def header(model: Backbone, known: Preprocessing) -> str:
-    images = "model.normalise(images)" if normalises(known) else "images"
+def header(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-    answer, needs = ANSWERS.get(model.task, ("",))[0], "torch and torchvision" if model.task == "detect" else "torch"
+    needs = "torch and torchvision" if model.task == "detect" else "torch"
     author = f"nasformer {nasformer.__version__}"
     lines = [
         f'"""A network of the family {model.family}, written by {author}; it needs only {needs}.',
@@ -435,8 +473,8 @@ def header(model: Backbone, known: Preprocessing) -> str:
         "    import model",
         "",
         '    network = model.load("model.safetensors")',
-        f"    {'found' if model.task == 'detect' else 'logits'} = network({images})",
-        *([f'    {answer} = model.predict("photo.jpg", network)  # needs Pillow'] if predicts(model, known) else []),
+        f"    {call(model, known)}",
+        *([f"    {predict_call(model)}  # needs Pillow"] if predicts(model, known, facts) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -449,12 +487,14 @@ def header(model: Backbone, known: Preprocessing) -> str:
 def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
     """The preprocessing and the names of the classes as constants of the module."""
     values: dict[str, Any] = {"IMG_SIZE": known.img_size}
-    if predicts(model, known):
+    if predicts(model, known, facts):
         values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
     if normalises(known):
         values |= {"MEAN": known.mean, "STD": known.std}
     if "classes" in facts:
         values["CLASSES"] = tuple(facts["classes"])
+    if model.task == "vqa" and predicts(model, known, facts):
+        values |= {"MAX_WORDS": model.options["max_words"], "WORDS": tuple(facts["words"])}
     lines = ['WEIGHTS = Path(__file__).with_name("model.safetensors")']
     for name, value in values.items():
         items = [literal(item) for item in value] if isinstance(value, tuple) else []
@@ -462,32 +502,38 @@ def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -
     return "\n".join(lines)
 
 
-def model_class(segments: list[Segment]) -> str:
-    """The class that has the layers as its attributes, named as in the weights."""
+def model_class(segments: list[Segment], beside: Sequence[str] = ()) -> str:
+    """The class that has the layers as its attributes, named as in the weights.
+
+    Args:
+        beside: What the head is given beside its maps, by name.
+    """
     tree = nested(segments)
     *before, last = tree
     lines = ["class Model(nn.Module):", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [layer_call(f"self.{name} = ", part, 8, ending="") for name, part in tree.items()]
     if segments[-1].inputs:
-        return "\n".join([*lines, *forward_maps(tree, segments[-1].inputs)])
+        return "\n".join([*lines, *forward_maps(tree, segments[-1].inputs, beside)])
     lines += ["", "    def forward_features(self, x: Tensor) -> Tensor:"]
     lines += [f"        x = self.{name}(x)" for name in before[:-1]]
     lines += [f"        return self.{before[-1]}(x)", "", "    def forward(self, x: Tensor) -> Tensor:"]
     return "\n".join([*lines, f"        return self.{last}(self.forward_features(x))"])
 
 
-def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
+def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str], beside: Sequence[str]) -> list[str]:
     """The forward pass of a model whose head reads maps: what each stage gives, or what the last block gives."""
     *before, head = tree
-    lines = ["", "    def forward(self, x: Tensor) -> Tensor:"]
+    lines = ["", f"    def forward(self, x: Tensor{''.join(f', {name}: Tensor' for name in beside)}) -> Tensor:"]
     if len(inputs) == 1:
-        return [*lines, *(f"        x = self.{name}(x)" for name in before), f"        return self.{head}([x])"]
+        last = f"        return self.{head}([{', '.join(['x', *beside])}])"
+        return [*lines, *(f"        x = self.{name}(x)" for name in before), last]
     *stem, stages = before
     lines += ["        maps = []", *(f"        x = self.{name}(x)" for name in stem)]
     lines += [f"        for stage in self.{stages}:", "            x = stage(x)", "            maps.append(x)"]
     order = list(tree[stages])
     chosen = [order.index(name.split(".")[1]) for name in inputs]
-    wanted = "maps" if len(chosen) == len(order) else f"[{', '.join(f'maps[{number}]' for number in chosen)}]"
+    given = [*(f"maps[{number}]" for number in chosen), *beside]
+    wanted = "maps" if len(chosen) == len(order) and not beside else f"[{', '.join(given)}]"
     return [*lines, f"        return self.{head}({wanted})"]
 
 

@@ -201,8 +201,10 @@ class VQAModel(DenseModel):
         num_maps: int = 2,
         vocab_size: int = 2,
         max_words: int = 20,
+        text_dim: int | None = None,
     ) -> Segment:
         sizes = {"depth": depth, "vocab_size": vocab_size, "max_words": max_words}
+        sizes |= {"text_dim": text_dim} if text_dim else {}
         last = range(-min(num_maps, len(maps.inputs)), 0)
         return maps.only(*last).segment(VQAHead, dim=decoder_dim, **sizes)
 
@@ -277,7 +279,9 @@ def dense_space(space: Space, task: str, **options: Any) -> Space:
     Args:
         options: Of the head; those that are None stay as they are.
     """
-    space = replace(space, model=dense_family(space.model, task))
+    others = set() if space.model.task == task else head_option_names()  # those of another task's head
+    kept = {name: value for name, value in space.options.items() if name not in others}
+    space = replace(space, model=dense_family(space.model, task), options=kept)
     return space.with_options(**{name: value for name, value in options.items() if value is not None})
 
 

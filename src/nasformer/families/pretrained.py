@@ -134,7 +134,8 @@ def space_of_model(model: Backbone) -> Space:
     blocks = model.arch.blocks
     heads, neurons = max(block.num_heads for block in blocks), max(block.hidden_dim for block in blocks)
     root = declare_cuts(model.arch.embed_dim, heads, neurons, len(blocks))
-    return with_values(get_space("vit-cuts"), root, model.options)
+    base = get_space("vit-cuts")
+    return with_values(dense_space(base, model.task) if model.task != "classify" else base, root, model.options)
 
 
 def with_values(base: Space, root: Any, options: Mapping[str, Any]) -> Space:

@@ -54,6 +54,7 @@ class WeightFacts:
     Args:
         mean, std: Of each channel of the images.
         words: Which a model knows that answers questions.
+        text_encoder: That of transformers which reads the questions for it.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
     """
@@ -63,6 +64,7 @@ class WeightFacts:
     std: tuple[float, ...] | None = None
     classes: list[str] | None = None
     words: list[str] | None = None
+    text_encoder: str | None = None
     preprocessing: dict[str, Any] | None = None
     trained_on: dict[str, str | float | None] | None = None
     test_accuracy: float | None = None

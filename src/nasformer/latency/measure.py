@@ -188,7 +188,7 @@ class OnnxRunner(EagerRunner):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = self.threads, 3
         several = example.expand(max(2, len(example)), *example.shape[1:]).contiguous()  # one would fix the batch
-        graph = onnx_bytes(trace(module, several))
+        graph = onnx_bytes(trace(module, (several,)))
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         return lambda x: session.run(None, {name: x})[0]

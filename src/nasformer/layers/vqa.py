@@ -29,6 +29,7 @@ class VQAHead(nn.Module):
         num_classes: Answers.
         dim: Width of the transformer.
         vocab_size: Words, with PADDING and the unknown one.
+        text_dim: Where words come as features, how many each has; those of PADDING are zeros.
     """
 
     def __init__(
@@ -41,13 +42,15 @@ class VQAHead(nn.Module):
         depth: int = 2,
         vocab_size: int = 2,
         max_words: int = 20,
+        text_dim: int = 0,
     ) -> None:
         super().__init__()
         self.grids, self.max_words, self.dim, self.embed_dim = grids, max_words, dim, channels[-1]
         self.norms = nn.ModuleList(MapNorm(width) for width in channels)
         # The coordinates come first, so that a narrower backbone uses the first weights of a wider one's.
         self.projs = nn.ModuleList(nn.Conv2d(2 + width, dim, 1) for width in channels)
-        self.words = nn.Embedding(vocab_size, dim, padding_idx=PADDING)
+        self.text_dim = text_dim
+        self.words = nn.Linear(text_dim, dim) if text_dim else nn.Embedding(vocab_size, dim, padding_idx=PADDING)
         self.positions = nn.Parameter(torch.empty(1, max_words + 1, dim))
         self.answer = nn.Parameter(torch.empty(1, 1, dim))
         self.blocks = nn.ModuleList(text_block(dim) for _ in range(depth))
@@ -66,13 +69,19 @@ class VQAHead(nn.Module):
     def forward(self, inputs: list[Tensor]) -> Tensor:
         maps = [as_map(x, grid) for x, grid in zip(inputs, self.grids, strict=False)]
         image = torch.cat([self.tokens(number, x) for number, x in enumerate(maps)], 1)
-        asked = len(inputs) > len(maps)
-        words = inputs[-1] if asked else torch.zeros(len(image), self.max_words, dtype=torch.int64, device=image.device)
+        words = inputs[-1] if len(inputs) > len(maps) else self.no_words(image)
         x = torch.cat([self.answer.expand(words.shape[0], -1, -1), self.words(words)], 1) + self.positions
-        missing = nn.functional.pad(words == PADDING, (1, 0), value=False)
+        padding = words == PADDING
+        missing = nn.functional.pad(padding.all(-1) if self.text_dim else padding, (1, 0), value=False)
         for block in self.blocks:
             x = block(x, image, tgt_key_padding_mask=missing)
         return self.fc(self.last_norm(x[:, 0]))
+
+    def no_words(self, image: Tensor) -> Tensor:
+        """A question without words about each image."""
+        if self.text_dim:
+            return image.new_zeros(image.shape[0], self.max_words, self.text_dim)
+        return torch.zeros(image.shape[0], self.max_words, dtype=torch.int64, device=image.device)
 
     def tokens(self, number: int, x: Tensor) -> Tensor:
         """The positions of a map with their coordinates, [batch, positions, dim]."""
@@ -89,9 +98,11 @@ class VQAHead(nn.Module):
         depth: int = 2,
         vocab_size: int = 2,
         max_words: int = 20,
+        text_dim: int = 0,
     ) -> Cost:
         sizes, tokens = [rows * columns for rows, columns in grids], max_words + 1
-        total, positions = Cost((vocab_size + tokens + 1) * dim), sum(sizes)
+        total, positions = Cost((tokens + 1) * dim), sum(sizes)
+        total += linear_cost(max_words, text_dim, dim) if text_dim else Cost(vocab_size * dim)
         for width, size in zip(channels, sizes, strict=True):
             total += norm_cost(width) + linear_cost(size, 2 + width, dim)
         within = linear_cost(tokens, dim, 3 * dim) + linear_cost(tokens, dim, dim) + Cost(macs=2 * tokens**2 * dim)

@@ -7,7 +7,7 @@ RUN/baselines/NAME/        log.jsonl, checkpoints/ of each model of timm; killed
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.families.timm_dense import TimmNet, timm_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
 from nasformer.runs.local_pool import run_tasks, training_memory
@@ -141,28 +142,44 @@ def build_timm(
     num_classes: int,
     drop_path_rate: float = 0.0,
     device: str | torch.device = "cpu",
+    task: str = "classify",
+    head: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> nn.Module:
     """The model with fresh weights; one that is made for a fixed image size is made for this one.
 
     Stochastic depth is for models that have it.
-    """
-    import timm
 
-    asked = {"in_chans": in_chans, "num_classes": num_classes, "pretrained": False, **options}
+    Args:
+        task: Whose head it has; a classifier is as timm has it.
+        head: Options of that head.
+    """
+
+    def build(**accepted: Any) -> nn.Module:
+        if task == "classify":
+            shape = {"in_chans": in_chans, "num_classes": num_classes, "pretrained": False}
+            return timm_model(name, **shape, **options, **accepted)
+        return TimmNet(name, task, img_size, in_chans, num_classes, head, {**options, **accepted})
+
     size = {"img_size": img_size}  # most convolutional nets take any size and know no such option
     depth = {"drop_path_rate": drop_path_rate} if drop_path_rate else {}
     with torch.device(device):
         for accepted in (size | depth, depth, size):
             try:
-                return timm.create_model(name, **asked, **accepted)
+                return build(**accepted)
             except TypeError:
                 continue
-        return timm.create_model(name, **asked)
+        return build()
 
 
 def count(model: nn.Module, img_size: int, in_chans: int) -> dict[str, int]:
-    """Parameters, and MACs of one image: half the operations that torch's counter sees. The model must be on meta."""
+    """Parameters, and MACs of one image: half the operations that torch's counter sees. The model must be on meta.
+
+    The head of another task than classification is counted as in budgets.
+    """
+    if isinstance(model, TimmNet):
+        encoder, on_top = count(model.encoder, img_size, in_chans), model.head_cost()
+        return {"params": encoder["params"] + on_top.params, "macs": encoder["macs"] + on_top.macs}
     model.eval().requires_grad_(False)  # rather than no_grad, under which the counter fails on nested inputs
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, in_chans, img_size, img_size, device="meta"))
@@ -170,7 +187,7 @@ def count(model: nn.Module, img_size: int, in_chans: int) -> dict[str, int]:
     return {"params": params, "macs": counter.get_total_flops() // 2}
 
 
-def timm_costs(names: Sequence[str], shape: dict[str, int]) -> dict[str, dict[str, int]]:
+def timm_costs(names: Sequence[str], shape: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Parameters and MACs of timm models for images of this shape; refuses, before anything long, one that is not."""
     costs = {}
     for name in names:
@@ -178,23 +195,25 @@ def timm_costs(names: Sequence[str], shape: dict[str, int]) -> dict[str, dict[st
             costs[name] = count(build_timm(name, **shape, device="meta"), shape["img_size"], shape["in_chans"])
         except Exception as error:  # sizes that do not divide, windows that do not fit: timm raises a dozen kinds
             reason = " ".join(str(error).split())[:160]
-            size = shape["img_size"]
-            raise UserError(f"timm:{name} does not take images of {size} px ({reason}); choose another one") from error
+            size, task = shape["img_size"], f" for --task {shape['task']}" if "task" in shape else ""
+            raise UserError(
+                f"timm:{name} does not take images of {size} px{task} ({reason}); choose another one"
+            ) from error
     return costs
 
 
-def fresh_timm(name: str, shape: dict[str, int], seed: int, drop_path_rate: float = 0.0) -> nn.Module:
+def fresh_timm(name: str, shape: dict[str, Any], seed: int, drop_path_rate: float = 0.0) -> nn.Module:
     """A timm model with weights that depend on the seed alone; stochastic depth is part of the recipe."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build_timm(name, shape["img_size"], shape["in_chans"], shape["num_classes"], drop_path_rate)
+        return build_timm(name, **shape, drop_path_rate=drop_path_rate)
 
 
 def train_timm(
     name: str,
     batches: BatchSource,
     recipe: Recipe,
-    shape: dict[str, int],
+    shape: dict[str, Any],
     *,
     device: torch.device,
     seed: int = 0,
@@ -266,7 +285,7 @@ class TimmJob:
 
     batches: BatchSource
     recipe: Recipe
-    shape: dict[str, int]
+    shape: dict[str, Any]
     seed: int
     folder: Path
     settings: dict[str, Any]

@@ -32,7 +32,14 @@ from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import ArchSearch, check_search
 from nasformer.runs.ship import ship
-from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
+from nasformer.runs.sizes import (
+    SizeMaker,
+    publish_result,
+    size_cost,
+    uniform_reference,
+    with_cost_objective,
+    with_sizes,
+)
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import ModelResult, Order
 from nasformer.search.run import SearchResult
@@ -82,7 +89,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         judge = (evaluator.measure_model, "holdout_agreement")
         result = finish_winner(run, result, starts(result.arch), *judge)
         maker = SizeMaker(run, evaluator.model, starts, *judge, command.export)
-        result = publish_result(run, with_sizes(result, maker, "agreement", command.front, budget))
+        result = publish_result(run, with_sizes(result, maker, "agreement", command.front, size_cost(command)))
         if command.export:
             ship(run.folder)
     return result

@@ -29,7 +29,7 @@ from nasformer.runs.cut import distillation_recipe
 from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PlanCommand
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes, training_size
-from nasformer.runs.run import Run, asked_space, check_before_images
+from nasformer.runs.run import Run, asked_space, check_before_images, in_numbers
 from nasformer.runs.search import check_search
 from nasformer.search.budget import Budget
 from nasformer.search.options import SearchOptions
@@ -150,15 +150,16 @@ class Plan:
 
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
-    space = asked_space(command)
+    space, whole = asked_space(command), source_arch(command.from_) if command.from_ else None
     if command.from_:
-        command = command.with_shares(space.costs(source_arch(command.from_)))
         command = replace(command, train=pretrained_recipe(command.train))
-    budget, recipe = command.budget(), command.train
-    check_before_images(command, space, choose_device(command.device).type)
+    recipe = command.train
+    check_before_images(in_numbers(command, space, whole), space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
         answers = space.full_options["num_classes"] if command.no_training else None
         run = Run(RunFolder(folder), command, space, recipe, World(), answers, list_bad=False)
+        command = in_numbers(command, run.space, whole)
+        budget = command.budget()
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, budget, command.seed, usual_objectives(run))
         next(iter(run.batches.evaluation("holdout", 1)))

@@ -4,7 +4,8 @@
              recipe names a larger teacher of timm, that is fine-tuned first (OUT/teacher) and teaches all of them.
 2. sort      Its heads and neurons are sorted by importance, so that every prefix keeps the best of them.
 3. supernet  All that can be cut out of it is trained together, in a sandwich, to answer as the full net does.
-4. search    Any strategy finds the best within the budget, by held-out accuracy with the supernet's weights.
+4. search    Any strategy finds the best within the budget, by held-out accuracy (or the score of another task) with the
+             supernet's weights.
 5. finish    The winner is trained to answer as the full net does, from its slices of the supernet and from those of
              the full net; what is better on held-out images is shipped (`finish.py`).
 
@@ -16,11 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions
@@ -31,20 +35,30 @@ from nasformer.families.space import Space
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import split_accuracies, train_baselines
-from nasformer.runs.data import image_options, normalize_images
+from nasformer.runs.data import fit_to_data, normalize_images
 from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.ship import ship
-from nasformer.runs.sizes import SizeMaker, publish_result, uniform_reference, with_cost_objective, with_sizes
+from nasformer.runs.sizes import (
+    SizeMaker,
+    publish_result,
+    size_cost,
+    uniform_reference,
+    with_cost_objective,
+    with_sizes,
+)
 from nasformer.runs.stages import training_work
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
-from nasformer.supernet.importance import Labelled, find_importance, sort_by_importance, sort_channels
+from nasformer.supernet.calibration import recalibrated
+from nasformer.supernet.importance import BatchLoss, Labelled, find_importance, sort_by_importance, sort_channels
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
-from nasformer.supernet.storage import carry_over
+from nasformer.supernet.storage import carry_backbone, carry_over
 from nasformer.supernet.supernet import Supernet
+from nasformer.train.compiling import undisturbed
+from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 
@@ -72,11 +86,11 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
     command = replace(command, importance=command.importance_for("gate"))
     find_importance(command.importance)
-    source = find_pretrained(command.from_ or "")
-    whole = source.space.with_options(**command.model_options())
-    command = command.with_shares(whole.costs(source.own_arch))
-    command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), "accuracy")
-    with open_run(command, "supernet") as run:
+    source, score = find_pretrained(command.from_ or ""), command.score
+    command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), score)
+    with open_run(command, "supernet", whole=source.own_arch) as run:
+        assert isinstance(run.options, RunCommand)
+        command = run.options
         job = PretrainedRun(run, source, command)
         run.measure_profile(command, command.search.objectives)
         budget = command.budget()
@@ -87,12 +101,13 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
             trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
             if not run.world.main:
                 return None
-            trained += uniform_reference(run, budget, supernet.eval().extract, accuracies(run))
+            cut = partial(recalibrated, supernet, batches=run.batches, images=run.options.calibration_images)
+            trained += uniform_reference(run, budget, cut, accuracies(run))
             result = run.search(supernet, command.search, budget, trained)
             result = finish_winner(run, result, job.starts(result.arch, supernet, full))
         starts = partial(job.starts, supernet=supernet, full=full)
-        maker = SizeMaker(run, supernet.extract, starts, accuracies(run), "holdout_accuracy", command.export)
-        result = publish_result(run, with_sizes(result, maker, "accuracy", command.front, budget))
+        maker = SizeMaker(run, cut, starts, accuracies(run), f"holdout_{score}", command.export)
+        result = publish_result(run, with_sizes(result, maker, score, command.front, size_cost(command)))
         if command.export:
             ship(run.folder)
     return result
@@ -197,9 +212,9 @@ class PretrainedRun:
         if not name.startswith("timm:") or not is_cuttable(name):
             return
         source = find_pretrained(name)
-        if source.model.num_classes == run.batches.num_classes:
+        if (source.model.task, source.model.num_classes) == (run.space.model.task, run.batches.num_classes):
             return
-        space = source.space.with_options(**image_options(run.batches))
+        space = fit_to_data(source.space, run.batches, run.options)
         self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
         recipe = replace(self.recipes.full, teacher=None, teacher_weight=0.0)
         settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
@@ -223,7 +238,10 @@ class PretrainedRun:
             label="full net",
         )
         if self.source.supernet is None:
-            sort_net(model, run.space, lambda: sorting_batches(run.batches), self.command.importance)
+            with undisturbed(model):
+                torch.manual_seed(run.options.seed)  # a detector draws the boxes that it learns from
+                loss = sorting_loss(objective_of(run.batches))
+                sort_net(model, run.space, lambda: sorting_batches(run.batches), self.command.importance, loss)
         if run.world.main:
             save_model(model, folder.model, space=run.space.name, **run.image_facts)
         return model.eval()
@@ -238,7 +256,8 @@ class PretrainedRun:
         """All that can be cut out of the full net, trained together to answer as it does."""
         supernet = supernet_from(full, self.run.space)
         if self.source.supernet is not None:  # its members are trained, which the full net's fine-tuning undid
-            carry_over(self.source.supernet, supernet)
+            carry = carry_over if self.source.model.task == self.run.space.model.task else carry_backbone
+            carry(self.source.supernet, supernet)
         teacher = None if self.recipes.supernet.teacher else self.larger or full
         self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
         return supernet
@@ -249,10 +268,11 @@ class PretrainedRun:
         teacher = None if recipe.teacher else self.larger or full
         if method == "none":
             return {}
-        gentle = replace(recipe, lr=SUPERNET_LR * recipe.lr)
-        starts = {SLICED_SUPERNET: Start(supernet.extract(arch), gentle, teacher)}
+        gentle, images = replace(recipe, lr=SUPERNET_LR * recipe.lr), self.run.options.calibration_images
+        inherited = recalibrated(supernet, arch, self.run.batches, images)
+        starts = {SLICED_SUPERNET: Start(inherited, gentle, teacher)}
         if SLICED_NET in self.start_names:
-            sliced = supernet_from(full, self.run.space).extract(arch)
+            sliced = recalibrated(supernet_from(full, self.run.space), arch, self.run.batches, images)
             starts[SLICED_NET] = Start(sliced, replace(recipe, lr=FULL_NET_LR * recipe.lr), teacher)
         return starts
 
@@ -271,14 +291,39 @@ def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
     return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
 
 
-def sort_net(model: Backbone, space: Space, batches: Callable[[], Iterable[Labelled]], importance: str) -> None:
+def sort_net(
+    model: Backbone,
+    space: Space,
+    batches: Callable[[], Iterable[Labelled]],
+    importance: str,
+    loss: BatchLoss | None = None,
+) -> None:
     """Sorts heads and neurons by importance and, where the space has other widths, the embedding's channels too."""
-    sort_by_importance(model, batches(), importance)
+    sort_by_importance(model, batches(), importance, loss)
     width = dimensions(space.root).get("embed_dim")
     if width is not None and len(width.values) > 1:
-        sort_channels(model, batches())
+        sort_channels(model, batches(), loss)
 
 
 def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES, batch_size: int = 64) -> Iterator[Labelled]:
-    """The first training images with their labels, as evaluation shows them."""
-    return islice(batches.evaluation("train", batch_size), math.ceil(images / batch_size))
+    """The first training images with their labels, as evaluation shows them, or with another task's as training does.
+
+    All processes see the same.
+    """
+    if objective_of(batches) is CLASSIFICATION:
+        return islice(batches.evaluation("train", batch_size), math.ceil(images / batch_size))
+    alone: Any = copy(batches)
+    alone.rank, alone.world = 0, 1
+    return islice(alone.train_batches(), math.ceil(images / alone.batch_size))
+
+
+def sorting_loss(objective: Objective) -> BatchLoss | None:
+    """What importance is measured by; None: the loss of a classifier."""
+    if objective is CLASSIFICATION:
+        return None
+
+    def loss(model: Any, x: Any, targets: Any) -> Tensor:
+        model.head.train(objective.within_model)  # a head that computes losses itself does so in training alone
+        return objective.loss_of(model, x, targets)
+
+    return loss

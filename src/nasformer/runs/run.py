@@ -22,6 +22,7 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
+from nasformer.families.dense import head_option_names
 from nasformer.families.options import SpaceOptions
 from nasformer.families.space import Space
 from nasformer.families.storage import save_model
@@ -61,6 +62,7 @@ from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import ModelResult, Problem
 from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import find_task
@@ -139,11 +141,14 @@ def training_free_run(command: SearchCommand) -> RunResult:
 
 
 @contextmanager
-def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None) -> Iterator[Run]:
+def open_run(
+    command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, whole: Arch | None = None
+) -> Iterator[Run]:
     """The run of a command, whose folder no other process may use meanwhile.
 
     Args:
         answers: The classes of a net whose answers stand for labels, or how many there are.
+        whole: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
     """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
@@ -151,9 +156,10 @@ def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | Non
     folder, world = RunFolder(command.out), join_world(device)
     folder.check_own(kind)
     space = asked_space(command, folder)
-    check_before_images(command, space, device.type)
+    check_before_images(in_numbers(command, space, whole), space, device.type)
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
+        run.options = in_numbers(run.options, run.space, whole)  # its head depends on the images
         if world.main:
             with (
                 folder.recording(kind, run.options, run.space.name),
@@ -162,6 +168,11 @@ def open_run(command: RunOptions, kind: Kind, answers: Sequence[str] | int | Non
                 yield run
         else:
             yield run
+
+
+def in_numbers(command: Any, space: Space, whole: Arch | None) -> Any:
+    """The command with numbers in place of shares of a net."""
+    return command.with_shares(space.costs(whole)) if whole is not None else command
 
 
 KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
@@ -194,8 +205,7 @@ def check_task(command: Any) -> None:
     """Refuses what only classification has so far."""
     if getattr(command, "task", "classify") == "classify":
         return
-    asked = {f"--{name}": getattr(command, name, "") for name in ("baseline", "proxy")}
-    asked |= {"--from": getattr(command, "from_", None)}
+    asked = {"--proxy": getattr(command, "proxy", ""), "--no-training": getattr(command, "no_training", False)}
     for option, value in asked.items():
         if value:
             raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
@@ -381,10 +391,14 @@ class Run:
         chosen_task(self.options).draw(model, self.batches, split, self.folder.pictures)
 
     @property
-    def image_shape(self) -> dict[str, int]:
-        """What a model is built for."""
-        options = self.space.full_options
-        return {name: options[name] for name in ("img_size", "in_chans", "num_classes")}
+    def image_shape(self) -> dict[str, Any]:
+        """What a model is built for: images, classes, and the head of another task than classification."""
+        options, model = self.space.full_options, self.space.model
+        shape = {name: options[name] for name in ("img_size", "in_chans", "num_classes")}
+        if model.task == "classify":
+            return shape
+        names = head_option_names() & options.keys()
+        return {**shape, "task": model.task, "head": {name: options[name] for name in names}}
 
     @property
     def image_facts(self) -> dict[str, Any]:

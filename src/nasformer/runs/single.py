@@ -218,7 +218,7 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str,
 
 def with_head(options: Any, head: Mapping[str, Any]) -> Any:
     """The options of a command, whose task has the options of a head that it leaves open."""
-    left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, value) is None}
+    left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, "unknown") is None}
     return options.with_task_options(**left_open) if left_open else options
 
 
@@ -379,7 +379,7 @@ def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tu
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)
     normalize_as(batches, RunFolder(path))
     if adopt := getattr(batches, "adopt", None):
-        adopt(model.options, RunFolder(path).facts("classes", "words"))
+        adopt(model.options, RunFolder(path).facts("classes", "words", "text_encoder"))
     for name, value in image_options(batches).items():
         if model.options[name] != value:
             raise UserError(f"{path} is for {name} {model.options[name]}, but {options.data} has {value}")

@@ -22,6 +22,7 @@ from nasformer.runs.run import Run
 from nasformer.runs.search import publish
 from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget, uniform_arch
+from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, write_json
@@ -37,12 +38,16 @@ def with_cost_objective(command: RunCommand, score: str) -> RunCommand:
     """The command; where several sizes are wanted and nothing else is said, the search also lowers what is limited."""
     if not command.front or command.search.objectives:
         return command
-    return replace(command, search=replace(command.search, objectives=[score, f"-{size_cost(command.budget())}"]))
+    return replace(command, search=replace(command.search, objectives=[score, f"-{size_cost(command)}"]))
 
 
-def size_cost(budget: Budget) -> str:
-    """The cost by which sizes differ: the one that is limited, else MACs."""
-    limited = [name for name, (_, high) in budget.limits().items() if high is not None]
+def size_cost(options: BudgetOptions) -> str:
+    """The cost by which sizes differ: the one that is limited, else MACs.
+
+    >>> size_cost(BudgetOptions(min_params=1000, max_latency="5ms", max_macs="50%")), size_cost(BudgetOptions())
+    ('macs', 'macs')
+    """
+    limited = [name.removeprefix("max_") for name in options.limits() if name.startswith("max_")]
     return limited[0] if limited else "macs"
 
 
@@ -108,11 +113,11 @@ class SizeMaker:
         return replace(found.shipped, name=f"front/{name}")
 
 
-def with_sizes(result: RunResult, maker: SizeMaker, score: str, count: int, budget: Budget) -> RunResult:
-    """The result with so many sizes along its front, made now."""
+def with_sizes(result: RunResult, maker: SizeMaker, score: str, count: int, cost: str) -> RunResult:
+    """The result with so many sizes along its front of a score and a cost, made now."""
     if not count or not result.front:
         return result
-    chosen = choose_sizes(result.front, score, size_cost(budget), count)
+    chosen = choose_sizes(result.front, score, cost, count)
     return replace(result, sizes=maker.make(result, [one.arch for one in chosen]))
 
 

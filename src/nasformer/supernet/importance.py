@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,10 @@ from nasformer.families.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 
-Labelled = tuple[Tensor, Tensor | None]
-"""Images, and their labels (or soft targets) where there are any."""
+Labelled = tuple[Any, Any]
+"""Images, and what is learned of them: labels or soft targets (None where there are none), or another task's."""
+BatchLoss = Callable[[nn.Module, Any, Any], Tensor]
+"""The loss of a model on a batch."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ def find_units(model: nn.Module) -> list[Units]:
     return units
 
 
-Measure = Callable[[nn.Module, Sequence[Units], Iterable[Labelled]], list[Tensor]]
-"""From a model, its units and batches to the importance of each unit."""
+Measure = Callable[[nn.Module, Sequence[Units], Iterable[Labelled], BatchLoss], list[Tensor]]
+"""From a model, its units, batches and their loss to the importance of each unit."""
 _measures: dict[str, Measure] = {}
 
 
@@ -103,13 +106,18 @@ def find_importance(name: str) -> Measure:
     return _measures[name]
 
 
-def sort_by_importance(model: nn.Module, batches: Iterable[Labelled], measure: str = "gate") -> dict[str, Tensor]:
+def sort_by_importance(
+    model: nn.Module, batches: Iterable[Labelled], measure: str = "gate", loss: BatchLoss | None = None
+) -> dict[str, Tensor]:
     """Sorts heads and neurons in place, the most important first; returns the importances, sorted, by layer.
 
     The model computes the same as before.
+
+    Args:
+        loss: Of the model's task; None: that of a classifier.
     """
     units, training = find_units(model), model.training
-    scores = find_importance(measure)(model.eval(), units, batches)
+    scores = find_importance(measure)(model.eval(), units, batches, loss or class_loss)
     model.train(training)
     sorted_scores = {}
     for unit, score in zip(units, scores, strict=True):
@@ -122,48 +130,52 @@ def sort_by_importance(model: nn.Module, batches: Iterable[Labelled], measure: s
 # Channels of the embedding
 
 
-def sort_channels(model: Backbone, batches: Iterable[Labelled]) -> Tensor:
+def sort_channels(model: Backbone, batches: Iterable[Labelled], loss: BatchLoss | None = None) -> Tensor:
     """Sorts the channels of the embedding in place, the most important first; returns the importances, sorted.
 
     For spaces whose embedding is elastic. The model computes the same as before.
     """
     axes, training = embedding_axes(model), model.training
-    scores = channel_importance(model.eval(), batches)
+    scores = channel_importance(model.eval(), batches, loss or class_loss)
     model.train(training)
     order = scores.argsort(descending=True, stable=True)
     weights = dict(model.named_parameters())
     with torch.no_grad():
         for name, axis in axes.items():
-            weights[name].copy_(weights[name].index_select(axis, order))
+            part = weights[name].narrow(axis, weights[name].shape[axis] - len(order), len(order))
+            part.copy_(part.index_select(axis, order))
     return scores[order].cpu()
 
 
 def embedding_axes(model: Backbone) -> dict[str, int]:
-    """Which axis of each weight is the embedding: the one that is narrower in a narrower net."""
-    width, axes = model.arch.embed_dim, dict[str, int]()
-    narrow = Arch.from_dict({**model.arch.to_dict(), "embed_dim": width - 1})
+    """Which axis of each weight is the embedding: the one that is narrower in a narrower net.
+
+    Other inputs may stand before it, such as the coordinates that the head for questions reads.
+    """
+    axes = dict[str, int]()
+    narrow = Arch.from_dict({**model.arch.to_dict(), "embed_dim": model.arch.embed_dim - 1})
     with torch.device("meta"):
         other = dict(type(model)(narrow, **model.options).named_parameters())
     for name, weight in model.named_parameters():
         changed = [axis for axis, size in enumerate(weight.shape) if size != other[name].shape[axis]]
-        if len(changed) > 1 or any(weight.shape[axis] != width for axis in changed):
+        if len(changed) > 1 or any(weight.shape[axis] - other[name].shape[axis] != 1 for axis in changed):
             raise UserError(f"the embedding of {model.family} cannot be sorted; leave its width as it is")
         if changed:
             axes[name] = changed[0]
     return axes
 
 
-def channel_importance(model: Backbone, batches: Iterable[Labelled]) -> Tensor:
+def channel_importance(model: Backbone, batches: Iterable[Labelled], loss: BatchLoss) -> Tensor:
     """How much the loss would change if a channel were scaled wherever it is read: the root mean square over images.
 
     Where there are no labels, the model's own top class stands for them.
     """
-    readers = [unit.writer for unit in find_units(model)] + [model.get_classifier()]
+    readers = [unit.writer for unit in find_units(model)] + [getattr(model.head, "fc", nn.Identity())]
     layers = [layer for layer in readers if getattr(layer, "in_features", 0) == model.arch.embed_dim]
     total = torch.zeros(model.arch.embed_dim, device=next(model.parameters()).device)
     for images, labels in batches:
         with recorded_inputs(layers, keep_gradients=True) as inputs, torch.enable_grad():
-            answer_loss(model(images), labels).backward()
+            loss(model, images, labels).backward()
         change = torch.zeros(len(images), len(total), device=total.device)
         for x in inputs:
             if x is not None and x.grad is not None:
@@ -173,8 +185,9 @@ def channel_importance(model: Backbone, batches: Iterable[Labelled]) -> Tensor:
     return total.sqrt()
 
 
-def answer_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
+def class_loss(model: nn.Module, images: Any, labels: Any) -> Tensor:
     """The cross-entropy of all images; where there are no labels, the top classes stand for them."""
+    logits = model(images)
     return F.cross_entropy(logits.float(), logits.detach().argmax(-1) if labels is None else labels, reduction="sum")
 
 
@@ -182,7 +195,9 @@ def answer_loss(logits: Tensor, labels: Tensor | None) -> Tensor:
 
 
 @register_importance("gate")
-def gate_gradient(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+def gate_gradient(
+    model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled], loss: BatchLoss = class_loss
+) -> list[Tensor]:
     """How much the loss would change if a unit were scaled: the root mean square over images of that gradient.
 
     Where there are no labels, the model's own top class stands for them.
@@ -190,7 +205,7 @@ def gate_gradient(model: nn.Module, units: Sequence[Units], batches: Iterable[La
     totals = [torch.zeros(unit.count, device=unit.reader.weight.device) for unit in units]
     for images, labels in batches:
         with recorded_inputs(readers_of(units), keep_gradients=True) as inputs, torch.enable_grad():
-            answer_loss(model(images), labels).backward()
+            loss(model, images, labels).backward()
         for total, unit, x in zip(totals, units, inputs, strict=True):
             if x is not None and x.grad is not None:
                 change = unit.by_unit(x.detach() * x.grad).sum(-1)
@@ -200,13 +215,17 @@ def gate_gradient(model: nn.Module, units: Sequence[Units], batches: Iterable[La
 
 
 @register_importance("activation")
-def activation_norm(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+def activation_norm(
+    model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled], loss: BatchLoss
+) -> list[Tensor]:
     """How large the outputs of a unit are, in the root mean square over tokens; no labels are needed."""
     return [norms.square().sum(-1).sqrt() for norms in input_norms(model, units, batches)]
 
 
 @register_importance("wanda")
-def weighted_activation(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+def weighted_activation(
+    model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled], loss: BatchLoss
+) -> list[Tensor]:
     """Outputs of a unit times the weights that read them (Sun et al. 2024, summed by unit); no labels are needed."""
     norms = input_norms(model, units, batches)
     read = [unit.by_unit(unit.reader.weight.detach().abs()) for unit in units]
@@ -214,7 +233,9 @@ def weighted_activation(model: nn.Module, units: Sequence[Units], batches: Itera
 
 
 @register_importance("magnitude")
-def weight_magnitude(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+def weight_magnitude(
+    model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled], loss: BatchLoss
+) -> list[Tensor]:
     """Norms of the weights that write and read a unit, multiplied; neither labels nor images are needed."""
     scores = []
     for unit in units:
@@ -225,7 +246,9 @@ def weight_magnitude(model: nn.Module, units: Sequence[Units], batches: Iterable
 
 
 @register_importance("surgeon")
-def surgeon_loss(model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled]) -> list[Tensor]:
+def surgeon_loss(
+    model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled], loss: BatchLoss
+) -> list[Tensor]:
     """What a layer's output loses without a unit, even if the others make up for it as well as they can (Optimal Brain
     Surgeon, by unit); for cuts without training. No labels are needed.
     """

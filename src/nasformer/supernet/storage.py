@@ -16,7 +16,7 @@ from nasformer.families.autoformer import from_official, is_official
 from nasformer.families.pretrained import read_space
 from nasformer.families.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
 from nasformer.families.space import Space
-from nasformer.families.storage import SUPERNET_CONFIG
+from nasformer.families.storage import NOT_OF_BACKBONE, SUPERNET_CONFIG
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import corners
 from nasformer.space.nodes import Choice
@@ -174,6 +174,15 @@ def carry_over(old: Supernet, new: Supernet) -> Carried:
         if not all(torch.equal(rule(weight, shape), rule(given[name], shape).to(weight)) for rule, shape in slices[1:]):
             inexact.append(name)
     return Carried(**counts, inexact=tuple(inexact))
+
+
+@torch.no_grad()
+def carry_backbone(old: Supernet, new: Supernet) -> None:
+    """Copies what a supernet of the same space for another task has in the same shape, but for norm and head."""
+    given = old.shared()
+    for name, weight in new.shared().items():
+        if name in given and given[name].shape == weight.shape and not name.startswith(NOT_OF_BACKBONE):
+            weight.copy_(given[name])
 
 
 def copy_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) -> None:

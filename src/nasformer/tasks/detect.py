@@ -38,7 +38,6 @@ from nasformer.tasks.registry import Evaluation, TrainedModel, example_images, r
 from nasformer.tasks.segment import FileTask, MaskBatches, existing, read_pixels, unique_stems
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
-from nasformer.train.recipe import Recipe
 from nasformer.utils.files import write_json
 
 EVALUATION_BATCH = 8
@@ -275,9 +274,10 @@ DETECTION = Objective("box_ap", sum_of_losses, metric_of, EVALUATION_BATCH, exam
 class SceneBatches(MaskBatches):
     """Batches of images with objects, otherwise as those of images with masks."""
 
-    def __init__(self, *args: Any, options: DetectOptions | None = None, **settings: Any) -> None:
+    task = DETECT
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.options: Any = options or DetectOptions()
         self.objective = replace(DETECTION, score=self.options.judged_by)
 
     def pair(self, files: SceneFiles, index: int) -> Any:  # type: ignore[override]
@@ -342,15 +342,11 @@ class ObjectPrediction:
 class Detect(FileTask):
     """Boxes and masks of objects, with Mask R-CNN or a cascade of it."""
 
-    facts, objective, batches = DETECT, DETECTION, SceneBatches
+    facts, objective, batches, batch_norm = DETECT, DETECTION, SceneBatches, False
 
     def space(self, space: Space, options: DetectOptions) -> Space:
         asked = {"head": options.head, "decoder_dim": options.decoder_dim, "masks": options.masks}
         return dense_space(space, self.name, **asked)
-
-    def check_recipe(self, recipe: Recipe, world: World) -> None:
-        if recipe.teacher or recipe.balance or recipe.inplace_distillation:
-            raise UserError("a teacher, balance and inplace_distillation are for classification; leave them out")
 
     def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
         return open_scenes(root, options, bad, **amounts)

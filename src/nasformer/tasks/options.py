@@ -135,6 +135,9 @@ class VQAOptions:
     """how many words are known: the most frequent ones of the training questions"""
     max_words: int = 20
     """words of a question that are read"""
+    text: str = ""
+    """a pretrained text encoder of transformers, by its name on the Hugging Face hub or its folder: its features stand
+    for the words, and it stays as it is (nasformer[vqa]); empty: words are learned from scratch"""
     decoder_dim: int | None = None
     """width of the text transformer; None: as in the model to start from, or 256"""
     depth: int | None = None
@@ -244,6 +247,15 @@ class TaskOptions:
         """The options of the chosen task, as they were given or by default; None where it has none."""
         kind = find_task(self.task).options
         return self.task_options.get(self.task) or (kind() if kind else None)
+
+    @property
+    def score(self) -> str:
+        """What models are compared by: what the options of the task say, or else its usual score.
+
+        >>> TaskOptions("detect").score, TaskOptions("segment").score
+        ('box_ap', 'miou')
+        """
+        return getattr(self.of_task, "judged_by", None) or next(iter(find_task(self.task).scores))
 
     def with_task_options(self, **changes: Any) -> Self:
         """The same with other options of the chosen task."""

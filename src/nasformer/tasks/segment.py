@@ -53,6 +53,7 @@ from nasformer.tasks.pictures import beside, indexed, overlay
 from nasformer.tasks.registry import Evaluation, Prediction, Task, TrainedModel, example_images, register_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
+from nasformer.train.loss import Answers
 from nasformer.train.recipe import Recipe
 from nasformer.utils.rng import Draws, Purpose, generator
 
@@ -67,9 +68,21 @@ AHEAD = 3
 
 
 def pixel_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tensor:
-    """The mean over all pixels that have a class; 0 where none has."""
+    """The mean over all pixels that have a class; 0 where none has.
+
+    Targets may be probabilities of the classes, as a teacher gives them; those of pixels without a class are zeros.
+    """
+    if targets.is_floating_point():
+        return F.cross_entropy(logits.float(), targets, reduction="sum") / targets.sum().clamp(min=1)
     total = F.cross_entropy(logits.float(), targets, ignore_index=IGNORED, reduction="sum")
     return total / (targets != IGNORED).sum().clamp(min=1)
+
+
+def taught_pixels(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
+    """Probabilities of every pixel's classes: of its label, and of a teacher; pixels without a class stay so."""
+    known = (targets != IGNORED)[:, None]
+    labels = torch.zeros_like(logits).scatter_(1, targets[:, None].where(known, 0), 1.0)
+    return answers.mix(labels, answers.classes(logits)) * known
 
 
 @dataclass(frozen=True)
@@ -178,7 +191,12 @@ def example_masks(images: int, batches: BatchSource) -> Tensor:
 
 
 SEGMENTATION = Objective(
-    "miou", pixel_cross_entropy, lambda batches: MeanIoU(batches.classes), EVALUATION_BATCH, example_masks
+    "miou",
+    pixel_cross_entropy,
+    lambda batches: MeanIoU(batches.classes),
+    EVALUATION_BATCH,
+    example_masks,
+    taught=taught_pixels,
 )
 
 
@@ -461,8 +479,10 @@ class FileTask(Task):
 
     def check_recipe(self, recipe: Recipe, world: World) -> None:
         """Refuses what the task cannot be trained with."""
-        if recipe.teacher or recipe.balance:
-            raise UserError(f"a teacher and balance are for classification; leave them out with --task {self.name}")
+        if recipe.balance:
+            raise UserError(f"balance is for classification; leave it out with --task {self.name}")
+        if recipe.inplace_distillation and self.objective.taught is None:
+            raise UserError(f"inplace_distillation has no answers to compare with --task {self.name}; leave it out")
         if self.batch_norm and recipe.batch_size // world.size // recipe.accumulate < 2:
             raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
 

@@ -2,8 +2,9 @@
 
 The words of a question attend to each other and to the last maps of the backbone (`layers/vqa.py`). S3 uses SOHO (Huang
 et al. 2021) in its place, on the last map alone. Left out of that: its visual dictionary (as S3 does), the pre-training
-on captions (masked words, masked image regions, matching of image and text), one transformer over words and image
-tokens together, and BERT's weights; all weights of the text begin at random here.
+on captions (masked words, masked image regions, matching of image and text), and one transformer over words and image
+tokens together. The weights of the text begin at random, or a pretrained encoder of transformers, such as BERT, reads
+the words and stays as it is (`--vqa.text`).
 
 Accuracy is VQA's own where a question has ten answers: each human's is compared with those of the nine others, and
 min(same answers / 3, 1) is averaged. Otherwise the answer must be the `multiple_choice_answer`. Texts are compared in
@@ -43,21 +44,20 @@ from nasformer.errors import UserError
 from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
 from nasformer.families.storage import facts_in
-from nasformer.layers.vqa import PADDING
 from nasformer.tasks.joint import fit
 from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
 from nasformer.tasks.pictures import plain
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
 from nasformer.tasks.segment import FileTask, MaskBatches, existing, read_pixels
+from nasformer.tasks.words import UNKNOWN, TextEncoder, encode, split_words, word_numbers
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
+from nasformer.train.loss import Answers
 from nasformer.utils.files import lacking, read_annotations
 from nasformer.utils.schema import from_json
 
 EVALUATION_BATCH = 128
-UNKNOWN = 1
-"""The number of words that are not in the vocabulary; PADDING is before it."""
 HUMANS = 10
 """Answers to a question from which on VQA's own accuracy counts."""
 AGREE = 3
@@ -71,14 +71,6 @@ LINE = 40  # letters of a line below a picture
 
 
 # Texts
-
-
-def split_words(text: str) -> list[str]:
-    """
-    >>> split_words("What's left of the 2 chairs?")
-    ["what's", 'left', 'of', 'the', '2', 'chairs']
-    """
-    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
 
 
 def normal_answer(text: str) -> str:
@@ -152,20 +144,6 @@ def best_answer(question: Question) -> str:
 def most_frequent(counts: Counter[str], most: int) -> list[str]:
     """The most frequent ones, in an order that does not depend on that of the files."""
     return [text for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]]
-
-
-def encode(text: str, words: Mapping[str, int], length: int) -> Tensor:
-    """The numbers of the words of a question, with PADDING behind them.
-
-    >>> encode("is the sky blue?", {"is": 2, "blue": 3}, 5).tolist()
-    [2, 1, 1, 3, 0]
-    """
-    found = [words.get(word, UNKNOWN) for word in split_words(text)][:length]
-    return torch.tensor(found + [PADDING] * (length - len(found)))
-
-
-def word_numbers(words: Sequence[str]) -> dict[str, int]:
-    return {word: number for number, word in enumerate(words, UNKNOWN + 1)}
 
 
 # Files
@@ -326,6 +304,12 @@ def answer_loss(logits: Tensor, images: Any, targets: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="sum") / len(targets)
 
 
+def taught_answers(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
+    """Worths of the answers, into which the chances that a teacher gives them are mixed; they need not sum to 1."""
+    chances = logits.sigmoid()
+    return answers.mix(targets, (chances > 0.5).to(chances) if answers.hard else chances)
+
+
 class VQAAccuracy:
     """The mean worth of the answers that are chosen."""
 
@@ -386,7 +370,14 @@ def example_targets(images: int, batches: BatchSource) -> Tensor:
     return torch.zeros(images, batches.num_classes)
 
 
-OBJECTIVE = Objective("vqa_accuracy", answer_loss, lambda batches: VQAAccuracy(), EVALUATION_BATCH, example_targets)
+OBJECTIVE = Objective(
+    "vqa_accuracy",
+    answer_loss,
+    lambda batches: VQAAccuracy(),
+    EVALUATION_BATCH,
+    example_targets,
+    taught=taught_answers,
+)
 
 
 class QuestionBatches(MaskBatches):
@@ -402,6 +393,7 @@ class QuestionBatches(MaskBatches):
             raise UserError("questions ask for left and right; leave --train.augment.hflip out with --task vqa")
         super().__init__(data, augment, *args, **options)
         self.numbers, self.squares = word_numbers(self.vocabulary.words), dict[str, Tensor]()
+        self.encoder = TextEncoder(self.options.text, self.options.max_words) if self.options.text else None
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -411,12 +403,15 @@ class QuestionBatches(MaskBatches):
     @property
     def head_options(self) -> dict[str, int]:
         """What the head must know of the questions."""
-        return {"vocab_size": len(self.numbers) + 2, "max_words": self.options.max_words}
+        if self.encoder:
+            return {"text_dim": self.encoder.dim, "max_words": self.options.max_words}
+        return {"vocab_size": len(self.numbers) + UNKNOWN + 1, "max_words": self.options.max_words}
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a stored model must know of the questions."""
-        return {"words": self.vocabulary.words}
+        encoder = {"text_encoder": self.options.text} if self.encoder else {}
+        return {"words": self.vocabulary.words, **encoder}
 
     def adopt(self, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Takes answers and words of a model, to judge it by: those of other training questions may be others."""
@@ -425,26 +420,33 @@ class QuestionBatches(MaskBatches):
         known = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
         self.data, self.classes = replace(self.data, labels=known), known.classes
         self.numbers = word_numbers(known.words)
-        self.options = replace(self.options, max_words=options["max_words"])
+        self.options = replace(self.options, max_words=options["max_words"], text=facts.get("text_encoder", ""))
+        self.encoder = TextEncoder(self.options.text, self.options.max_words) if self.options.text else None
 
-    def item(self, files: MaskFiles, index: int) -> tuple[Tensor, ...]:
-        """An image in the square of the model, the words of a question about it, and what each answer is worth."""
+    def item(self, files: MaskFiles, index: int) -> tuple[Tensor, Tensor, str]:
+        """An image in the square of the model, what each answer to a question about it is worth, and the question."""
         question, path = self.vocabulary.questions[files.masks[index]], files.images[index]
         square = self.squares.get(path)
         if square is None:
             square = fit(read_pixels(path, self.in_chans), self.img_size, self.fill)
             if not self.streamed:
                 self.squares[path] = square
-        words = encode(question.text, self.numbers, self.options.max_words)
-        return square, words, self.vocabulary.targets(question)
+        return square, self.vocabulary.targets(question), question.text
+
+    def text(self, questions: Sequence[str]) -> Tensor:
+        """Questions as the head takes them: the numbers of their words, or an encoder's features."""
+        if self.encoder:
+            return self.encoder(questions, self.device)
+        words = [encode(question, self.numbers, self.options.max_words) for question in questions]
+        return torch.stack(words).to(self.device, non_blocking=True)
 
     def batches(self, split: str, parts: Iterator[Tensor]) -> Iterator[tuple[Any, Any]]:
         files = self.files[split]
         asked = ([(index,) for index in part.tolist()] for part in parts)
         for items in self.loaded(lambda index: self.item(files, index), asked):
-            images, words, targets = (torch.stack(part) for part in zip(*items, strict=True))
-            text = words.to(self.device, non_blocking=True)
-            yield ImageText(self.normalised(images), text), targets.to(self.device, non_blocking=True)
+            squares, worths, questions = zip(*items, strict=True)
+            targets = torch.stack(worths).to(self.device, non_blocking=True)
+            yield ImageText(self.normalised(torch.stack(squares)), self.text(questions)), targets
 
     def train_batches(self, start_step: int = 0) -> Iterator[tuple[Any, Any]]:
         yield from self.batches("train", (mine for _, mine in self.train_indices(start_step)))
@@ -515,13 +517,16 @@ class VisualQuestions(FileTask):
         model, facts = trained.model.eval(), facts_in(trained.folder)
         if "words" not in facts:
             raise UserError(f"{trained.folder} does not say which words it knows; train or extract the model again")
-        words = encode(options.question, word_numbers(facts["words"]), model.options["max_words"])
-        device = next(model.parameters()).device
+        length, device = model.options["max_words"], next(model.parameters()).device
+        if facts.get("text_encoder"):
+            words = TextEncoder(facts["text_encoder"], length)([options.question], device)
+        else:
+            words = encode(options.question, word_numbers(facts["words"]), length)[None].to(device)
         for file in options.images:
             image = read_pixels(existing(file), trained.in_chans)
             square = fit(image, trained.img_size, [round(255 * value) for value in trained.mean])
             x = normalise(square[None].to(device), trained.mean, trained.std)
-            chances = model(ImageText(x, words[None].to(device))).float().sigmoid()[0]
+            chances = model(ImageText(x, words)).float().sigmoid()[0]
             values, places = chances.topk(min(options.top, len(trained.classes)))
             answers = [trained.classes[place] for place in places.tolist()]
             yield AnswerPrediction(file, options.question, answers, values.tolist())

@@ -27,7 +27,7 @@ from nasformer.space.node import Node, corners
 from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.loss import Loss, soft_cross_entropy
+from nasformer.train.loss import Loss, Taught, soft_cross_entropy, taught_classes
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
 
@@ -97,6 +97,8 @@ class Objective:
         batch_size: Images at a time in an evaluation.
         example_targets: Targets of so many images for a trial of a step.
         within_model: Whether the model is given the targets in training, and gives losses in place of answers.
+        taught: How a teacher's answers become targets; None where there is nothing to compare, and its features alone
+            are learned.
     """
 
     score: str
@@ -105,9 +107,22 @@ class Objective:
     batch_size: int
     example_targets: Callable[[int, BatchSource], Any]
     within_model: bool = False
+    taught: Taught | None = None
+
+    def loss_of(self, model: nn.Module, x: Any, targets: Any) -> Tensor:
+        """The loss of a model on a training batch."""
+        told = {"targets": targets} if self.within_model else {}
+        return self.loss(model(x, **told), x, targets)
 
 
-CLASSIFICATION = Objective("accuracy", soft_cross_entropy, lambda batches: Accuracy(), EVALUATION_BATCH, even_targets)
+CLASSIFICATION = Objective(
+    "accuracy",
+    soft_cross_entropy,
+    lambda batches: Accuracy(),
+    EVALUATION_BATCH,
+    even_targets,
+    taught=taught_classes,
+)
 
 
 def objective_of(batches: BatchSource) -> Objective:

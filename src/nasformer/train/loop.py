@@ -47,13 +47,13 @@ from nasformer.train.distributed import World, join_world, reduce_gradients
 from nasformer.train.evaluate import CLASSIFICATION, Snapshots, SubnetEvaluator, autocast, evaluate, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loss import (
+    Answers,
     Loss,
     Supervision,
     Teacher,
     class_weights,
     feature_difference,
     load_teacher,
-    soft_cross_entropy,
 )
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
@@ -165,11 +165,16 @@ def teacher_of(
 ) -> Teacher | None:
     """The recipe's teacher, or this model as one; None where there is neither."""
     if recipe.teacher:
-        model = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device)
+        sizes, task = (batches.num_classes, batches.in_chans), getattr(batches, "task", None)
+        asked = {"task": task.name, "img_size": batches.img_size} if task else {}
+        model = load_teacher(recipe.teacher, *sizes, device, **asked)
     if model is None:
         return None
-    depths = FEATURE_DEPTHS if recipe.teacher_features else 0
-    return Teacher(model, recipe.teacher_weight, recipe.teacher_answers, recipe.augment.smoothing, depths)
+    depths, taught = FEATURE_DEPTHS if recipe.teacher_features else 0, objective_of(batches).taught
+    if taught is None and not depths:
+        raise UserError("of a teacher only features can be learned in this task; set teacher_features to 5 or so")
+    answers = Answers(recipe.teacher_weight, recipe.teacher_answers == "hard", recipe.augment.smoothing)
+    return Teacher(model, answers, depths, taught)
 
 
 def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
@@ -508,8 +513,9 @@ class Trainer:
             add_decay(self.model, largest, self.recipe)
         loss = self.loss
         if self.recipe.inplace_distillation:
-            supervision = supervision._replace(targets=torch.cat(outputs).float().softmax(1))
-            loss = soft_cross_entropy
+            assert self.objective.taught
+            answers = self.objective.taught(torch.cat(outputs).float(), targets, Answers())
+            supervision, loss = supervision._replace(targets=answers), self.objective.loss
         for arch in others:
             total += self.backward(x, supervision, arch, loss)[0]
         return total

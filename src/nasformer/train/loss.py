@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,37 +58,79 @@ def chunk(targets: Any, count: int) -> Sequence[Any]:
     return [targets[start : start + size] for start in range(0, len(targets), size)]
 
 
+@dataclass(frozen=True)
+class Answers:
+    """How the answers of another model are learned.
+
+    Args:
+        weight: Of these answers; the labels have the rest.
+        hard: Its top class, smoothed as labels are (AutoFormer's optional distillation); else its probabilities of all
+            classes.
+    """
+
+    weight: float = 1.0
+    hard: bool = False
+    smoothing: float = 0.0
+
+    def classes(self, logits: Tensor) -> Tensor:
+        """What is learned of logits whose classes are the second dimension."""
+        if not self.hard:
+            return logits.softmax(1)
+        top = torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
+        return top * (1 - self.smoothing) + self.smoothing / logits.shape[1]
+
+    def mix(self, targets: Tensor, taught: Tensor) -> Tensor:
+        """Targets into which they are mixed.
+
+        Cross-entropy is linear in its targets, so its loss is then the weighted sum of the loss of the labels and that
+        of the answers.
+        """
+        return torch.lerp(targets, taught, self.weight)
+
+
+Taught = Callable[[Any, Any, Answers], Any]
+"""From logits of a teacher and targets to targets into which its answers are mixed."""
+
+
+def taught_classes(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
+    return answers.mix(targets, answers.classes(logits))
+
+
 class Teacher:
     """Distillation: mixes a teacher's answers into the targets of a batch, once for all archs of a step.
 
-    Cross-entropy is linear in its targets, so this is the weighted sum of the loss of the labels and that of the
-    teacher's answers, on the same head.
-
     Args:
-        weight: Of the teacher's answers; the labels have the rest.
-        answers: "hard", its top class, smoothed as labels are (AutoFormer's optional distillation); "soft", its
-            probabilities of all classes.
         depths: After how many of its segments, evenly spaced, its features are learned, too; 0: none are.
+        taught: How answers are mixed into targets; None for a task that has none to learn: then features alone are.
     """
 
     def __init__(
-        self, model: nn.Module, weight: float = 0.5, answers: str = "hard", smoothing: float = 0.1, depths: int = 0
+        self, model: nn.Module, answers: Answers | None = None, depths: int = 0, taught: Taught | None = taught_classes
     ) -> None:
-        self.model, self.weight = model.eval().requires_grad_(False), weight
-        self.answers, self.smoothing, self.depths = answers, smoothing, depths
+        self.model, self.answers = model.eval().requires_grad_(False), answers or Answers()
+        self.depths, self.taught = depths, taught
         if depths and not isinstance(model, Backbone):
             raise UserError("teacher_features needs a teacher of our own families; set it to 0 for one of timm")
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, targets: Tensor) -> Supervision:
+    def __call__(self, images: Any, targets: Any) -> Supervision:
         outputs: dict[str, Tensor] = {}
-        logits = (self.model(images, outputs) if self.depths else self.model(images)).float()
-        taught = logits.softmax(-1) if self.answers == "soft" else self.top_class(logits)
-        return Supervision(torch.lerp(targets, taught, self.weight), evenly_spaced(outputs, self.depths))
+        if self.taught is None:
+            if isinstance(self.model, Backbone) and self.depths:
+                self.model.forward_features(images, outputs)
+        else:
+            logits = (self.model(images, outputs) if self.depths else self.model(images)).float()
+            targets = self.taught(logits, targets, self.answers)
+        return Supervision(targets, self.features(outputs))
 
-    def top_class(self, logits: Tensor) -> Tensor:
-        labels = F.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-        return labels * (1 - self.smoothing) + self.smoothing / logits.shape[-1]
+    def features(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those that are learned.
+
+        Every classifier has the last of them, its norm. Of another task's nets, some have no block, but all the stem.
+        """
+        chosen = evenly_spaced(outputs, self.depths)
+        dense = isinstance(self.model, Backbone) and self.model.task != "classify"
+        return {**dict(list(outputs.items())[: 1 if dense else 0]), **chosen}
 
 
 def evenly_spaced(outputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
@@ -126,16 +169,25 @@ def distance(student: Tensor, teacher: Tensor) -> Tensor:
     return F.mse_loss(F.layer_norm(student.float(), (width,)), F.layer_norm(teacher[..., :width].float(), (width,)))
 
 
-def load_teacher(source: str, num_classes: int, in_chans: int, device: torch.device) -> nn.Module:
-    """The teacher that a text names: a model folder of ours, ``timm:NAME``, or ``timm:NAME:WEIGHTS`` with a local file.
+def load_teacher(
+    source: str, num_classes: int, in_chans: int, device: torch.device, task: str = "classify", img_size: int = 0
+) -> nn.Module:
+    """A model folder of ours, or ``timm:NAME`` or ``timm:NAME:WEIGHTS``, whose weights are a local file.
 
     Without a file timm's published weights are used, which timm may have to download.
+
+    Args:
+        img_size: To which a teacher of another task than classification is resized, as its answers have this size.
     """
     if source.startswith("timm:"):
+        if task != "classify":
+            raise UserError(f"teacher {source} gives classes of whole images; name a model folder for --task {task}")
         return load_timm(source, num_classes, in_chans).to(device)
     from nasformer.families.storage import load_model
 
-    model = load_model(source)
+    model = load_model(source, img_size=None if task == "classify" else img_size)
+    if model.task != task:
+        raise UserError(f"teacher {source} is a model for --task {model.task}; give one for --task {task}")
     if (model.num_classes, model.options["in_chans"]) != (num_classes, in_chans):
         raise UserError(f"teacher {source} is for other classes or channels; give one trained on the same data")
     return model.to(device)
