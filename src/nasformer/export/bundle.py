@@ -229,7 +229,7 @@ def write_and_check(
     return exported
 
 
-def check_onnx(exported: Exported, batches: list[Tensor], expected: list[Tensor]) -> None:
+def check_onnx(exported: Exported, batches: list[tuple[Tensor, ...]], expected: list[Tensor]) -> None:
     """Runs model.onnx, where onnxruntime is installed; otherwise notes that nobody did."""
     file = FORMATS["onnx"]
     if has_onnxruntime():
