@@ -30,7 +30,7 @@ from nasformer.families.pretrained import source_space
 from nasformer.families.space import Space
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import split_accuracies, train_baselines
+from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_names, train_baselines
 from nasformer.runs.data import image_options, normalize_images
 from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
@@ -72,6 +72,8 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
     command = replace(command, importance=command.importance_for("gate"))
     find_importance(command.importance)
+    for name in timm_names(command.baseline):
+        pretrained_options(name)  # refused now rather than when their turn comes
     source = find_pretrained(command.from_ or "")
     whole = source.space.with_options(**command.model_options())
     command = command.with_shares(whole.costs(source.own_arch))
@@ -84,7 +86,8 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
             job.tune_teacher()
             full = job.full()
             supernet = job.supernet(full)
-            trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
+            trained = [job.full_result(full)]
+            trained += train_baselines(run, command.baseline, job.recipes.alone, pretrained=True)
             if not run.world.main:
                 return None
             trained += uniform_reference(run, budget, supernet.eval().extract, accuracies(run))
@@ -114,6 +117,11 @@ class Recipes:
     full: Recipe
     supernet: Recipe
     finish: Recipe
+
+    @property
+    def alone(self) -> Recipe:
+        """How a net is fine-tuned that nobody teaches, as the full net is by default."""
+        return replace(self.full, teacher=None, teacher_weight=0.0)
 
 
 def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
@@ -171,9 +179,10 @@ class PretrainedRun:
         """Refuses what cannot be; within it, progress tells the time that all stages need."""
         run, recipes = self.run, self.recipes
         macs = run.space.costs(run.space.root.largest())["macs"]
-        finish = {} if self.command.finish == "none" else dict.fromkeys(self.start_names, recipes.finish)
+        sizes = [f"size {number}, {name}" for number in range(self.command.front) for name in self.start_names]
+        trainings = [] if self.command.finish == "none" else [*self.start_names, *sizes]
         full = {"full net": training_work(recipes.full, run.batches, macs)}
-        return run.stages(self.command, recipes.supernet, finish, full)
+        return run.stages(self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), full)
 
     @property
     def start_names(self) -> list[str]:
@@ -201,7 +210,7 @@ class PretrainedRun:
             return
         space = source.space.with_options(**image_options(run.batches))
         self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
-        recipe = replace(self.recipes.full, teacher=None, teacher_weight=0.0)
+        recipe = self.recipes.alone
         settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
         folder, seed = (run.folder / "teacher").train, run.options.seed
         train_model(self.larger, run.batches, recipe, folder=folder, seed=seed, settings=settings, label="teacher")
