@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import timm
-from safetensors.torch import save_file
+import torch
+from safetensors.torch import load_file, save_file
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
+from nasformer.families.pretrained import source_arch, source_space
 from nasformer.families.storage import load_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
@@ -99,6 +101,12 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
         ),
         ({"no_training": True, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
+        ({"baseline": "timm:test_vit:nothing.pth"}, "there is no file of weights nothing.pth"),
+        (
+            {"from": None, "space": "vit-micro", "max_macs": None, "baseline": "timm:test_vit:nothing.pth"},
+            "without --from, baselines have fresh weights",
+        ),
+        ({"from": "timm:vit_tiny_r_s16_p8_224"}, "this ViT of timm has a stem of the type HybridEmbed"),
         ({"from": "timm:resnet18"}, "timm's resnet18 is a ResNet, from which we can cut nothing"),
         ({"from": None, "space": "vit-micro"}, "--max-macs 60% is a share, but of what? Name a net with --from"),
     ],
@@ -107,6 +115,60 @@ def test_what_cannot_work_is_refused(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
 ) -> None:
     assert message in refused(capsys, words(source, tmp_path / "run", **changes))
+
+
+def test_a_model_of_timm_is_fine_tuned_beside_it_from_its_own_weights(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nasformer.latency.measure.VISIT_SECONDS", 0.001)  # exact times do not matter here
+    weights, out = tmp_path / "weights.safetensors", tmp_path / "run"
+    theirs = timm.create_model("test_vit", img_size=160, num_classes=1000)
+    save_file(theirs.state_dict(), weights)
+    recipe = {"iterations": 2, "batch_size": 16, "augment": {"crop": "none", "hflip": 0.0}}
+    changes = {"baseline": f"timm:test_vit:{weights}", "train": recipe, "finish": "none", "img_size": 16, "front": 1}
+    assert main(words(source, out, **changes)) == 0
+    result = RunResult.load(out / "result.json")
+    model = next(model for model in result.references if model.name == "timm:test_vit")
+    assert model["params"] == sum(weight.numel() for weight in beside(out).values())
+    assert torch.allclose(beside(out)["blocks.0.mlp.fc1.weight"], theirs.blocks[0].mlp.fc1.weight, atol=0.01)
+    assert model["measured_latency_ms"] > 0
+    page = (out / "report.html").read_text()
+    assert "timm models were fine-tuned from their weights, as the full net was, by the same recipe" in page
+
+
+def beside(run: Path) -> dict[str, Any]:
+    """The weights of a baseline after its training."""
+    (checkpoint,) = (run / "baselines" / "test_vit" / "checkpoints").glob("step-*")
+    return load_file(checkpoint / "weights.safetensors")
+
+
+def test_weights_of_another_model_are_refused(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save_file(timm.create_model("test_vit").state_dict(), weights)
+    asked = words(source, tmp_path / "run", baseline=f"timm:test_resnet:{weights}")
+    assert "is missing; are these weights of test_resnet?" in refused(capsys, asked)
+
+
+@pytest.mark.parametrize("command", [["train"], ["evolve"], ["retrain", "--arch", "largest"]])
+def test_what_starts_from_fresh_weights_does_not_take_a_net(
+    command: list[str], source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*command, "--from", str(source), "--data", "digits", "--out", str(tmp_path / "run")]
+    assert (
+        f"this command starts from fresh weights, not from a net's; to cut the net: nasformer run --from {source}"
+        in (refused(capsys, asked))
+    )
+
+
+def test_shares_are_known_wherever_a_net_is_named(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = ["--from", str(source), "--max-macs", "60%"]
+    assert main(["sample", *net, "-n", "3"]) == 0
+    space, whole = source_space(str(source)), source_space(str(source)).costs(source_arch(str(source)))["macs"]
+    archs = [space.arch(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(space.costs(arch)["macs"] <= 0.6 * whole for arch in archs)
+    assert main(["search", *net, "--proxy", "params", "--search.population", "4", "--search.generations", "1"]) == 0
+    assert main(["spaces", "--from", str(source)]) == 0
+    assert "img_size may be one, too" in capsys.readouterr().out
 
 
 def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None:

@@ -14,12 +14,23 @@ from nasformer.families.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct
-from nasformer.supernet.samplers import SAMPLERS, Sampler, hierarchical, make_sampler, sandwich, uniform
+from nasformer.supernet.samplers import (
+    SAMPLERS,
+    Sampler,
+    hierarchical,
+    make_sampler,
+    sandwich,
+    sandwich_of_sizes,
+    sizes,
+    uniform,
+)
 from supernet.toy import Alternatives, toy_esformer, toy_space
 
 MAKERS: dict[str, Callable[[Space, int], Sampler]] = {
     **SAMPLERS,
+    "sizes": sizes,
     "sandwich": sandwich,
+    "sandwich of sizes": sandwich_of_sizes,
     "sandwich of uniform": partial(sandwich, inner=uniform),
 }
 # As many configurations an operator as TrioNet has: 6, 48 and 16.
@@ -145,7 +156,35 @@ def test_alternatives_within_alternatives_are_fixed_as_well() -> None:
         assert all(fixed[path] == name for arch in others for path, name in space.root.picks(arch))
 
 
+def macs_shares(sampler: Sampler, space: Space, steps: int = 400) -> list[float]:
+    """The MACs of the random archs as shares of the largest one's."""
+    whole = space.costs(space.root.largest())["macs"]
+    random_ones = (arch for step in range(steps) for arch in sampler(step) if arch != space.root.largest())
+    return [space.costs(arch)["macs"] / whole for arch in random_ones]
+
+
+@pytest.mark.parametrize("sampler", [sizes, sandwich_of_sizes])
+def test_small_and_large_archs_are_drawn_as_often_as_medium_ones(sampler: Callable[..., Sampler]) -> None:
+    space = get_space("timm:deit_tiny_patch16_224")
+    plain, even = macs_shares(hierarchical(space), space), macs_shares(sampler(space), space)
+    assert sum(share < 0.35 for share in plain) < 0.05 * len(plain)
+    for low in (0.2, 0.3, 0.4, 0.5, 0.6):
+        assert 0.08 < sum(low <= share < low + 0.1 for share in even) / len(even) < 0.25
+
+
+def test_a_sandwich_of_sizes_goes_from_small_to_large_with_the_same_operators() -> None:
+    space, sampler = get_space("timm:deit_tiny_patch16_224"), sandwich_of_sizes(get_space("timm:deit_tiny_patch16_224"))
+    steps = [[space.costs(arch)["macs"] for arch in sampler(step)] for step in range(100)]
+    assert all(macs[0] == space.costs(space.root.largest())["macs"] and len(macs) == 4 for macs in steps)
+    assert sum(macs[1] < macs[2] < macs[3] for macs in steps) > 80
+    for step in range(20):
+        largest, *others = sandwich_of_sizes(TRIO)(step)
+        assert all(operators(arch) == operators(largest)[: len(arch.blocks)] for arch in others)
+
+
 def test_the_recipe_names_the_sampler() -> None:
+    assert make_sampler(TRIO, "sizes", 0, 4)(9) == sizes(TRIO, 4)(9)
+    assert make_sampler(TRIO, "sizes", 3, 4)(9) == sandwich_of_sizes(TRIO, 4, randoms=3)(9)
     for name in SAMPLERS:
         assert make_sampler(TRIO, name, 0, 4)(9) == SAMPLERS[name](TRIO, 4)(9)
         assert make_sampler(TRIO, name, 3, 4)(9) == sandwich(TRIO, 4, inner=SAMPLERS[name], randoms=3)(9)

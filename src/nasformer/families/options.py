@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nasformer.errors import UserError
 from nasformer.utils.units import check_range
@@ -30,6 +30,9 @@ OPTION_RANGES = {
 class SpaceOptions:
     """Which space, and for which images."""
 
+    fresh_weights: ClassVar = False
+    """Whether the command starts from fresh weights, so that it has no use for those of a net."""
+
     space: str | None = None
     """name of the space, see `nasformer spaces`; with choices of your own: 'NAME[dimension=value,value;...]'"""
     from_: str | None = None
@@ -48,6 +51,11 @@ class SpaceOptions:
     def __post_init__(self) -> None:
         for name in ("img_size", "patch_size", "num_classes", "in_chans"):
             check_range(self, name, *OPTION_RANGES[name], optional=True)
+        if self.from_ and self.fresh_weights:
+            raise UserError(
+                f"this command starts from fresh weights, not from a net's; to cut the net: nasformer run --from "
+                f"{self.from_}; to train its space from scratch: --space timm:NAME"
+            )
 
     def model_options(self) -> dict[str, Any]:
         """The options of the model that were set."""
@@ -71,3 +79,9 @@ class SpaceOptions:
         if self.space:
             raise UserError(f"--from {self.from_} has a space of its own; leave --space {self.space} out")
         return source_space(self.from_ or "").with_options(**self.model_options())
+
+    def source_costs(self) -> dict[str, float]:
+        """What the net behind --from costs, for limits that are shares of it; nothing where none was named."""
+        from nasformer.families.pretrained import source_arch
+
+        return self.chosen_space().costs(source_arch(self.from_)) if self.from_ else {}

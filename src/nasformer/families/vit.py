@@ -301,9 +301,11 @@ def timm_arguments(embed_dim: int, block: Any, depth: int, options: Mapping[str,
 def timm_options(model: Any) -> dict[str, Any]:
     """The options with which our ViT computes what timm's does."""
     block, pool = model.blocks[0], getattr(model, "attn_pool", None)
+    rows, columns = model.patch_embed.grid_size  # timm reads no further where patches leave a rest, as of 384 px by 14
+    patch = model.patch_embed.patch_size[0]
     options: dict[str, Any] = {
-        "img_size": as_number(model.patch_embed.img_size),
-        "patch_size": model.patch_embed.patch_size[0],
+        "img_size": as_number((rows * patch, columns * patch)),
+        "patch_size": patch,
         "in_chans": model.patch_embed.proj.in_channels,
         "num_classes": model.num_classes,
         "global_pool": model.global_pool,
@@ -349,6 +351,7 @@ def unknown_parts(model: Any) -> Iterator[tuple[str, bool]]:
     yield f"norms of the type {type(block.norm1).__name__}", not isinstance(block.norm1, nn.LayerNorm)
     yield "no learned positions", model.pos_embed is None
     yield f"the pooling {model.global_pool!r}", model.global_pool not in POOLS or model.pool_include_prefix
+    yield f"a stem of the type {type(model.patch_embed).__name__}", type(model.patch_embed).__name__ != "PatchEmbed"
     yield "patches with a norm", is_layer(model.patch_embed, "norm")
     yield "rectangular patches", len(set(model.patch_embed.patch_size)) > 1
     if pool is not None:

@@ -341,11 +341,14 @@ def time_nets(
     return paces
 
 
-def time_archs(space: Space, archs: Sequence[Arch], device: torch.device, rounds: int = 5) -> list[float]:
-    """Seconds that nets take for one image, plainly: eager, on the CPU by one thread."""
+def time_archs(
+    space: Space, archs: Sequence[Arch], device: torch.device, rounds: int = 5, others: Sequence[nn.Module] = ()
+) -> list[float]:
+    """Seconds that nets take for one image, plainly: eager, on the CPU by one thread; then those of other models."""
     with cpu_threads(1):
         runner = make_runner(space, "eager", device, 1, 1)
         nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.largest())
+        nets += [TimedNet(model.to(device).eval()) for model in others]
         with torch.inference_mode():
             clock = make_clock(device, 1)
             paces = time_nets(nets, runner.images, clock, reference=reference, rounds=rounds, label="latencies")

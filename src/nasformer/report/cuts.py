@@ -13,12 +13,25 @@ from nasformer.report.drawing import Block, dissect, is_number
 from nasformer.report.labels import axis_label, axis_value, format_score, label
 from nasformer.results.contents import RunContents
 from nasformer.search.problem import ModelResult
-from nasformer.utils.figures import BLUE, GREY, INK, ORANGE, PURPLE, RED, dress, legend_below, new_figure, pale, plain
+from nasformer.utils.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PURPLE,
+    RED,
+    dress,
+    legend_below,
+    new_figure,
+    pale,
+    plain,
+)
 from nasformer.utils.tables import html_row, html_table
 from nasformer.utils.units import format_quantity
 
 LATENCY = "measured_latency_ms"
-FULL, UNIFORM = "full net", "uniform"
+FULL, UNIFORM, TIMM = "full net", "uniform", "timm:"
 MOST_NETS = 6  # that are drawn cut by cut
 FIELDS = {"num_heads": "heads", "hidden_dim": "MLP neurons"}
 Point = tuple[float, float]
@@ -46,7 +59,9 @@ def shipped_nets(run: RunContents) -> list[ModelResult]:
 
 
 def trade_off(run: RunContents) -> Figure | None:
-    """The full net, what the run ships and the uniform cut: accuracy against measured latency, and against MACs."""
+    """The full net, what the run ships, the uniform cut and models of timm: accuracy against measured latency, and
+    against MACs.
+    """
     full, score = full_net(run), shown_score(run)
     if full is None or run.winner is None:
         return None
@@ -74,6 +89,7 @@ def draw_trade_off(axes: Any, run: RunContents, full: ModelResult, cost: str, sc
         "full net": ("^", ORANGE, [full]),
         "further sizes": ("o", BLUE, [model for model in nets if model is not run.shipped]),
         "uniform cut, inherited weights": ("D", PURPLE, run.references(UNIFORM)[:1]),
+        "timm models, fine-tuned": ("s", GREEN, run.references(TIMM)),
         "winner": ("*", RED, [model for model in nets if model is run.shipped]),
     }
     for name, (shape, colour, models) in marks.items():
@@ -106,6 +122,8 @@ def gains(run: RunContents) -> str:
         kind, folder = ("winner", "model") if model is run.shipped else ("", f"{model.name}/model")
         name = "winner" if model is run.shipped else format_quantity(model["macs"])
         rows.append(html_row([name, *numbers(model, full, score, timed), folder], kind=kind, head=["", *head[1:]]))
+    for model in run.references(TIMM):
+        rows.append(html_row([model.name, *numbers(model, full, score, timed), ""], head=["", *head[1:]]))
     how = f"<p>Latency: {escape(run.timing)}.</p>" if run.timing and timed else ""
     return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{how}"
 
@@ -115,7 +133,9 @@ def numbers(model: ModelResult, full: ModelResult, score: str, timed: bool) -> I
     lost = 100 * (full.get(score) - model.get(score))
     yield format_score(score, model.get(score))
     yield "" if model is full else f"{lost:+.1f} points".replace("+", "") if lost > 0 else f"none ({-lost:+.1f})"
-    if timed:
+    if timed and not math.isfinite(model.get(LATENCY)):
+        yield from ("", "", "")
+    elif timed:
         yield f"{model.get(LATENCY):.3g} ms"
         yield "" if model is full else f"{full[LATENCY] - model.get(LATENCY):.3g} ms"
         yield "" if model is full else f"{full[LATENCY] / model.get(LATENCY):.2f}"

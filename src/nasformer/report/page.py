@@ -243,7 +243,9 @@ def baselines_in_words(run: RunContents) -> str:
         count = f"{len(run.candidates):,}"
         words = f"The search itself was random: the winner is the best of {count} random architectures."
     if run.references("timm:"):
-        words += " timm models were trained from scratch by the same recipe, on the same images, for as many steps."
+        own = "fine-tuned from their weights, as the full net was,"
+        start = own if run.config.get("from_") else "trained from scratch"
+        words += f" timm models were {start} by the same recipe, on the same images, for as many steps."
     return words.strip()
 
 

@@ -261,12 +261,13 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
         epochs = (run.config.get("train") or {}).get("epochs")
         more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
         yield f"train longer{more}: the loss still fell by {fall:.0%} in the last fifth of the training"
-    options = run.model_options
+    options, pretrained = run.model_options, run.config.get("from_")  # whose patches have their size
     size, patch = options.get("img_size"), options.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch >= COARSE_PATCH and size // patch <= FEW_PATCHES:
         grid = f"{size // patch} x {size // patch}"
-        yield f"try smaller patches (--patch-size {patch // 2}): images of {size} px have only {grid} of them"
-    from_scratch = result.health is not None and not run.config.get("from_")
+        smaller, larger = f"smaller patches (--patch-size {patch // 2})", f"larger images (--img-size {2 * size})"
+        yield f"try {larger if pretrained else smaller}: images of {size} px have only {grid} patches"
+    from_scratch = result.health is not None and not pretrained
     if from_scratch and options.get("in_chans") == COLOUR and result.shipped["test_accuracy"] < LEARNED:
         yield f"start from a pretrained net ({FROM_PRETRAINED}): from scratch, few photos teach little"
     held_out = result.winner.get("holdout_accuracy") if result.random else math.nan  # without a search, of no use

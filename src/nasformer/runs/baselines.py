@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.families.space import Space
+from nasformer.families.storage import fingerprint
 from nasformer.families.timm_dense import TimmNet, timm_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
@@ -32,6 +33,7 @@ from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import ALONE
+from nasformer.supernet.pretrained import timm_weights
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
@@ -113,26 +115,32 @@ def _within(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-# Models of timm trained by the recipe of a run, on its images and for as many steps.
+# Models of timm trained by the recipe of a run, on its images and for as many steps. A run from a pretrained net
+# fine-tunes them from their own pretrained weights, others train them from scratch.
 
 
 def timm_names(asked: str) -> list[str]:
-    """The timm models that a user asks for as baselines.
+    """The timm models that a user asks for as baselines, each perhaps with a file of weights behind a colon.
 
-    >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224")
-    ['resnet18', 'vit_tiny_patch16_224']
+    >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224:weights.safetensors")
+    ['resnet18', 'vit_tiny_patch16_224:weights.safetensors']
     """
     import timm  # late: it takes longer to import than torch
 
     words = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
     names = [word.removeprefix(PREFIX) for word in words]
-    for word, name in zip(words, names, strict=True):
-        if word == name:
+    for word, name in zip(words, map(timm_name, names), strict=True):
+        if not word.startswith(PREFIX):
             raise UserError(f"baseline {word!r} is not known; write timm:NAME, several as timm:NAME,timm:NAME")
         if not timm.is_model(name):
             close = ", ".join(get_close_matches(name, timm.list_models(), 3, 0)) or "none"
             raise UserError(f"timm has no model {name!r}; the nearest names are {close}")
     return names
+
+
+def timm_name(asked: str) -> str:
+    """The name of a model without the file of its weights."""
+    return asked.partition(":")[0]
 
 
 def build_timm(
@@ -157,8 +165,7 @@ def build_timm(
 
     def build(**accepted: Any) -> nn.Module:
         if task == "classify":
-            shape = {"in_chans": in_chans, "num_classes": num_classes, "pretrained": False}
-            return timm_model(name, **shape, **options, **accepted)
+            return timm_model(name, in_chans=in_chans, num_classes=num_classes, **options, **accepted)
         return TimmNet(name, task, img_size, in_chans, num_classes, head, {**options, **accepted})
 
     size = {"img_size": img_size}  # most convolutional nets take any size and know no such option
@@ -192,21 +199,41 @@ def timm_costs(names: Sequence[str], shape: dict[str, Any]) -> dict[str, dict[st
     costs = {}
     for name in names:
         try:
-            costs[name] = count(build_timm(name, **shape, device="meta"), shape["img_size"], shape["in_chans"])
+            model = build_timm(timm_name(name), **shape, device="meta")
+            costs[name] = count(model, shape["img_size"], shape["in_chans"])
         except Exception as error:  # sizes that do not divide, windows that do not fit: timm raises a dozen kinds
             reason = " ".join(str(error).split())[:160]
             size, task = shape["img_size"], f" for --task {shape['task']}" if "task" in shape else ""
-            raise UserError(
-                f"timm:{name} does not take images of {size} px{task} ({reason}); choose another one"
-            ) from error
+            what = f"timm:{timm_name(name)} does not take images of {size} px{task} ({reason})"
+            raise UserError(f"{what}; choose another one") from error
     return costs
 
 
-def fresh_timm(name: str, shape: dict[str, Any], seed: int, drop_path_rate: float = 0.0) -> nn.Module:
-    """A timm model with weights that depend on the seed alone; stochastic depth is part of the recipe."""
+def fresh_timm(
+    name: str, shape: dict[str, Any], seed: int, drop_path_rate: float = 0.0, pretrained: bool = False
+) -> nn.Module:
+    """A timm model with weights that depend on the seed alone, but for pretrained ones.
+
+    Stochastic depth is part of the recipe.
+    """
+    weights = pretrained_options(name) if pretrained else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build_timm(name, **shape, drop_path_rate=drop_path_rate)
+        return build_timm(timm_name(name), **shape, drop_path_rate=drop_path_rate, **weights)
+
+
+def pretrained_options(asked: str) -> dict[str, Any]:
+    """What makes timm build a model with its pretrained weights, or with those of the file that was named."""
+    import timm
+
+    name, _, file = asked.partition(":")
+    state = timm_weights(name, Path(file) if file else None)
+    model = timm.create_model(name)
+    rest = set(map(id, model.get_classifier().parameters()))  # the classifier is for other classes, or not there
+    missing = [key for key, weight in model.named_parameters() if key not in state and id(weight) not in rest]
+    if missing:
+        raise UserError(f"{PREFIX}{asked}: {missing[0]} is missing; are these weights of {name}?")
+    return {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
 
 
 def train_timm(
@@ -220,12 +247,15 @@ def train_timm(
     folder: RunFolder | None = None,
     settings: dict[str, Any] | None = None,
     drop_path_rate: float = 0.0,
+    pretrained: bool = False,
     quiet: bool = False,
 ) -> ModelResult:
     """Trains a timm model as any of ours and evaluates it."""
     costs = timm_costs([name], shape)[name]
-    model = fresh_timm(name, shape, seed, drop_path_rate).to(device)
+    model = fresh_timm(name, shape, seed, drop_path_rate, pretrained).to(device)
+    name = timm_name(name)
     settings = {**(settings or {}), "arch": f"{PREFIX}{name}"}
+    settings |= {"weights": fingerprint(model)} if pretrained else {}
     path, label = folder.path if folder else None, f"baseline {name}"
     train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, quiet=quiet, label=label)
     scores = split_accuracies(model, batches, recipe.precision, join_world(device))
@@ -258,12 +288,17 @@ def drop_path_rate(space: Space) -> float:
     return float(space.options.get("drop_path_rate", 0.0))
 
 
-def train_baselines(run: Run, asked: str, recipe: Recipe) -> list[ModelResult]:
-    """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together."""
+def train_baselines(run: Run, asked: str, recipe: Recipe, pretrained: bool = False) -> list[ModelResult]:
+    """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together.
+
+    Args:
+        pretrained: Whether they start from the weights that timm has of them.
+    """
     rate = drop_path_rate(run.space)
     images = {name: run.train_settings[name] for name in ("data", "holdout", "train_images")}
     settings = {**images, "drop_path_rate": rate}
-    job = TimmJob(run.batches, recipe, run.image_shape, run.options.seed, run.folder.baselines, settings, rate)
+    facts = (run.image_shape, run.options.seed, run.folder.baselines, settings, rate, pretrained)
+    job = TimmJob(run.batches, recipe, *facts)
     names, results = timm_names(asked), None
     if run.world.size == 1 and len(names) > 1:
         memory = partial(baseline_memory, run, recipe, names, rate)
@@ -290,6 +325,7 @@ class TimmJob:
     folder: Path
     settings: dict[str, Any]
     drop_path_rate: float
+    pretrained: bool = False
 
     def open(self, device: str) -> Work:
         batches = self.batches.to(device)
@@ -303,7 +339,8 @@ class TimmJob:
             self.shape,
             device=device,
             seed=self.seed,
-            folder=RunFolder(self.folder / name),
+            folder=RunFolder(self.folder / timm_name(name)),
             settings=self.settings,
             drop_path_rate=self.drop_path_rate,
+            pretrained=self.pretrained,
         )

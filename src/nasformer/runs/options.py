@@ -87,6 +87,7 @@ class TrainCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
         *("space", "data", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size"),
         *("train.lr", "train.sandwich", "train.compile", "seed", "device"),
     )
+    fresh_weights: ClassVar = True
     example: ClassVar = "nasformer train --space autoformer-micro --patch-size 2 --data digits --out runs/digits"
 
     out: str = ""
@@ -173,6 +174,7 @@ class EvolveCommand(ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
         *("space", "data", "out", *BUDGET, "evolve.steps", "evolve.samples", "evolve.carry", "train.epochs"),
         *("seed", "device"),
     )
+    fresh_weights: ClassVar = True
     example: ClassVar = "nasformer evolve --config s3-evolve-digits --out runs/evolved"
 
     out: str = ""
@@ -220,6 +222,7 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOp
         *("data", "out", "arch", "top", "seeds", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
         *("baseline", "jobs", "export", "seed", "device"),
     )
+    fresh_weights: ClassVar = True
     example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
 
     run: str | None = None

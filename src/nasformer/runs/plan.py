@@ -24,7 +24,7 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.families.pretrained import source_arch
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
-from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm
+from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm, timm_name
 from nasformer.runs.cut import distillation_recipe
 from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PlanCommand
@@ -260,7 +260,7 @@ def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: 
         train=train,
         search=search,
         retrain=finish,
-        baselines=time_baselines(run, command, recipes.full, search, timm_names),
+        baselines=time_baselines(run, command, recipes.alone, search, timm_names),
         device=str(run.device),
         note="without sorting, export and report",
     )
@@ -315,6 +315,7 @@ def time_training(
 def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
     """A baseline from timm, which is trained for as many steps as the supernet."""
     model = fresh_timm(name, run.image_shape, run.options.seed, drop_path_rate(run.space)).to(run.device)
+    name = timm_name(name)
     return replace(time_training(run, f"baseline {name}", model, recipe, steps), name=f"{PREFIX}{name}")
 
 

@@ -34,7 +34,7 @@ from nasformer.families.pretrained import source_space
 from nasformer.families.space import Space
 from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import split_accuracies, train_baselines
+from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_names, train_baselines
 from nasformer.runs.data import fit_to_data, normalize_images
 from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
@@ -86,6 +86,8 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
     command = replace(command, importance=command.importance_for("gate"))
     find_importance(command.importance)
+    for name in timm_names(command.baseline):
+        pretrained_options(name)  # refused now rather than when their turn comes
     source, score = find_pretrained(command.from_ or ""), command.score
     command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), score)
     with open_run(command, "supernet", whole=source.own_arch) as run:
@@ -98,7 +100,8 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
             job.tune_teacher()
             full = job.full()
             supernet = job.supernet(full)
-            trained = [job.full_result(full), *train_baselines(run, command.baseline, job.recipes.full)]
+            trained = [job.full_result(full)]
+            trained += train_baselines(run, command.baseline, job.recipes.alone, pretrained=True)
             if not run.world.main:
                 return None
             cut = partial(recalibrated, supernet, batches=run.batches, images=run.options.calibration_images)
@@ -129,6 +132,11 @@ class Recipes:
     full: Recipe
     supernet: Recipe
     finish: Recipe
+
+    @property
+    def alone(self) -> Recipe:
+        """How a net is fine-tuned that nobody teaches, as the full net is by default."""
+        return replace(self.full, teacher=None, teacher_weight=0.0)
 
 
 def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
@@ -186,9 +194,10 @@ class PretrainedRun:
         """Refuses what cannot be; within it, progress tells the time that all stages need."""
         run, recipes = self.run, self.recipes
         macs = run.space.costs(run.space.root.largest())["macs"]
-        finish = {} if self.command.finish == "none" else dict.fromkeys(self.start_names, recipes.finish)
+        sizes = [f"size {number}, {name}" for number in range(self.command.front) for name in self.start_names]
+        trainings = [] if self.command.finish == "none" else [*self.start_names, *sizes]
         full = {"full net": training_work(recipes.full, run.batches, macs)}
-        return run.stages(self.command, recipes.supernet, finish, full)
+        return run.stages(self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), full)
 
     @property
     def start_names(self) -> list[str]:
@@ -216,7 +225,7 @@ class PretrainedRun:
             return
         space = fit_to_data(source.space, run.batches, run.options)
         self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
-        recipe = replace(self.recipes.full, teacher=None, teacher_weight=0.0)
+        recipe = self.recipes.alone
         settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
         folder, seed = (run.folder / "teacher").train, run.options.seed
         train_model(self.larger, run.batches, recipe, folder=folder, seed=seed, settings=settings, label="teacher")

@@ -114,6 +114,7 @@ def search_run(command: SearchCommand) -> RunResult | None:
 
 def training_free_run(command: SearchCommand) -> RunResult:
     """Searches untrained archs by proxies; with a run folder it can be killed and goes on."""
+    command = command.with_shares(command.source_costs())
     space, device = asked_space(command), choose_device(command.device).type
     check_before_images(command, space, device)
     scorer = make_scorer(command, space)
@@ -182,7 +183,9 @@ KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
 def check_before_images(command: Any, space: Space, device: str) -> None:
     """Refuses what is wrong whatever the images are, since reading them may take minutes."""
     check_task(command)
-    timm_names(getattr(command, "baseline", ""))
+    with_files = [name for name in timm_names(getattr(command, "baseline", "")) if ":" in name]
+    if with_files and not command.from_:
+        raise UserError(f"without --from, baselines have fresh weights; leave the file of timm:{with_files[0]} out")
     check_ray(command)
     check_service(getattr(command, "track", "none"))
     search: SearchOptions | None = getattr(command, "search", None)

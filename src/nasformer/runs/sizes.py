@@ -5,6 +5,7 @@ OUT/front/NAME    a size: a run folder with its model, report and export
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,7 @@ from nasformer.latency.finalists import measure as measure_finalists
 from nasformer.latency.finalists import why_unmeasurable
 from nasformer.latency.measure import time_archs
 from nasformer.results.result import RunResult
+from nasformer.runs.baselines import PREFIX, fresh_timm
 from nasformer.runs.finish import Measure, Start, StartTraining, finish_winner, train_side_by_side
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run
@@ -81,11 +83,19 @@ class SizeMaker:
 
     def make(self, result: RunResult, archs: Sequence[Arch]) -> list[ModelResult]:
         """All sizes, as they are shipped; their trainings side by side, where that is asked for."""
+        if result.arch in archs:
+            self.keep_trainings(result.arch)
         if self.run.side_by_side:
             trainings = [(self.inside(arch), self.starts(arch)) for arch in archs]
             each = [StartTraining.of(size, *start) for size, starts in trainings for start in starts.items()]
             train_side_by_side(self.run, each)
         return [self.make_one(result, arch) for arch in archs]
+
+    def keep_trainings(self, winner: Arch) -> None:
+        """Gives the winner, where it is one of the sizes, the trainings that it had: they would be the same again."""
+        done, own = (run.folder.path / "finish" for run in (self.run, self.inside(winner)))
+        if done.is_dir() and not own.exists():
+            shutil.copytree(done, own)
 
     def inside(self, arch: Arch) -> Run:
         """The run of a size, in its folder."""
@@ -135,14 +145,16 @@ def uniform_reference(run: Run, budget: Budget, cut: Callable[[Arch], Backbone],
 
 @dataclass(frozen=True)
 class Latencies:
-    """Milliseconds of nets by their arch as JSON (RUN/search/latency.json), and how they were measured."""
+    """Milliseconds of nets by their arch as JSON, or by their name if they are timm's (RUN/search/latency.json), and
+    how they were measured.
+    """
 
     how: str = ""
     ms: dict[str, float] = field(default_factory=dict)
 
 
 def with_latencies(run: Run, result: RunResult) -> RunResult:
-    """The result with the measured latency of the full net, the winner, the sizes and the uniform cut.
+    """The result with the measured latency of the full net, the winner, the sizes, the uniform cut and models of timm.
 
     What was measured before is not measured again, so that a finished run stays as it is.
     """
@@ -151,8 +163,9 @@ def with_latencies(run: Run, result: RunResult) -> RunResult:
     archs = list({model_arch(model): None for model in models})
     path = run.folder.journal.parent / "latency.json"
     known = from_json(Latencies, read_json(path), path) if path.exists() else Latencies()
-    if any(arch.to_json() not in known.ms for arch in archs):
-        known = measure_latencies(run, archs)
+    timm = [] if is_profiled(run) else [model.name for model in result.references if model.name.startswith(PREFIX)]
+    if {*timm, *(arch.to_json() for arch in archs)} - known.ms.keys():
+        known = measure_latencies(run, archs, timm)
         write_json(path, to_json(known))
     timed = {id(model): timed_model(model, known) for model in [*result.models, *(result.sizes or [])]}
     return replace(
@@ -170,21 +183,29 @@ def model_arch(model: ModelResult) -> Arch:
 
 
 def timed_model(model: ModelResult, known: Latencies) -> ModelResult:
-    ms = known.ms.get(model_arch(model).to_json()) if model.arch else None
+    ms = known.ms.get(model_arch(model).to_json() if model.arch else model.name)
     return model if ms is None else model.with_scores({"measured_latency_ms": ms})
 
 
-def measure_latencies(run: Run, archs: Sequence[Arch]) -> Latencies:
+def is_profiled(run: Run) -> bool:
+    """Whether nets are measured as the profile was; models of timm, which have other layers, then are not."""
+    return run.profile is not None and not why_unmeasurable(run.profile)
+
+
+def measure_latencies(run: Run, archs: Sequence[Arch], timm: Sequence[str]) -> Latencies:
     """By the profile that the search went by, or else plainly: one image, on the CPU by one thread."""
-    say(f"measuring the latency of {len(archs)} nets")
-    if run.profile is not None and not why_unmeasurable(run.profile):
+    names = [*(arch.to_json() for arch in archs), *timm]
+    say(f"measuring the latency of {len(names)} nets")
+    if run.profile is not None and is_profiled(run):
         found = [finalist.measured_latency_ms for finalist in measure_finalists(run.profile, run.space, archs)]
         setup = run.profile.setup
         how = f"{setup.backend} on {setup.device}, batch {setup.batch_size}, threads {setup.threads}"
     else:
-        found = [1000 * seconds for seconds in time_archs(plain_space(run.space), archs, run.device)]
+        others = [fresh_timm(name.removeprefix(PREFIX), run.image_shape, seed=0) for name in timm]
+        seconds = time_archs(plain_space(run.space), archs, run.device, others=others)
+        found = [1000 * each for each in seconds]
         how = f"eager on {torch.device(run.device).type}, batch 1, threads 1"
-    return Latencies(how, {arch.to_json(): round(ms, 4) for arch, ms in zip(archs, found, strict=True)})
+    return Latencies(how, {name: round(ms, 4) for name, ms in zip(names, found, strict=True)})
 
 
 def plain_space(space: Space) -> Space:

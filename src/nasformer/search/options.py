@@ -68,7 +68,7 @@ class BudgetOptions:
         >>> BudgetOptions(max_macs="50%").with_shares({"macs": 1_000_000}).max_macs
         500000
         """
-        shares = {name: value for name, value in self.limits().items() if is_share(value)}
+        shares = {name: value for name, value in self.limits().items() if is_share(value) and whole}
         for name, value in shares.items():
             share = parse_quantity(str(value).strip().removesuffix("%"))
             if not 0 < share <= 100:

@@ -114,7 +114,7 @@ def from_timm(source: str) -> Pretrained:
     """A model of timm with its weights under our names."""
     _, name, *file = source.split(":", 2)
     space = get_space(f"timm:{name}")
-    state = read_timm_file(Path(file[0])) if file else download_timm(name)
+    state = timm_weights(name, Path(file[0]) if file else None)
     classes = next((weight.shape[0] for key, weight in state.items() if key in ("head.weight", "head.fc.weight")), 0)
     space = space.with_options(num_classes=classes)
     model = space.build(space.root.largest())
@@ -128,6 +128,11 @@ def from_timm(source: str) -> Pretrained:
             )
     model.load_state_dict({key: renamed[key] for key in expected})
     return Pretrained(space, model.eval(), timm_facts(name))
+
+
+def timm_weights(name: str, file: Path | None = None) -> dict[str, Tensor]:
+    """The weights of a model of timm: those of a file, or those that timm has of it."""
+    return read_timm_file(file) if file else download_timm(name)
 
 
 def read_timm_file(path: Path) -> dict[str, Tensor]:
@@ -147,7 +152,7 @@ def download_timm(name: str) -> dict[str, Tensor]:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"timm cannot load the weights of {name} ({reason}); download them and name the file: "
-            f"--from timm:{name}:weights.safetensors"
+            f"timm:{name}:weights.safetensors"
         ) from error
 
 

@@ -39,16 +39,29 @@ def weights_by_scale(model: nn.Module, layer_decay: float) -> dict[float, dict[s
     """The weights by the share of the learning rate that they get: 1 in the head, less in each layer before it."""
     if layer_decay == 1:
         return {1.0: dict(model.named_parameters())}
+    if not isinstance(model, Supernet | Backbone):
+        return weights_of_timm(model, layer_decay)
     if isinstance(model, Supernet):
         layers = [f"weights.{segment.name}" for segment in model.space.plan(model.space.root.largest())]
-    elif isinstance(model, Backbone):
-        layers = model.segment_names
     else:
-        raise UserError("layer_decay needs a model of ours, whose layers have an order; leave it at 1")
+        layers = model.segment_names
     scales: dict[float, dict[str, nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         position = next((index for index, layer in enumerate(layers) if name.startswith(f"{layer}.")), len(layers) - 1)
         scales.setdefault(layer_decay ** (len(layers) - 1 - position), {})[name] = weight
+    return scales
+
+
+def weights_of_timm(model: Any, layer_decay: float) -> dict[float, dict[str, nn.Parameter]]:
+    """The same of a model of timm, which knows the order of its layers."""
+    from timm.models import group_parameters
+
+    if not hasattr(model, "group_matcher"):
+        raise UserError("layer_decay needs a model whose layers have an order, ours or timm's; leave it at 1")
+    layers = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
+    scales: dict[float, dict[str, nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        scales.setdefault(layer_decay ** (max(layers.values()) - layers[name]), {})[name] = weight
     return scales
 
 

@@ -55,9 +55,11 @@ class Recipe:
     freeze: Literal["optimizer", "slices"] = "optimizer"
     """What happens to weights outside the sampled slice of a tensor: "optimizer" gives them a zero gradient, so that
     momentum and decay still move them (AutoFormer's code); "slices" leaves them untouched (its text)."""
-    sampler: Literal["uniform", "hierarchical"] = "hierarchical"
+    sampler: Literal["uniform", "hierarchical", "sizes"] = "hierarchical"
     """How a step of supernet training draws its arch: "hierarchical", each operator equally likely, then each of its
-    configurations (TrioNet); "uniform", each configuration equally likely. Without operators to choose: the same."""
+    configurations (TrioNet); "uniform", each configuration equally likely. Without operators to choose: the same.
+    "sizes": archs of all sizes about equally often, in a sandwich from small to large without the smallest; for budgets
+    far below half of the largest arch."""
     sandwich: int = 0
     """The sandwich rule: a step runs the largest arch, the smallest and so many random ones, all with the operators
     that the sampler drew; their gradients are summed (so SGD takes longer steps, and clip_grad limits the sum), the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from nasformer.cli.main import COMMANDS, find_command, make_parser
@@ -60,6 +60,8 @@ class SampleCommand(BudgetOptions, SpaceOptions):
 
 def spaces(options: SpacesCommand, as_json: bool) -> None:
     if options.name is not None:
+        options = replace(options, space=options.name)
+    if options.space is not None or options.from_:
         return describe_space(options, as_json)
     from nasformer.families.registry import catalogue
 
@@ -72,10 +74,9 @@ def spaces(options: SpacesCommand, as_json: bool) -> None:
 
 
 def describe_space(options: SpacesCommand, as_json: bool) -> None:
-    from nasformer.families.registry import get_space
     from nasformer.space.dimensions import format_values
 
-    space = get_space(options.name or "", **options.model_options())
+    space = options.chosen_space()
     description = describe(space)
     if as_json:
         return print_json(description)
@@ -85,10 +86,13 @@ def describe_space(options: SpacesCommand, as_json: bool) -> None:
         cost = description[end]
         print(f"  {end:9} {format_quantity(cost['params'])} parameters, {format_quantity(cost['macs'])} MACs")
     print(f"  choices   {space.root!r}")
-    print(f"  dimensions, for choices of your own: {example_expression(space)}")
+    print(f"  dimensions, for choices of your own: {example_expression(space, bool(options.from_))}")
     for name, values in description["dimensions"].items():
         print(f"    {name:{max(map(len, description['dimensions']))}}  {format_values(values)}")
-    print(f"  presets   {', '.join(space.presets)}")
+    for name in space.model.optional_dimensions(**space.options).keys() - description["dimensions"].keys():
+        print(f"  {name} may be one, too")
+    if space.presets:
+        print(f"  presets   {', '.join(space.presets)}")
     return None
 
 
@@ -107,13 +111,15 @@ def describe(space: Space) -> dict[str, Any]:
     }
 
 
-def example_expression(space: Space) -> str:
-    """An expression that gives the first dimension other values."""
+def example_expression(space: Space, pretrained: bool) -> str:
+    """An expression that gives a dimension other values, the first that has several; a net must be one of its own."""
     from nasformer.families.space import expression
     from nasformer.space.dimensions import dimensions
 
-    name, choice = next(iter(dimensions(space.root).items()))
-    return f"--space '{expression((space.base or space).name, {name: choice.values[:2]})}'"
+    choices = dimensions(space.root).items()
+    name, choice = next((item for item in choices if len(item[1].values) > 1), next(iter(choices)))
+    flag, values = ("--from", choice.values[-2:]) if pretrained else ("--space", choice.values[:2])
+    return f"{flag} '{expression((space.base or space).name, {name: values})}'"
 
 
 def cost(options: CostCommand, as_json: bool) -> None:
@@ -135,6 +141,7 @@ def sample(options: SampleCommand, as_json: bool) -> None:
     from nasformer.latency.lookup import with_profile
     from nasformer.space.feasible import check_satisfiable, sample_feasible
 
+    options = options.with_shares(options.source_costs())
     windows = options.budget().windows()
     space, _ = with_profile(options.chosen_space(), options)
     check_satisfiable(space.root, space.costs, windows)
