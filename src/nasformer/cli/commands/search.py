@@ -126,7 +126,8 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
         commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
     task = ["--task", options.task] if options.task != "classify" else []
     if task:
-        commands[0] += ["--out", f"{folder}-answers"]
+        asked = ["--question", "what is this?"] if options.task == "vqa" else ["--out", f"{folder}-answers"]
+        commands[0] += asked
     images = [*task, *data_words(options, data=result.data)]
     commands.append(["nasformer", "finetune", str(folder.model), *images, "--out", f"{folder}-finetuned"])
     for words in commands:
