@@ -62,6 +62,7 @@ def journal(folder: Path) -> bytes:
     return (folder / "search" / "journal.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_proxy_search_is_the_same_for_any_number_of_workers(ray: Any, tmp_path: Path) -> None:
     assert main([*UNTRAINED, "--out", str(tmp_path / "local")]) == 0
     for workers in (1, 2, 4):
@@ -71,6 +72,7 @@ def test_proxy_search_is_the_same_for_any_number_of_workers(ray: Any, tmp_path: 
         assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_supernet_search_is_the_same_for_any_number_of_workers(ray: Any, run: Path) -> None:
     """The run's own search was in one process."""
     expected, result = journal(run), (run / "result.json").read_bytes()
@@ -81,6 +83,7 @@ def test_supernet_search_is_the_same_for_any_number_of_workers(ray: Any, run: Pa
         assert (run / "result.json").read_bytes() == result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
@@ -105,6 +108,7 @@ def test_search_for_another_task_is_the_same(ray: Any, tmp_path: Path, task: str
     assert (tmp_path / "run" / "result.json").read_bytes() == result
 
 
+@pytest.mark.slow
 def test_failing_candidates_are_journalled_and_the_search_goes_on(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +134,7 @@ def test_failing_candidates_are_journalled_and_the_search_goes_on(
     assert f"{len(failed)} candidates could not be evaluated" in page
 
 
+@pytest.mark.slow
 def test_a_killed_driver_goes_on(ray: Any, tmp_path: Path) -> None:
     assert main([*UNTRAINED, "--out", str(tmp_path / "whole")]) == 0
     folder = tmp_path / "killed"
@@ -153,6 +158,7 @@ def test_rank_gives_the_same_scores(ray: Any, run: Path, tmp_path: Path, capsys:
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_run_with_baselines_is_the_same(ray: Any, finished: Path, tmp_path: Path) -> None:
     """Two models of timm, trained at the same time."""
     for name, words in (("local", []), ("ray", on_ray(2))):
@@ -184,6 +190,7 @@ def test_evolve_is_the_same(ray: Any, tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
+@pytest.mark.slow
 def test_asynchronous_search_evaluates_as_many_and_goes_on(
     ray: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +219,7 @@ def test_asynchronous_needs_workers_and_evolution(tmp_path: Path, capsys: pytest
     assert "needs workers: --executor ray" in small_run.refused(capsys, words)
 
 
+@pytest.mark.slow
 def test_the_best_candidates_are_retrained_at_the_same_time(
     ray: Any, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

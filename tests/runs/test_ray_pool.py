@@ -92,6 +92,7 @@ def tried(pool: RayPool, kind: str) -> int:
     return len(list(folder_of(pool).glob(f"{kind}-*")))
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_opened_is_an_error(cluster: Any, tmp_path: Path) -> None:
     workers = RayPool(Trouble(tmp_path / "missing"), OPTIONS)
     with closing(workers), pytest.raises(UserError, match=r"no worker could start, the last for: .*missing/opened"):
@@ -123,6 +124,7 @@ class Together:
         return name
 
 
+@pytest.mark.slow
 def test_all_trainings_are_in_one_view(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
