@@ -123,25 +123,23 @@ def latency_table(*records: Record) -> str:
 # Racing
 
 
+RACES = {
+    "`parents`": "against the last of 10 at 2 standard errors",
+    "`best`": "against the last of 1 at 1 standard errors",
+}
+
+
 @table_of("racing-cpu-digits", "racing-cpu-imagenette")
 def racing_table(*records: Record) -> str:
-    ways = {
-        "`parents` (bound of 2 standard errors)": "against the last of 10 at 2 standard errors",
-        "the same, 1 standard error": "against the last of 10 at 1 standard errors",
-        "against the best, 2 standard errors": "against the last of 1 at 2 standard errors",
-        "`best` (1 standard error)": "against the last of 1 at 1 standard errors",
-    }
     rows = []
-    for name, key in ways.items():
-        row = [name]
-        for record in records:
-            (found,) = record["results"].values()
-            way = found[key]
-            row += [f"{way['same winner']} of {way['seeds']}", f"{percent(way['share of images'], 0)} %"]
-            row.append(f"{way['points against full']:+.2f}")
-        rows.append(row)
-    head = ["race", "digits: same winner", "images", "points", "Imagenette: same winner", "images", "points"]
-    return table(head, *rows)
+    for record, data in zip(records, ("digits", "Imagenette"), strict=True):
+        (searched,) = record["results"].values()
+        candidates = record["settings"]["population"] * record["settings"]["generations"]
+        about = [data, f"{searched['images']:,}", f"{candidates:,}"]
+        for name, race in ((name, searched[key]) for name, key in RACES.items() if key in searched):
+            same, share = f"{race['same winner']} of {race['seeds']}", f"{percent(race['share of images'], 0)} %"
+            rows.append([*about, name, same, share, f"{race['points against full']:+.2f}"])
+    return table(["data", "held-out images", "candidates", "race", "same winner", "images judged", "points"], *rows)
 
 
 # Searches of any length
