@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -196,8 +196,12 @@ class PretrainedRun:
         macs = run.space.costs(run.space.root.largest())["macs"]
         sizes = [f"size {number}, {name}" for number in range(self.command.front) for name in self.start_names]
         trainings = [] if self.command.finish == "none" else [*self.start_names, *sizes]
-        full = {"full net": training_work(recipes.full, run.batches, macs)}
-        return run.stages(self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), full)
+        before = {"full net": training_work(recipes.full, run.batches, macs)}
+        if self.teacher_source is not None:
+            source = self.teacher_source
+            cost = source.space.costs(source.own_arch)["macs"]  # with its own head, which matters little
+            before = {"teacher": training_work(recipes.alone, run.batches, cost), **before}
+        return run.stages(self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), before)
 
     @property
     def start_names(self) -> list[str]:
@@ -212,16 +216,23 @@ class PretrainedRun:
         same = self.source.model.num_classes == self.run.batches.num_classes
         return same and list(names) == list(self.run.batches.classes)
 
-    def tune_teacher(self) -> None:
-        """The recipe's teacher, fine-tuned for the run's classes where it has others; in OUT/teacher.
+    @cached_property
+    def teacher_source(self) -> Pretrained | None:
+        """The recipe's teacher, where it has to be fine-tuned first.
 
         One of ours, or of timm with a classifier for as many classes, is taken as it is.
         """
         name, run = self.command.train.teacher or "", self.run
         if not name.startswith("timm:") or not is_cuttable(name):
-            return
+            return None
         source = find_pretrained(name)
-        if (source.model.task, source.model.num_classes) == (run.space.model.task, run.batches.num_classes):
+        fits = (source.model.task, source.model.num_classes) == (run.space.model.task, run.batches.num_classes)
+        return None if fits else source
+
+    def tune_teacher(self) -> None:
+        """Fine-tunes the recipe's teacher for the run's classes where it has others; in OUT/teacher."""
+        source, run = self.teacher_source, self.run
+        if source is None:
             return
         space = fit_to_data(source.space, run.batches, run.options)
         self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
