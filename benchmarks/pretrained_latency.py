@@ -69,7 +69,7 @@ def main() -> None:
     for share in args.budgets:
         archs |= archs_of(space, share, args.archs, args.seed)
     macs = {name: space.costs(arch)["macs"] for name, arch in archs.items()}
-    rows: list[dict[str, Any]] = []
+    rows, summary = list[dict[str, Any]](), list[dict[str, Any]]()
     for batch in args.batches:
         times = fastest(space, archs, batch, args)
         for name, ms in times.items():
@@ -79,12 +79,12 @@ def main() -> None:
                 f"batch {batch:3} {name:12} {ms:9.2f} ms  {share:6.1%} of the MACs  {speedup:5.2f} times as fast",
                 flush=True,
             )
-    summary = [summary_row(rows, batch, share) for batch in args.batches for share in args.budgets]
+        summary += [summary_row(rows, batch, share) for share in args.budgets]
+        results = {"summary": summary, "rows": rows, "archs": {name: arch.to_dict() for name, arch in archs.items()}}
+        save_record("pretrained_latency", vars(args), results, args.out, quiet=True)  # also if it is cut short
     for row in summary:
         gain = f"{row['speedup']:.2f} times as fast ({row['kept']:.0%} of 1 / share)"
         print(f"batch {row['batch']:3}, {row['budget']} % of the MACs: {gain}")
-    results = {"summary": summary, "rows": rows, "archs": {name: arch.to_dict() for name, arch in archs.items()}}
-    save_record("pretrained_latency", vars(args), results, args.out, quiet=True)
 
 
 def summary_row(rows: list[dict[str, Any]], batch: int, share: int) -> dict[str, Any]:
