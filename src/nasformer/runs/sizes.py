@@ -27,7 +27,7 @@ from nasformer.search.budget import Budget, uniform_arch
 from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
-from nasformer.utils.files import read_json, write_json
+from nasformer.utils.files import draft_path, read_json, write_json
 from nasformer.utils.progress import say
 from nasformer.utils.schema import from_json, to_json
 from nasformer.utils.units import format_quantity
@@ -95,7 +95,9 @@ class SizeMaker:
         """Gives the winner, where it is one of the sizes, the trainings that it had: they would be the same again."""
         done, own = (run.folder.path / "finish" for run in (self.run, self.inside(winner)))
         if done.is_dir() and not own.exists():
-            shutil.copytree(done, own)
+            draft = draft_path(own)  # renamed when it is whole: a run that is killed here must not find a part of it
+            shutil.copytree(done, draft, dirs_exist_ok=True)
+            draft.replace(own)
 
     def inside(self, arch: Arch) -> Run:
         """The run of a size, in its folder."""
