@@ -8,15 +8,10 @@ about the same size (no relative positions) as the floor.
     python benchmarks/supernet_speed.py --space s3-tiny --compile --archs 2 --turns 2 --batch-size 256
     python benchmarks/supernet_speed.py --space trionet-small --img-size 32 --compile --archs 2 --turns 2
 
-Every arch runs once before anything is timed, so that nothing compiles meanwhile. Spaces with hundreds of kinds of
+Every arch runs before anything is timed, so that nothing compiles or is recorded meanwhile (on a GPU the supernet's
+segments are replayed as CUDA graphs, as in training; `--no-graphs` leaves that out). Spaces with hundreds of kinds of
 blocks (S3, TrioNet) take seconds for each of them: `--archs` says how many archs take turns. `--turns` compares the
 step of the supernet with that of the extracted model for so many archs, one after the other.
-
-`--cast-once` measures a second way as well, in turns with the usual one: the shared weights cast to bf16 once a step,
-all together, in place of layer by layer under autocast.
-
-    python benchmarks/supernet_speed.py --img-size 32 --patch-size 4 --batch-size 1024 --cast-once --no-static
-    python benchmarks/supernet_speed.py --compile --cast-once --no-static
 """
 
 from __future__ import annotations
@@ -35,6 +30,7 @@ from torch import Tensor, nn
 import nasformer
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
+from nasformer.utils.cuda_graphs import USES, CudaGraphs
 from record import benchmark_parser, save_record
 
 
@@ -50,23 +46,21 @@ class Bench:
         self.y = torch.randint(0, self.space.full_options["num_classes"], (args.batch_size,), device=self.device)
 
     def autocast(self) -> torch.autocast | nullcontext[None]:
-        on = self.device.type == "cuda" or self.args.cast_once
-        return torch.autocast(self.device.type, torch.bfloat16) if on else nullcontext()
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+    @property
+    def replays(self) -> int:
+        """How often archs run before all that comes often is recorded."""
+        return USES if self.device.type == "cuda" and not self.args.no_graphs else 0
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def train_step(
-        self, forward: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer, casts: CastOnce | None = None
-    ) -> None:
-        if casts:
-            casts.refresh()
+    def train_step(self, forward: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> None:
         with self.autocast():
             loss = F.cross_entropy(forward(self.x), self.y, label_smoothing=0.1)
         loss.backward()
-        if casts:
-            casts.collect()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -92,85 +86,28 @@ class Bench:
         return statistics.median(times)
 
 
-class CastOnce:
-    """Low-precision copies of a supernet's linear weights, cast together once a step; so are their gradients, back.
-
-    Autocast would cast the slice of each layer by itself, forward and backward; with one arch a step the numbers are
-    the same. Weights of norms, tokens and positions stay as they are, as under autocast.
-    """
-
-    def __init__(self, supernet: nasformer.Supernet, archs: list[Arch]) -> None:
-        linear = linear_weights(supernet, archs)
-        names, weights = zip(*(each for each in supernet.weights.named_parameters() if each[0] in linear), strict=True)
-        self.weights = list(weights)
-        self.low = [weight.detach().to(torch.bfloat16).requires_grad_() for weight in self.weights]
-        self.gradients = [torch.empty_like(weight) for weight in self.weights]
-        copies, shared = dict(zip(names, self.low, strict=True)), supernet.shared
-        supernet.shared = lambda: {**shared(), **copies}  # type: ignore[method-assign]
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        torch._foreach_copy_(self.low, self.weights)
-
-    @torch.no_grad()
-    def collect(self) -> None:
-        used = [number for number, low in enumerate(self.low) if low.grad is not None]
-        torch._foreach_copy_([self.gradients[n] for n in used], [self.low[n].grad for n in used])
-        for number in used:
-            self.weights[number].grad, self.low[number].grad = self.gradients[number], None
-
-
-def linear_weights(supernet: nasformer.Supernet, archs: list[Arch]) -> set[str]:
-    """The names of the shared weights and biases of linear layers and convolutions."""
-    names = set[str]()
-    for segment in (segment for arch in archs for segment in supernet.space.plan(arch)):
-        for path, module in supernet.skeleton(segment).layer.named_modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                names |= {".".join(filter(None, (segment.name, path, name))) for name, _ in module.named_parameters()}
-    return names
-
-
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
     fused = next(model.parameters()).device.type == "cuda"
     return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=fused)
 
 
-def bench_cast_once(bench: Bench, archs: list[Arch]) -> dict[str, float]:
-    """Training with the casts of autocast and with casts once a step, in turns: three rounds of each, their medians."""
-    steps: dict[str, list[Callable[[], None]]] = {}
-    for way in ("autocast", "cast once"):
-        supernet = nasformer.Supernet(bench.space).to(bench.device)
-        if bench.args.compile:
-            supernet.compile()
-        casts = CastOnce(supernet, archs) if way == "cast once" else None
-        step = partial(supernet_step, bench, supernet, adamw(supernet), casts)
-        for arch in archs:
-            step(arch)
-        steps[way] = [partial(step, arch) for arch in archs]
-    rounds = [{way: bench.seconds(each) for way, each in steps.items()} for _ in range(3)]
-    return {f"train, {way}": bench.args.batch_size / statistics.median(one[way] for one in rounds) for way in steps}
-
-
-def supernet_step(
-    bench: Bench,
-    supernet: nasformer.Supernet,
-    optimizer: torch.optim.Optimizer,
-    casts: CastOnce | None,
-    arch: Arch,
-) -> None:
-    bench.train_step(lambda x: supernet(x, arch), optimizer, casts)
+def supernet_step(bench: Bench, supernet: nasformer.Supernet, optimizer: torch.optim.Optimizer, arch: Arch) -> None:
+    bench.train_step(lambda x: supernet(x, arch), optimizer)
 
 
 def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
-    supernet = nasformer.Supernet(bench.space).to(bench.device)
-    if bench.args.compile:
-        supernet.compile()
+    supernet = make_supernet(bench)
     optimizer = adamw(supernet)
     start = time.perf_counter()
     for arch in archs:
         bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
     bench.synchronize()
     print(f"warm-up with compilation: {time.perf_counter() - start:.0f} s", flush=True)
+    for arch in archs * bench.replays:
+        bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
+    if supernet.graphs:
+        facts = supernet.graphs
+        print(f"recorded: {len(facts.recordings)} parts {facts.trouble}", flush=True)
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     steps = [lambda arch=arch: bench.train_step(lambda x: supernet(x, arch), optimizer) for arch in archs]
@@ -180,13 +117,21 @@ def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
         if bench.args.profile:
             profile(steps[:4])
     supernet.eval()
-    for arch in archs:
+    for arch in [*archs, *archs * bench.replays]:
         bench.evaluate(lambda x, arch=arch: supernet(x, arch))
     steps = [lambda arch=arch: bench.evaluate(lambda x: supernet(x, arch)) for arch in archs]
     result["eval"] = bench.args.batch_size / bench.seconds(steps)
     if bench.args.profile and bench.device.type == "cuda":
         profile(steps[:4])
     return result
+
+
+def make_supernet(bench: Bench) -> nasformer.Supernet:
+    supernet = nasformer.Supernet(bench.space).to(bench.device)
+    supernet.graphs = CudaGraphs.on(bench.device, not bench.args.no_graphs)
+    if bench.args.compile:
+        supernet.compile()
+    return supernet
 
 
 def compiled(bench: Bench, model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -209,19 +154,17 @@ def bench_static(bench: Bench, model: nn.Module, repeats: int) -> dict[str, floa
 
 def paired_ratio(bench: Bench, archs: list[Arch]) -> dict[str, float]:
     """Time of a supernet step over that of the extracted model's, for the same archs in turns."""
-    supernet = nasformer.Supernet(bench.space).to(bench.device)
-    if bench.args.compile:
-        supernet.compile()
+    supernet = make_supernet(bench)
     optimizer = adamw(supernet)
     times: dict[str, list[float]] = {"supernet": [], "extracted": []}
     for arch in archs:
         model = supernet.train().extract(arch)
         own, forward = adamw(model), compiled(bench, model)
         turns = {
-            "supernet": partial(supernet_step, bench, supernet, optimizer, None, arch),
+            "supernet": partial(supernet_step, bench, supernet, optimizer, arch),
             "extracted": partial(bench.train_step, forward, own),
         }
-        for step in [*turns.values()] * 2:  # the first compiles and creates the optimizer's state
+        for step in [*turns.values()] * (2 + bench.replays):  # the first compiles and creates the optimizer's state
             step()
         for name, step in turns.items():
             times[name].append(bench.seconds([step] * bench.args.repeats))
@@ -250,16 +193,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=0, help="archs whose step is compared with the extracted model's")
     parser.add_argument("--repeats", type=int, default=3, help="steps of each in a turn")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--cast-once", action="store_true", help="measure casts once a step as well")
     parser.add_argument("--no-static", action="store_true", help="leave the static models out")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     bench, distinct = Bench(args), args.archs or args.steps
     archs = [bench.space.sample(step % distinct) for step in range(args.steps)]
     results = {"supernet": bench_supernet(bench, archs)}
-    if args.cast_once:
-        results["casts"] = bench_cast_once(bench, archs)
     if not args.no_static:
         results |= bench_statics(bench, archs)
         for mode in ("train", "eval"):

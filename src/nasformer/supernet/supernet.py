@@ -7,7 +7,8 @@ are no elastic twins of layers, so what the supernet computes is, by constructio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from html import escape
@@ -26,6 +27,7 @@ from nasformer.layers.basic import set_drop_path
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners
+from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import keep_compiled_code
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product; and it
@@ -56,6 +58,7 @@ class Supernet(nn.Module):
         self.weights = shared_weights(space, seed)
         self.skeletons: dict[Hashable, Skeleton] = {}
         self.compile_options: dict[str, Any] | None = None
+        self.graphs: CudaGraphs | None = None
 
     @classmethod
     def from_pretrained(cls, model: nn.Module, **options: Any) -> Supernet:
@@ -84,19 +87,30 @@ class Supernet(nn.Module):
             targets: For a head that computes losses itself, which it then gives in place of answers.
         """
         x, text = ImageText.split(x)
-        shared, plan = self.shared(), self.space.plan(arch)
-        read_later, kept = plan[-1].inputs, dict[str, Tensor]()
+        shared, (*plan, head), before = self.shared(), self.space.plan(arch), "images"
+        read_later, kept = head.inputs, dict[str, Tensor]()
         for segment in plan:
-            skeleton = self.skeleton(segment)
-            weights = [shared[f"{segment.name}.{name}"] for name in skeleton.names]
-            inputs = [*(kept[name] for name in segment.inputs), *text] if segment.inputs else x
-            told = (targets,) if targets is not None and segment is plan[-1] else ()
-            x = skeleton(inputs, weights, segment.drop_path, self.training, *told)
+            x, before = self.run(segment, x, shared, before), segment.name
             if segment.name in read_later:
                 kept[segment.name] = x
-            if outputs is not None and segment is not plan[-1]:
+            if outputs is not None:
                 outputs[segment.name] = x
-        return x
+        inputs = [*(kept[name] for name in read_later), *text] if read_later else x
+        told = () if targets is None else (targets,)
+        return self.skeleton(head)(inputs, self.weights_of(head, shared), head.drop_path, self.training, *told)
+
+    def run(self, segment: Segment, x: Tensor, shared: Mapping[str, Tensor], before: str) -> Tensor:
+        """What a segment gives for the output of the one before it, or for images."""
+        skeleton, weights = self.skeleton(segment), self.weights_of(segment, shared)
+        if not self.graphs:
+            return skeleton(x, weights, segment.drop_path, self.training)
+        forward = lambda x: (skeleton(x, weights, segment.drop_path, self.training),)  # noqa: E731
+        part = (segment.name, segment.kind, segment.drop_path, self.training)
+        return self.graphs(part, forward, x, weights, before, segment.name)[0]
+
+    def weights_of(self, segment: Segment, shared: Mapping[str, Tensor]) -> list[Tensor]:
+        """The shared tensors of a segment, in the order of its layer."""
+        return [shared[f"{segment.name}.{name}"] for name in self.skeleton(segment).names]
 
     def shared(self) -> dict[str, Tensor]:
         """All shared tensors by name: the weights, and the statistics of batch norm where a family has it."""
@@ -128,7 +142,7 @@ class Supernet(nn.Module):
     def extract_layer(self, segment: Segment, shared: Mapping[str, Tensor]) -> nn.Module:
         """The layer of a segment as an ordinary one, with copies of its slices of the shared tensors."""
         skeleton = self.skeleton(segment)
-        return skeleton.with_weights([shared[f"{segment.name}.{name}"] for name in skeleton.names], segment.drop_path)
+        return skeleton.with_weights(self.weights_of(segment, shared), segment.drop_path)
 
     def compile(self, **options: Any) -> None:  # type: ignore[override]
         """Compiles one graph per kind of segment (12 for AutoFormer-T), not one per arch.
@@ -138,20 +152,36 @@ class Supernet(nn.Module):
         """
         keep_compiled_code()
         self.compile_options = options or {"options": COMPILE_OPTIONS}
-        self.skeletons.clear()
+        self.forget_layers()
 
     def no_weight_decay(self) -> set[str]:
         """Names of the shared weights without weight decay."""
         suffixes = tuple(self.space.model.no_decay_suffixes)
         return {name for name, _ in self.named_parameters() if name.endswith(suffixes)}
 
+    @contextmanager
+    def replaying(self, graphs: CudaGraphs | None) -> Iterator[None]:
+        """Meanwhile segments are recorded and replayed; an output is overwritten when its segment runs again."""
+        before, self.graphs = self.graphs, graphs
+        try:
+            yield
+        finally:
+            self.graphs = before
+
+    def forget_layers(self) -> None:
+        """Has skeletons and recordings made anew."""
+        self.skeletons.clear()
+        if self.graphs:
+            self.graphs.clear()
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Supernet:
-        self.skeletons.clear()  # their constants stay on the device where the weights were
+        self.forget_layers()  # their constants stay on the device where the weights were
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without compiled code and sharing rules, which are functions: neither is pickled."""
-        return {name: value for name, value in self.__dict__.items() if name != "rules"} | {"skeletons": {}}
+        """Without compiled code, recordings and sharing rules, which are functions: none is pickled."""
+        without: dict[str, Any] = {"skeletons": {}, "graphs": None}
+        return {name: value for name, value in self.__dict__.items() if name != "rules"} | without
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

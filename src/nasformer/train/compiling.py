@@ -58,7 +58,7 @@ def compile_model(model: nn.Module) -> None:
 def undo_compilation(model: nn.Module) -> None:
     if isinstance(model, Supernet):
         model.compile_options = None
-        model.skeletons.clear()
+        model.forget_layers()
     else:
         model._compiled_call_impl = None
 

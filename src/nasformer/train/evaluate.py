@@ -29,6 +29,7 @@ from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loss import Loss, Taught, soft_cross_entropy, taught_classes
 from nasformer.train.recipe import Recipe
+from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import World
 
 KEPT = 8
@@ -207,6 +208,7 @@ class SubnetEvaluator:
     Args:
         images: How many training images these statistics are estimated on.
         world: Processes that share the images, and all evaluate the same archs.
+        graphs: Whether a GPU may replay what comes often (see `CudaGraphs`).
     """
 
     def __init__(
@@ -216,8 +218,10 @@ class SubnetEvaluator:
         precision: str = "auto",
         images: int = IMAGES,
         world: World = ALONE,
+        graphs: bool = True,
     ) -> None:
         self.supernet, self.batches, self.precision, self.world = supernet, batches, precision, world
+        self.graphs = CudaGraphs.on(supernet.device, graphs)
         self.score = objective_of(batches).score
         self.model: Callable[[Arch], Backbone] = lru_cache(KEPT)(
             partial(recalibrated, supernet, batches=batches, images=images, world=world)
@@ -235,16 +239,18 @@ class SubnetEvaluator:
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
         model, chosen = self._ready(arch)
-        return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
+        with self.supernet.replaying(self.graphs):
+            return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
 
     def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
         """Whether each held-out image of these numbers is recognised, and its loss: [2, images], on the CPU."""
         model, chosen = self._ready(arch)
         outcomes = []
         options: dict[str, Any] = {"arch": chosen, "precision": self.precision, "numbers": numbers}
-        for logits, labels in predictions(model, self.batches, "holdout", **options):
-            losses = F.cross_entropy(logits.float(), labels, reduction="none")
-            outcomes.append(torch.stack([(logits.argmax(1) == labels).float(), losses]))
+        with self.supernet.replaying(self.graphs):
+            for logits, labels in predictions(model, self.batches, "holdout", **options):
+                losses = F.cross_entropy(logits.float(), labels, reduction="none")
+                outcomes.append(torch.stack([(logits.argmax(1) == labels).float(), losses]))
         return torch.cat(outcomes, dim=1).cpu()
 
     def _ready(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
@@ -267,7 +273,7 @@ class Snapshots:
         self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES, seed: int = 0
     ) -> None:
         self.supernet, self.batches, self.precision, self.images = supernet, batches, recipe.precision, images
-        epochs = recipe.watch_epochs
+        self.graphs, epochs = recipe.graphs, recipe.watch_epochs
         self.interval = max(1, round(epochs * batches.steps_per_epoch)) if epochs else 0
         if self.interval and not batches.held_out:
             raise UserError("watch_epochs needs images held out of training; set --holdout 0.1 or so, or leave it out")
@@ -282,7 +288,7 @@ class Snapshots:
         """The accuracies of operators ("watch") and of "subnets" by name. The supernet's mode stays as it was."""
         training = self.supernet.training
         # A new evaluator each time, since the weights have changed.
-        evaluator = SubnetEvaluator(self.supernet, self.batches, self.precision, self.images)
+        evaluator = SubnetEvaluator(self.supernet, self.batches, self.precision, self.images, graphs=self.graphs)
         archs = {*self.operators.values(), *self.subnets.values()}
         accuracy = {arch: evaluator.accuracy(arch, "holdout") for arch in archs}
         self.supernet.train(training)

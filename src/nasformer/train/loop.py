@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -58,6 +58,7 @@ from nasformer.train.loss import (
 from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
 from nasformer.train.recipe import Recipe
 from nasformer.train.threads import training_threads
+from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import cpu_threads
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
@@ -68,7 +69,7 @@ STEPS_TO_AGREE = 8
 """Steps after which several processes ask each other whether to stop or save: asking waits for the GPU."""
 FEATURE_DEPTHS = 4
 """After how many segments features of a teacher are learned: its last one and three before it, evenly spaced."""
-INCIDENTAL = ("accumulate", "compile", "checkpoint_seconds", "tensorboard")
+INCIDENTAL = ("accumulate", "compile", "graphs", "checkpoint_seconds", "tensorboard")
 """What a recipe says of how fast a training runs and how often it reports; all else decides its result."""
 
 
@@ -307,6 +308,8 @@ class Trainer:
         self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
         self.stopping = early_stopping(recipe, batches)
         self.compiling = AutoCompile(model, self.world, label, self.quiet) if recipe.compile == "auto" else None
+        self.graphs = CudaGraphs.on(self.device, recipe.graphs)
+        self.learned_features = list[str]()
         self.start()
 
     def start(self) -> None:
@@ -351,6 +354,7 @@ class Trainer:
             mean = TrainLog.last_loss(self.log_path)
         self.model.train()
         with ExitStack() as closing, StopSignals() as stop, progress(self.label, self.total, self.quiet) as report:
+            self.use_graphs(closing)
             if self.compiling and self.done < self.total:
                 closing.callback(self.compiling.close)
                 self.compiling.before_training(self.total - self.done)
@@ -366,6 +370,14 @@ class Trainer:
         if self.stopping and self.stopping.weights:
             self.model.load_state_dict(self.stopping.weights)
         return mean
+
+    def use_graphs(self, closing: ExitStack) -> None:
+        """Has model and teacher replay what comes often, until the training ends."""
+        if self.graphs and isinstance(self.model, Supernet):
+            closing.enter_context(self.model.replaying(self.graphs))
+        if self.graphs and self.teacher:
+            self.teacher.graphs = self.graphs
+            closing.callback(setattr, self.teacher, "graphs", None)
 
     def rehearsal(self, x: Any) -> Rehearsal | None:
         """What compiles all that the training runs; None where the task's inputs are more than images."""
@@ -409,8 +421,10 @@ class Trainer:
         """Trains one step; automatic compilation may change over after it."""
         self.new_losses.append(self.step(self.done, x, targets))
         self.done += 1
-        if self.compiling:
+        if self.compiling and not self.compiling.over:
             self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
+            if self.compiling.over and self.graphs:
+                self.graphs.clear()  # they hold code that is not compiled
 
     def evaluate_held_out(self) -> dict[str, float]:
         """Accuracy and loss on the held-out images, for the log; the best weights so far are remembered."""
@@ -539,17 +553,28 @@ class Trainer:
         self, images: Tensor, supervision: Supervision, arch: Arch | None, compare: Loss
     ) -> tuple[Tensor, Tensor]:
         """The logits of images, and their loss, with the features of a teacher where they are learned."""
-        features: dict[str, Tensor] = {}  # filled by the model, by segment
-        options: dict[str, Any] = {"outputs": features} if supervision.features else {}
-        if self.objective.within_model:
-            options["targets"] = supervision.targets
-        inputs = (images,) if arch is None else (images, arch)
+        run = partial(self.run_model, arch=arch, learned=supervision.features, targets=supervision.targets)
         with autocast(self.device, self.recipe.precision):
-            logits = self.model(*inputs, **options)
+            if self.graphs and arch is None and isinstance(images, Tensor) and not self.objective.within_model:
+                weights = [*self.model.parameters(), *self.model.buffers()]
+                logits, *features = self.graphs("model", run, images, weights, after="model")
+            else:
+                logits, *features = run(images)
         loss = compare(logits, images, supervision.targets)
         if supervision.features:
-            loss = loss + self.recipe.teacher_features * feature_difference(features, supervision.features)
+            known = dict(zip(self.learned_features, features, strict=True))
+            loss = loss + self.recipe.teacher_features * feature_difference(known, supervision.features)
         return logits, loss
+
+    def run_model(self, images: Any, arch: Arch | None, learned: Mapping[str, Tensor], targets: Any) -> tuple[Any, ...]:
+        """The logits, and those features that a teacher has as well, whose names it notes."""
+        outputs: dict[str, Tensor] = {}  # filled by the model, by segment
+        options: dict[str, Any] = {"outputs": outputs} if learned else {}
+        if self.objective.within_model:
+            options["targets"] = targets
+        logits = self.model(images, *([] if arch is None else [arch]), **options)
+        self.learned_features = [name for name in learned if name in outputs]
+        return (logits, *(outputs[name] for name in self.learned_features))
 
     def update(self, archs: list[Arch | None]) -> None:
         if self.frozen and isinstance(self.model, Supernet):

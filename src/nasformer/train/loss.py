@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.families.base import Backbone
+from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.files import read_tensors
 
 Loss = Callable[[Any, Tensor, Any], Tensor]
@@ -109,19 +110,32 @@ class Teacher:
     ) -> None:
         self.model, self.answers = model.eval().requires_grad_(False), answers or Answers()
         self.depths, self.taught = depths, taught
+        self.graphs: CudaGraphs | None = None
+        self.names = list[str]()
         if depths and not isinstance(model, Backbone):
             raise UserError("teacher_features needs a teacher of our own families; set it to 0 for one of timm")
 
     @torch.no_grad()
     def __call__(self, images: Any, targets: Any) -> Supervision:
-        outputs: dict[str, Tensor] = {}
-        if self.taught is None:
-            if isinstance(self.model, Backbone) and self.depths:
-                self.model.forward_features(images, outputs)
+        if self.graphs and isinstance(images, Tensor):
+            weights = [*self.model.parameters(), *self.model.buffers()]
+            logits, *features = self.graphs("teacher", self.forward, images, weights, after="teacher")
         else:
-            logits = (self.model(images, outputs) if self.depths else self.model(images)).float()
-            targets = self.taught(logits, targets, self.answers)
-        return Supervision(targets, self.features(outputs))
+            logits, *features = self.forward(images)
+        if self.taught is not None:
+            targets = self.taught(logits.float(), targets, self.answers)
+        return Supervision(targets, dict(zip(self.names, features, strict=True)))
+
+    def forward(self, images: Any) -> tuple[Any, ...]:
+        """Its answers (nothing of use where none are learned), and the features that are, whose names it notes."""
+        outputs: dict[str, Tensor] = {}
+        if self.taught is None and isinstance(self.model, Backbone):
+            logits = self.model.forward_features(images, outputs)
+        else:
+            logits = self.model(images, outputs) if self.depths else self.model(images)
+        features = self.features(outputs)
+        self.names = list(features)
+        return (logits, *features.values())
 
     def features(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Those that are learned.

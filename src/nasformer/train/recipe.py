@@ -93,6 +93,9 @@ class Recipe:
     compile: bool | Literal["auto"] = False
     """Compile one graph per kind of block: slow to start, about twice as fast on a GPU. auto: a training on a GPU where
     its first steps show that this pays, in a process beside them; it says what it decided. The search is left as is."""
+    graphs: bool = True
+    """On a GPU, record the kernels of each part of the net and launch them together, so that small nets do not wait for
+    Python (CUDA graphs). The numbers are the same; it needs some memory, and stops where there is none to spare."""
     log_epochs: float = 1.0
     """Epochs between lines of the training log."""
     checkpoint_seconds: float = 60.0

@@ -1,0 +1,217 @@
+"""CUDA graphs: kernels that are launched again and again are recorded once, and then launched together.
+
+A step of a small net is a thousand kernels of a few microseconds, and Python needs longer to launch each than the GPU
+to run it. So a *part* of a net (a block of a supernet with the weights of its place, or a whole model) that has run a
+few times is recorded, forward and backward, and replayed from then on. It computes what it computed before, with the
+same random numbers.
+
+A recording reads and writes fixed places in memory. Parts that stand behind each other share the place between them,
+and parts that take turns (the kinds of a block) share all that they need, so that recordings need little memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+import torch
+from torch import Tensor
+
+USES = 8
+"""How often a part runs as usual before it is recorded, which takes about as long as that many runs."""
+SPARE = 0.1
+"""Share of a GPU's memory that recordings leave free."""
+
+Outputs = tuple[Tensor, ...]
+Work = Callable[[], None]
+
+
+class CudaGraphs:
+    """Runs parts of a net as usual at first, and later by recordings of them."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    @classmethod
+    def on(cls, device: torch.device, asked: bool = True) -> Self | None:
+        """Recordings where there can be any: on a GPU."""
+        return cls() if asked and device.type == "cuda" else None
+
+    def clear(self) -> None:
+        """Forgets all recordings: what ran them has been moved or compiled."""
+        self.uses = Counter[Hashable]()
+        self.recordings: dict[Hashable, Recording] = {}
+        self.places: dict[Hashable, Tensor] = {}
+        self.pools: dict[str, Pool] = {}
+        self.trouble = ""  # why nothing more is recorded
+
+    def __call__(
+        self,
+        part: Hashable,
+        forward: Callable[[Tensor], Outputs],
+        x: Tensor,
+        weights: Sequence[Tensor],
+        before: str = "images",
+        after: str = "outputs",
+    ) -> Outputs:
+        """What `forward` gives for x. The outputs are overwritten when a part with the same `after` runs again.
+
+        Args:
+            part: What the kernels depend on, besides the shapes of x.
+            weights: Tensors that `forward` reads besides x; those without gradients may be changed by it (statistics).
+            before: The name of the place that x comes from; parts with equal names take turns.
+            after: The name of the place where the outputs go.
+        """
+        key = (part, before, tuple(x.shape), x.stride(), x.dtype, x.requires_grad, torch.is_grad_enabled())
+        if key not in self.recordings:
+            self.uses[key] += 1
+            if self.trouble or self.uses[key] <= USES or not self.has_room(x.device):
+                return forward(x)
+            try:
+                self.recordings[key] = Recording(self, forward, x, weights, before, after)
+            except (
+                AttributeError,
+                RuntimeError,
+            ) as error:  # outputs that are no tensors, a wait for the GPU, no memory
+                self.trouble = f"{type(error).__name__}: {error}"
+                return forward(x)
+        recording = self.recordings[key]
+        if recording.backward is None:
+            return recording.replay(x)
+        outputs: Outputs = Replay.apply(recording, x, *recording.learned)  # type: ignore[no-untyped-call]
+        return outputs
+
+    def has_room(self, device: torch.device) -> bool:
+        free, total = torch.cuda.mem_get_info(device)
+        return free > SPARE * total
+
+    def place(self, name: Hashable, like: Tensor) -> Tensor:
+        """The place of this name for tensors of this shape."""
+        key = (name, tuple(like.shape), like.stride(), like.dtype)
+        if key not in self.places:
+            self.places[key] = torch.zeros_like(like, requires_grad=False)
+        return self.places[key]
+
+    def pool(self, name: str, device: torch.device) -> Pool:
+        """The memory of all parts of this name."""
+        if name not in self.pools:
+            self.pools[name] = Pool(device)
+        return self.pools[name]
+
+
+class Recording:
+    """A part whose forward and backward pass are recorded; the backward pass only where there are gradients."""
+
+    def __init__(
+        self,
+        graphs: CudaGraphs,
+        forward: Callable[[Tensor], Outputs],
+        x: Tensor,
+        weights: Sequence[Tensor],
+        before: str,
+        after: str,
+    ) -> None:
+        self.function, self.given = forward, Outputs()
+        self.x = graphs.place((before, 0), x.detach())
+        self.leaf = self.x.detach().requires_grad_(x.requires_grad)
+        self.learned = [weight for weight in weights if weight.requires_grad]
+        self.inputs = [self.leaf, *self.learned] if x.requires_grad else self.learned
+        put(self.x, x)
+        statistics = [(weight, weight.clone()) for weight in weights if not weight.requires_grad]
+        pool = graphs.pool(after if torch.is_grad_enabled() else "evaluation", x.device)
+        with torch.random.fork_rng([x.device] if x.is_cuda else []), uncached_autocast(x.device):
+            with pool.behind_all():  # once as usual, for what is made at the first run on a stream
+                self.given = forward(self.leaf)
+                self.y = [graphs.place((after, number), output.detach()) for number, output in enumerate(self.given)]
+                learns = any(output.requires_grad for output in self.given)
+                self.gradients_of_y = [graphs.place((after, number, "gradient"), y) for number, y in enumerate(self.y)]
+                self.gradient_of_x = graphs.place((before, 0, "gradient"), self.x) if x.requires_grad else None
+                if learns:
+                    self.run_backward()
+            for weight, value in statistics:
+                weight.copy_(value)
+            self.forward = pool.record(self.run_forward)
+            self.backward = pool.record(self.run_backward) if learns else None
+        self.given = ()
+
+    def run_forward(self) -> None:
+        self.given = self.function(self.leaf)
+        for place, output in zip(self.y, self.given, strict=True):
+            place.copy_(output.detach())
+
+    def run_backward(self) -> None:
+        gradients = list(torch.autograd.grad(self.given, self.inputs, self.gradients_of_y, allow_unused=True))
+        if self.gradient_of_x is not None and (gradient := gradients.pop(0)) is not None:
+            self.gradient_of_x.copy_(gradient)
+        self.gradients = gradients
+
+    def replay(self, x: Tensor) -> Outputs:
+        put(self.x, x)
+        self.forward()
+        return tuple(y.detach() for y in self.y)
+
+    def replay_backward(self, gradients_of_y: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradient of x, and those of the weights that are learned."""
+        assert self.backward
+        for place, gradient in zip(self.gradients_of_y, gradients_of_y, strict=True):
+            put(place, gradient)
+        self.backward()
+        return [None if tensor is None else tensor.detach() for tensor in (self.gradient_of_x, *self.gradients)]
+
+
+class Replay(torch.autograd.Function):
+    """A recorded part in the graph of gradients."""
+
+    @staticmethod
+    def forward(ctx, recording: Recording, x: Tensor, *learned: Tensor) -> Outputs:  # type: ignore[no-untyped-def, override]
+        ctx.recording = recording
+        return recording.replay(x)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor):  # type: ignore[no-untyped-def, override]
+        return None, *ctx.recording.replay_backward(gradients)
+
+
+class Pool:
+    """Memory of recordings that take turns, and the stream on which they are recorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.handle, self.side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+
+    @contextmanager
+    def behind_all(self) -> Iterator[None]:
+        """The stream, behind all that has been launched so far, and before all that comes."""
+        current = torch.cuda.current_stream(self.side.device)
+        self.side.wait_stream(current)
+        with torch.cuda.stream(self.side):
+            yield
+        current.wait_stream(self.side)
+
+    def record(self, work: Work) -> Work:
+        """Records the kernels of some work; what is returned launches them.
+
+        Unlike torch.cuda.graph it keeps the memory that is cached, and lets other threads (of the data) go on.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with self.behind_all():
+            graph.capture_begin(self.handle, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph.replay
+
+
+def put(place: Tensor, value: Tensor) -> None:
+    """Copies a value to its place, unless it is there."""
+    if place.data_ptr() != value.data_ptr():
+        place.copy_(value)
+
+
+def uncached_autocast(device: torch.device) -> torch.autocast:
+    """Autocast as it is, but with all casts inside of recordings: what it has cached is overwritten later."""
+    kind = device.type
+    on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return torch.autocast(kind, dtype, enabled=on, cache_enabled=False)
