@@ -143,6 +143,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a micro supernet, to try the script")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
+    if args.device != "cpu":
+        torch.set_num_threads(1)  # as in training
     device, results = torch.device(args.device), dict[str, dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         photos, shards = Path(folder) / "photos", Path(folder) / "shards"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nasformer
@@ -103,7 +104,7 @@ def test_subnets_are_judged_alike(graphs: None) -> None:
 def test_parts_are_replayed_once_they_came_often(graphs: None) -> None:
     replays, linear, x = CudaGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
     for _ in range(USES + 3):
-        outputs = replays("part", lambda x: (linear(x),), x, list(linear.parameters()))
+        outputs = replays("part", lambda x, weights: (F.linear(x, *weights),), x, list(linear.parameters()))
         outputs[0].sum().backward()
     pool = replays.pools["outputs"]
     assert isinstance(pool, Rerun)
@@ -116,8 +117,8 @@ def test_outputs_of_parts_that_take_turns_share_their_place(graphs: None) -> Non
     first, second = nn.Linear(3, 2), nn.Linear(3, 2)
     with torch.no_grad():
         for _ in range(USES + 1):
-            (one,) = replays("first", lambda x: (first(x),), x, list(first.parameters()))
-            (two,) = replays("second", lambda x: (second(x),), x, list(second.parameters()))
+            (one,) = replays("first", lambda x, weights: (first(x),), x, list(first.parameters()))
+            (two,) = replays("second", lambda x, weights: (second(x),), x, list(second.parameters()))
     assert one.data_ptr() == two.data_ptr()
     assert torch.equal(two, second(x))
 
@@ -128,7 +129,10 @@ def test_what_cannot_be_recorded_runs_as_usual(graphs: None, monkeypatch: pytest
 
     monkeypatch.setattr(Rerun, "record", refuse)
     replays, linear, x = CudaGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
-    results = [replays("part", lambda x: (linear(x),), x, list(linear.parameters()))[0] for _ in range(USES + 3)]
+    results = [
+        replays("part", lambda x, weights: (F.linear(x, *weights),), x, list(linear.parameters()))[0]
+        for _ in range(USES + 3)
+    ]
     assert all(torch.equal(result, linear(x)) for result in results)
     assert "capturing" in replays.trouble
 

@@ -147,7 +147,7 @@ def _sample(images: Tensor, matrix: Tensor, fill: Tensor, size: tuple[int, int],
     grid = _grid(matrix @ fine, (size[0] * points, size[1] * points), images)
     ground = fill.view(-1, 1, 1).float()
     # grid_sample reads zeros outside: measured from the fill colour, zero is the fill colour
-    sampled = F.grid_sample(images.float() - ground, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    sampled = F.grid_sample(images - ground, grid, mode=mode, padding_mode="zeros", align_corners=False)
     mean = sampled if points == 1 else F.avg_pool2d(sampled, points)
     return (mean + ground).round_().clamp_(0, 255).to(torch.uint8)
 

@@ -104,7 +104,10 @@ class Supernet(nn.Module):
         skeleton, weights = self.skeleton(segment), self.weights_of(segment, shared)
         if not self.graphs:
             return skeleton(x, weights, segment.drop_path, self.training)
-        forward = lambda x: (skeleton(x, weights, segment.drop_path, self.training),)  # noqa: E731
+
+        def forward(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor]:
+            return (skeleton(x, weights, segment.drop_path, self.training),)
+
         part = (segment.name, segment.kind, segment.drop_path, self.training)
         return self.graphs(part, forward, x, weights, before, segment.name)[0]
 

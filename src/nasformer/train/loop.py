@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batch, Batches, BatchSource
@@ -59,7 +60,7 @@ from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays
 from nasformer.train.recipe import Recipe
 from nasformer.train.threads import training_threads
 from nasformer.utils.cuda_graphs import CudaGraphs
-from nasformer.utils.device import cpu_threads
+from nasformer.utils.device import cpu_threads, threads_are_fixed
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 
@@ -332,7 +333,12 @@ class Trainer:
             return self.train()
 
     def choose_threads(self) -> int:
-        """The threads of the CPU to train on; where it trains elsewhere or among others, those that are set."""
+        """The threads of the CPU to train on; among other processes, those that are set.
+
+        Beside a GPU one: what is left to the CPU is small, and threads for it would wait for those that decode images.
+        """
+        if self.device.type != "cpu" and not threads_are_fixed():
+            return 1
         if self.device.type != "cpu" or self.world.size > 1 or self.done == self.total:
             return torch.get_num_threads()
         return training_threads(self.folder, self.total - self.done, self.try_step, self.label, self.quiet)
@@ -553,26 +559,33 @@ class Trainer:
         self, images: Tensor, supervision: Supervision, arch: Arch | None, compare: Loss
     ) -> tuple[Tensor, Tensor]:
         """The logits of images, and their loss, with the features of a teacher where they are learned."""
-        run = partial(self.run_model, arch=arch, learned=supervision.features, targets=supervision.targets)
+        told: dict[str, Any] = {"targets": supervision.targets} if self.objective.within_model else {}
         with autocast(self.device, self.recipe.precision):
-            if self.graphs and arch is None and isinstance(images, Tensor) and not self.objective.within_model:
-                weights = [*self.model.parameters(), *self.model.buffers()]
-                logits, *features = self.graphs("model", run, images, weights, after="model")
+            if self.graphs and arch is None and isinstance(images, Tensor) and not told:
+                logits, *features = self.replay_model(self.graphs, images, supervision.features)
             else:
-                logits, *features = run(images)
+                inputs = (images,) if arch is None else (images, arch)
+                logits, *features = self.run_model(partial(self.model, *inputs, **told), supervision.features)
         loss = compare(logits, images, supervision.targets)
         if supervision.features:
             known = dict(zip(self.learned_features, features, strict=True))
             loss = loss + self.recipe.teacher_features * feature_difference(known, supervision.features)
         return logits, loss
 
-    def run_model(self, images: Any, arch: Arch | None, learned: Mapping[str, Tensor], targets: Any) -> tuple[Any, ...]:
+    def replay_model(self, graphs: CudaGraphs, images: Tensor, learned: Mapping[str, Tensor]) -> tuple[Any, ...]:
+        """The same of a single model, recorded as a whole."""
+        weights = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+
+        def forward(images: Tensor, given: Sequence[Tensor]) -> tuple[Any, ...]:
+            state = dict(zip(weights, given, strict=True))
+            return self.run_model(lambda **options: functional_call(self.model, state, (images,), options), learned)
+
+        return graphs("model", forward, images, list(weights.values()), after="model")
+
+    def run_model(self, model: Callable[..., Any], learned: Mapping[str, Tensor]) -> tuple[Any, ...]:
         """The logits, and those features that a teacher has as well, whose names it notes."""
         outputs: dict[str, Tensor] = {}  # filled by the model, by segment
-        options: dict[str, Any] = {"outputs": outputs} if learned else {}
-        if self.objective.within_model:
-            options["targets"] = targets
-        logits = self.model(images, *([] if arch is None else [arch]), **options)
+        logits = model(**({"outputs": outputs} if learned else {}))
         self.learned_features = [name for name in learned if name in outputs]
         return (logits, *(outputs[name] for name in self.learned_features))
 

@@ -118,15 +118,14 @@ class Teacher:
     @torch.no_grad()
     def __call__(self, images: Any, targets: Any) -> Supervision:
         if self.graphs and isinstance(images, Tensor):
-            weights = [*self.model.parameters(), *self.model.buffers()]
-            logits, *features = self.graphs("teacher", self.forward, images, weights, after="teacher")
+            logits, *features = self.graphs("teacher", self.forward, images, [], after="teacher")
         else:
             logits, *features = self.forward(images)
         if self.taught is not None:
             targets = self.taught(logits.float(), targets, self.answers)
         return Supervision(targets, dict(zip(self.names, features, strict=True)))
 
-    def forward(self, images: Any) -> tuple[Any, ...]:
+    def forward(self, images: Any, weights: Sequence[Tensor] = ()) -> tuple[Any, ...]:
         """Its answers (nothing of use where none are learned), and the features that are, whose names it notes."""
         outputs: dict[str, Tensor] = {}
         if self.taught is None and isinstance(self.model, Backbone):

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 USES = 8
 """How often a part runs as usual before it is recorded, which takes about as long as that many runs."""
@@ -25,6 +25,7 @@ SPARE = 0.1
 """Share of a GPU's memory that recordings leave free."""
 
 Outputs = tuple[Tensor, ...]
+Forward = Callable[[Tensor, Sequence[Tensor]], Outputs]
 Work = Callable[[], None]
 
 
@@ -50,17 +51,17 @@ class CudaGraphs:
     def __call__(
         self,
         part: Hashable,
-        forward: Callable[[Tensor], Outputs],
+        forward: Forward,
         x: Tensor,
         weights: Sequence[Tensor],
         before: str = "images",
         after: str = "outputs",
     ) -> Outputs:
-        """What `forward` gives for x. The outputs are overwritten when a part with the same `after` runs again.
+        """What `forward` gives for x and weights. It is overwritten when a part with the same `after` runs again.
 
         Args:
             part: What the kernels depend on, besides the shapes of x.
-            weights: Tensors that `forward` reads besides x; those without gradients may be changed by it (statistics).
+            weights: All other tensors that it reads and that change, in place; without gradients: statistics.
             before: The name of the place that x comes from; parts with equal names take turns.
             after: The name of the place where the outputs go.
         """
@@ -68,7 +69,7 @@ class CudaGraphs:
         if key not in self.recordings:
             self.uses[key] += 1
             if self.trouble or self.uses[key] <= USES or not self.has_room(x.device):
-                return forward(x)
+                return forward(x, weights)
             try:
                 self.recordings[key] = Recording(self, forward, x, weights, before, after)
             except (
@@ -76,11 +77,12 @@ class CudaGraphs:
                 RuntimeError,
             ) as error:  # outputs that are no tensors, a wait for the GPU, no memory
                 self.trouble = f"{type(error).__name__}: {error}"
-                return forward(x)
+                return forward(x, weights)
         recording = self.recordings[key]
         if recording.backward is None:
             return recording.replay(x)
-        outputs: Outputs = Replay.apply(recording, x, *recording.learned)  # type: ignore[no-untyped-call]
+        learned = [weight for weight in weights if weight.requires_grad]
+        outputs: Outputs = Replay.apply(recording, x, *learned)  # type: ignore[no-untyped-call]
         return outputs
 
     def has_room(self, device: torch.device) -> bool:
@@ -107,7 +109,7 @@ class Recording:
     def __init__(
         self,
         graphs: CudaGraphs,
-        forward: Callable[[Tensor], Outputs],
+        forward: Forward,
         x: Tensor,
         weights: Sequence[Tensor],
         before: str,
@@ -115,15 +117,16 @@ class Recording:
     ) -> None:
         self.function, self.given = forward, Outputs()
         self.x = graphs.place((before, 0), x.detach())
+        # Leaves of its own, at the same places: those of the net may belong to a graph of gradients on another stream.
         self.leaf = self.x.detach().requires_grad_(x.requires_grad)
-        self.learned = [weight for weight in weights if weight.requires_grad]
-        self.inputs = [self.leaf, *self.learned] if x.requires_grad else self.learned
+        self.weights = [nn.Parameter(weight.detach()) if weight.requires_grad else weight for weight in weights]
+        self.inputs = [leaf for leaf in (self.leaf, *self.weights) if leaf.requires_grad]
         put(self.x, x)
         statistics = [(weight, weight.clone()) for weight in weights if not weight.requires_grad]
         pool = graphs.pool(after if torch.is_grad_enabled() else "evaluation", x.device)
         with torch.random.fork_rng([x.device] if x.is_cuda else []), uncached_autocast(x.device):
             with pool.behind_all():  # once as usual, for what is made at the first run on a stream
-                self.given = forward(self.leaf)
+                self.given = forward(self.leaf, self.weights)
                 self.y = [graphs.place((after, number), output.detach()) for number, output in enumerate(self.given)]
                 learns = any(output.requires_grad for output in self.given)
                 self.gradients_of_y = [graphs.place((after, number, "gradient"), y) for number, y in enumerate(self.y)]
@@ -137,7 +140,7 @@ class Recording:
         self.given = ()
 
     def run_forward(self) -> None:
-        self.given = self.function(self.leaf)
+        self.given = self.function(self.leaf, self.weights)
         for place, output in zip(self.y, self.given, strict=True):
             place.copy_(output.detach())
 
@@ -199,9 +202,18 @@ class Pool:
             graph.capture_begin(self.handle, capture_error_mode="thread_local")
             try:
                 work()
-            finally:
                 graph.capture_end()
+            except BaseException:
+                self.give_up(graph)
+                raise
         return graph.replay
+
+    def give_up(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a recording that has failed, which leaves the random numbers of the device in its mode."""
+        with suppress(RuntimeError):
+            graph.capture_end()
+        device = self.side.device
+        torch.cuda.default_generators[device.index].graphsafe_set_state(torch.Generator(device))
 
 
 def put(place: Tensor, value: Tensor) -> None:
