@@ -33,6 +33,8 @@ from nasformer.supernet.supernet import COMPILE_OPTIONS
 from nasformer.utils.cuda_graphs import USES, CudaGraphs
 from record import benchmark_parser, save_record
 
+STATICS = ("timm vit_tiny", "extracted")
+
 
 class Bench:
     """One device, one batch, one way of timing."""
@@ -98,20 +100,21 @@ def supernet_step(bench: Bench, supernet: nasformer.Supernet, optimizer: torch.o
 def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
     supernet = make_supernet(bench)
     optimizer = adamw(supernet)
-    start = time.perf_counter()
+    start, seconds = time.perf_counter(), list[float]()
     for arch in archs:
         bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
-    bench.synchronize()
-    print(f"warm-up with compilation: {time.perf_counter() - start:.0f} s", flush=True)
+        bench.synchronize()
+        seconds.append(time.perf_counter() - start)
+    print(f"first step after {seconds[0]:.0f} s, all archs once after {seconds[-1]:.0f} s", flush=True)
     for arch in archs * bench.replays:
         bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
     if supernet.graphs:
-        facts = supernet.graphs
-        print(f"recorded: {len(facts.recordings)} parts {facts.trouble}", flush=True)
+        print(f"recorded: {len(supernet.graphs.recordings)} parts {supernet.graphs.trouble}", flush=True)
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     steps = [lambda arch=arch: bench.train_step(lambda x: supernet(x, arch), optimizer) for arch in archs]
-    result = {"train": bench.args.batch_size / bench.seconds(steps)}
+    result = {"first_step_seconds": seconds[0], "warm_up_seconds": seconds[-1]}
+    result["train"] = bench.args.batch_size / bench.seconds(steps)
     if bench.device.type == "cuda":
         result["train_gib"] = torch.cuda.max_memory_allocated() / 2**30
         if bench.args.profile:
@@ -195,37 +198,38 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--no-static", action="store_true", help="leave the static models out")
+    parser.add_argument(
+        "--beside", nargs="*", choices=STATICS, default=STATICS, help="static models to measure as well"
+    )
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     bench, distinct = Bench(args), args.archs or args.steps
     archs = [bench.space.sample(step % distinct) for step in range(args.steps)]
-    results = {"supernet": bench_supernet(bench, archs)}
-    if not args.no_static:
-        results |= bench_statics(bench, archs)
-        for mode in ("train", "eval"):
-            ratio = results["extracted"][mode] / results["supernet"][mode]
-            results["supernet"][f"{mode}_time_over_extracted"] = ratio
-    if args.turns:
-        results["same archs in turns"] = paired_ratio(bench, archs[: args.turns])
-    for name, figures in results.items():
+    results: dict[str, dict[str, float]] = {}
+
+    def add(name: str, figures: dict[str, float]) -> None:
+        """Tells and records, so that a run that is cut short leaves what it has."""
+        results[name] = figures
         print(f"{name:15}", "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
-    save_record("supernet_speed", vars(args), results, args.out)
+        save_record("supernet_speed", vars(args), results, args.out, quiet=True)
+
+    add("supernet", bench_supernet(bench, archs))
+    for name in args.beside:
+        if name == "extracted" or args.space.startswith("autoformer"):
+            add(name, bench_static(bench, static_model(bench, archs, name), args.steps))
+    if args.turns:
+        add("same archs in turns", paired_ratio(bench, archs[: args.turns]))
 
 
-def bench_statics(bench: Bench, archs: list[Arch]) -> dict[str, dict[str, float]]:
-    """The extracted model whose cost is nearest to the mean of the archs, and timm's ViT where archs are plain ones."""
-    mean = statistics.mean(bench.space.cost(arch).macs for arch in archs)
-    typical = min(archs, key=lambda arch: abs(bench.space.cost(arch).macs - mean))
-    results = {"extracted": bench_static(bench, bench.space.build(typical), bench.args.steps)}
-    options = bench.space.full_options
-    if bench.args.space.startswith("autoformer"):
-        import timm
+def static_model(bench: Bench, archs: list[Arch], name: str) -> nn.Module:
+    """The extracted model whose cost is nearest to the mean of the archs, or timm's ViT of that image size."""
+    if name == "extracted":
+        mean = statistics.mean(bench.space.cost(arch).macs for arch in archs)
+        return bench.space.build(min(archs, key=lambda arch: abs(bench.space.cost(arch).macs - mean)))
+    import timm
 
-        sizes = {name: options[name] for name in ("img_size", "patch_size")}
-        vit = timm.create_model("vit_tiny_patch16_224", class_token=True, **sizes)
-        results["timm vit_tiny"] = bench_static(bench, vit, bench.args.steps)
-    return results
+    sizes = {name: bench.space.full_options[name] for name in ("img_size", "patch_size")}
+    return timm.create_model("vit_tiny_patch16_224", class_token=True, **sizes)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,18 @@ def test_the_plan_from_a_pretrained_net_has_all_its_stages(capsys: Any, source: 
     for stage in ("full", "train", "retrain"):
         assert time[stage]["seconds"] > 0
         assert time[stage]["memory_bytes"] > weights
+    assert time["teacher"] is None
     assert main([*command, "--no-training", "--finish", "finetune"]) == 0
     text = capsys.readouterr().out
     assert "training of the winner" in text
     assert "supernet training" not in text
+
+
+def test_the_plan_counts_the_fine_tuning_of_a_larger_teacher(capsys: Any, source: Path) -> None:
+    command = ["plan", "--from", str(source), "--data", "digits", "--img-size", "16", "--max-macs", "60%", *FAST]
+    command += ["--train.iterations", "40", "--train.batch_size", "16", "--train.teacher", "timm:test_vit"]
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    time = json.loads(capsys.readouterr().out)["time"]
+    assert (time["teacher"]["steps"], time["full"]["steps"]) == (20, 20)
+    assert time["teacher"]["seconds"] > 0

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -21,14 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.families.pretrained import source_arch
+from nasformer.families.base import Backbone
+from nasformer.families.pretrained import source_arch, source_space
 from nasformer.families.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm, timm_name
 from nasformer.runs.cut import distillation_recipe
+from nasformer.runs.data import fit_to_data
 from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PlanCommand
-from nasformer.runs.pretrained import pretrained_recipe, stage_recipes, training_size
+from nasformer.runs.pretrained import is_cuttable, knows_classes, pretrained_recipe, stage_recipes, training_size
 from nasformer.runs.run import Run, asked_space, check_before_images, in_numbers
 from nasformer.runs.search import check_search
 from nasformer.search.budget import Budget
@@ -42,6 +45,7 @@ from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
+from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import choose_device, cpu_threads
 from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import to_json
@@ -118,6 +122,7 @@ class StageTimes:
         train: The supernet.
         retrain: The winner trained on its own; with --from, all trainings of its last stage.
         full: With --from, the fine-tuning of the full net.
+        teacher: That of a larger teacher, where one is named.
     """
 
     train: StageTime
@@ -127,6 +132,7 @@ class StageTimes:
     device: str
     note: str
     full: StageTime | None = None
+    teacher: StageTime | None = None
 
     @property
     def candidates(self) -> int:
@@ -246,9 +252,13 @@ def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: 
     full, arch = space.build(space.root.largest()).to(run.device), example_arch(run, budget)
     supernet, nothing = Supernet(space, run.options.seed).to(run.device), StageTime(0, 0.0)
     tuned = train = finish = nothing
+    larger, of_teacher = untuned_teacher(run, recipe), None
+    if larger:
+        of_teacher = time_training(run, "teacher", larger, recipes.alone, steps)
+        recipes = recipes.without_teacher()
     if not command.no_training:
-        tuned = time_training(run, "full net", full, recipes.full, steps)
-    taught = None if recipe.teacher else full
+        tuned = time_training(run, "full net", full, recipes.full, steps, larger)
+    taught = larger or (None if recipe.teacher else full)
     if not command.no_training:
         train = time_training(run, "supernet", supernet, recipes.supernet, steps, taught)
     if trainings := finish_trainings(command):
@@ -257,6 +267,7 @@ def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: 
     search = time_search(run, command.search, budget, supernet, arch)
     return StageTimes(
         full=tuned,
+        teacher=of_teacher,
         train=train,
         search=search,
         retrain=finish,
@@ -264,6 +275,15 @@ def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: 
         device=str(run.device),
         note="without sorting, export and report",
     )
+
+
+def untuned_teacher(run: Run, recipe: Recipe) -> Backbone | None:
+    """The recipe's teacher, with weights at random, where it is one that has to be fine-tuned first."""
+    name = recipe.teacher or ""
+    if not name.startswith("timm:") or not is_cuttable(name) or knows_classes(source_space(name), run):
+        return None
+    space = fit_to_data(source_space(name), run.batches, run.options)
+    return space.build(space.root.largest()).to(run.device)
 
 
 def finish_trainings(command: PlanCommand) -> int:
@@ -335,29 +355,37 @@ def step_cost(
             for segment in run.space.plan(arch):
                 model.skeleton(segment)  # built once, at some time in a long training
     trainer = Trainer(model, run.batches, recipe, sampler=sampler, teacher=teacher, seed=run.options.seed, quiet=True)
+    warm_up = WARM_UP
+    if trainer.graphs:  # the same steps, first recorded and then replayed, as those of a long training are
+        trainer.graphs.usual_uses, warm_up = 0, steps
     model.train()
     batches, seconds = run.batches.train_batches(0), list[float]()
-    with progress(f"steps of the {name}", WARM_UP + steps) as report:
-        for step in range(WARM_UP + steps):
+    with ExitStack() as closing, progress(f"steps of the {name}", warm_up + steps) as report:
+        trainer.use_graphs(closing)
+        for step in range(warm_up + steps):
             start = time.perf_counter()
-            trainer.step(step, *next(batches))
+            trainer.step(step % steps if trainer.graphs else step, *next(batches))
             synchronize(run.device)
             seconds.append(time.perf_counter() - start)
             report(step + 1)
+    trainer.graphs = None  # what they need beyond is taken only where it is to spare
     images, targets = next(batches)
-    return median(seconds[WARM_UP:]), step_memory(trainer, WARM_UP + steps, images, targets, taught_by)
+    return median(seconds[warm_up:]), step_memory(trainer, warm_up + steps, images, targets, taught_by)
 
 
 def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
     """One candidate of the search: the held-out images, and training images for batch norm where there is some."""
     images = run.batches.held_out + (run.options.calibration_images if supernet.has_statistics else 0)
     few: Any = FirstBatches(run.batches)
-    size = min(EVALUATION_BATCH, objective_of(run.batches).batch_size)
-    for _ in range(WARM_UP):  # the second time counts
-        start, few.images = time.perf_counter(), 0
-        evaluate(supernet, few, "holdout", arch=arch, batch_size=size, precision=run.recipe.precision)
-        synchronize(run.device)
-        seconds = time.perf_counter() - start
+    size, graphs = min(EVALUATION_BATCH, objective_of(run.batches).batch_size), CudaGraphs.on(run.device)
+    if graphs:
+        graphs.usual_uses = 0
+    with supernet.replaying(graphs):
+        for _ in range(WARM_UP):  # the second time counts
+            start, few.images = time.perf_counter(), 0
+            evaluate(supernet, few, "holdout", arch=arch, batch_size=size, precision=run.recipe.precision)
+            synchronize(run.device)
+            seconds = time.perf_counter() - start
     return seconds / few.images * images
 
 

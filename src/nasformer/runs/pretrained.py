@@ -138,6 +138,10 @@ class Recipes:
         """How a net is fine-tuned that nobody teaches, as the full net is by default."""
         return replace(self.full, teacher=None, teacher_weight=0.0)
 
+    def without_teacher(self) -> Recipes:
+        """Those of a run whose teacher is given as a model."""
+        return Recipes(**{stage: replace(recipe, teacher=None) for stage, recipe in vars(self).items()})
+
 
 def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     """The recipes of all stages for so many training images.
@@ -226,8 +230,7 @@ class PretrainedRun:
         if not name.startswith("timm:") or not is_cuttable(name):
             return None
         source = find_pretrained(name)
-        fits = (source.model.task, source.model.num_classes) == (run.space.model.task, run.batches.num_classes)
-        return None if fits else source
+        return None if knows_classes(source.space, run) else source
 
     def tune_teacher(self) -> None:
         """Fine-tunes the recipe's teacher for the run's classes where it has others; in OUT/teacher."""
@@ -240,8 +243,7 @@ class PretrainedRun:
         settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
         folder, seed = (run.folder / "teacher").train, run.options.seed
         train_model(self.larger, run.batches, recipe, folder=folder, seed=seed, settings=settings, label="teacher")
-        stages = {stage: replace(recipe, teacher=None) for stage, recipe in vars(self.recipes).items()}
-        self.recipes = Recipes(**stages)
+        self.recipes = self.recipes.without_teacher()
 
     def full(self) -> Backbone:
         """The full net for the run's images, fine-tuned and sorted; in OUT/full. A supernet's largest is left as is."""
@@ -295,6 +297,11 @@ class PretrainedRun:
             sliced = recalibrated(supernet_from(full, self.run.space), arch, self.run.batches, images)
             starts[SLICED_NET] = Start(sliced, replace(recipe, lr=FULL_NET_LR * recipe.lr), teacher)
         return starts
+
+
+def knows_classes(source: Space, run: Run) -> bool:
+    """Whether a net answers for the run's task and as many classes."""
+    return (source.model.task, source.full_options["num_classes"]) == (run.space.model.task, run.batches.num_classes)
 
 
 def is_cuttable(name: str) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 USES = 8
-"""How often a part runs as usual before it is recorded, which takes about as long as that many runs."""
+"""Runs of a part that take about as long as to record it."""
 SPARE = 0.1
 """Share of a GPU's memory that recordings leave free."""
 
@@ -30,9 +30,14 @@ Work = Callable[[], None]
 
 
 class CudaGraphs:
-    """Runs parts of a net as usual at first, and later by recordings of them."""
+    """Runs parts of a net as usual at first, and later by recordings of them.
 
-    def __init__(self) -> None:
+    Args:
+        uses: How often a part runs as usual before it is recorded.
+    """
+
+    def __init__(self, uses: int = USES) -> None:
+        self.usual_uses = uses
         self.clear()
 
     @classmethod
@@ -68,7 +73,7 @@ class CudaGraphs:
         key = (part, before, tuple(x.shape), x.stride(), x.dtype, x.requires_grad, torch.is_grad_enabled())
         if key not in self.recordings:
             self.uses[key] += 1
-            if self.trouble or self.uses[key] <= USES or not self.has_room(x.device):
+            if self.trouble or self.uses[key] <= self.usual_uses or not self.has_room(x.device):
                 return forward(x, weights)
             try:
                 self.recordings[key] = Recording(self, forward, x, weights, before, after)

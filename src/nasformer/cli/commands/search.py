@@ -213,7 +213,8 @@ def print_plan(plan: Plan) -> None:
 def print_times(plan: Plan) -> None:
     time = plan.time
     last = "retraining from scratch" if time.full is None else "training of the winner"
-    stages = {"fine-tuning of the full net": time.full} if time.full else {}
+    tuned = {"fine-tuning of the teacher": time.teacher, "fine-tuning of the full net": time.full}
+    stages = {label: stage for label, stage in tuned.items() if stage}
     stages |= {"supernet training": time.train, "search": time.search, last: time.retrain}
     stages |= {stage.name: stage for stage in time.baselines}
     width = max(map(len, stages))

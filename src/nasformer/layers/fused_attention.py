@@ -1,0 +1,113 @@
+"""Attention with relative positions by one Triton kernel, for evaluation on a GPU: it has no backward pass.
+
+`RelativeAttention` gives a library's fused attention extra columns: the queries' products with the vectors of each
+coordinate, and for keys and values the coordinates as zeros and ones. Here the kernel reads them from where they are,
+which saves the copies of queries, keys and values with their columns. Its blocks are those that were fastest for 197
+tokens on an H200 (benchmarks/supernet_speed.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from nasformer.layers.attention import RelativeAttention
+
+QUERIES, KEYS, STAGES = 64, 64, 3
+"""Queries and keys of a block, and how many blocks of keys are loaded ahead."""
+
+
+class FusedRelativeAttention(RelativeAttention):
+    """`RelativeAttention` to rounding, where no gradients are asked for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).unflatten(2, (3, self.num_heads, self.head_dim))
+        suits = self.max_distance is not None and qkv.dtype in (torch.bfloat16, torch.float16)
+        if not suits or torch.is_grad_enabled() or self.head_dim not in (16, 32, 64, 128):
+            return super().forward(x)
+        key_vectors, value_vectors = (vectors(self.index).to(qkv.dtype) for vectors in (self.rel_pos_k, self.rel_pos_v))
+        # The vectors differ from token to token, so these products have tokens as their batch.
+        terms = qkv[:, :, 0].transpose(0, 1).flatten(1, 2) @ key_vectors.transpose(1, 2)
+        values, mass = attend(qkv, terms, self.coordinates.to(qkv.dtype))
+        values = values + (mass @ value_vectors).unflatten(1, (len(x), self.num_heads)).transpose(0, 1)
+        return self.proj(values.flatten(2))
+
+
+def for_evaluation(layer: nn.Module) -> nn.Module:
+    """The layer, with kernels that have no backward pass."""
+    for module in layer.modules():
+        if type(module) is RelativeAttention:
+            module.__class__ = FusedRelativeAttention
+    return layer
+
+
+def attend(qkv: Tensor, terms: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of [batch, tokens, q k v, heads, head_dim], and its mass on each coordinate.
+
+    Args:
+        terms: What the logits of a query have in addition at each coordinate: [tokens, batch * heads, coordinates].
+        coordinates: Those of each key, as zeros and ones: [tokens, coordinates].
+
+    Returns:
+        Values [batch, tokens, heads, head_dim] and mass [tokens, batch * heads, coordinates].
+    """
+    batch, tokens, _, heads, head_dim = qkv.shape
+    values, mass = qkv.new_empty(batch, tokens, heads, head_dim), torch.empty_like(terms)
+    grid = (triton.cdiv(tokens, QUERIES), batch * heads)
+    scale = head_dim**-0.5 / math.log(2)  # the kernel's exponentials have base 2
+    sizes = (tokens, heads, terms.shape[2], scale, head_dim, triton.next_power_of_2(max(terms.shape[2], 16)))
+    _attend[grid](qkv, terms, coordinates, values, mass, *sizes, QUERIES, KEYS, num_stages=STAGES)
+    return values, mass
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    qkv_ptr,
+    terms_ptr,
+    coordinates_ptr,
+    values_ptr,
+    mass_ptr,
+    tokens,
+    heads,
+    count,
+    scale,
+    HEAD_DIM: tl.constexpr,
+    COUNT: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """A block of queries of one head of one image; all tensors are contiguous."""
+    item, dims, places = tl.program_id(1), tl.arange(0, HEAD_DIM), tl.arange(0, COUNT)
+    image, head = item // heads, item % heads
+    width = heads * HEAD_DIM
+    start = qkv_ptr + image.to(tl.int64) * tokens * 3 * width + head * HEAD_DIM
+    rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    inside, known = rows[:, None] < tokens, places[None, :] < count
+    row = (rows[:, None].to(tl.int64) * tl.num_programs(1) + item) * count + places[None, :]
+    q = tl.load(start + rows[:, None] * 3 * width + dims[None, :], mask=inside, other=0.0)
+    terms = tl.load(terms_ptr + row, mask=inside & known, other=0.0)
+    largest, total = tl.full((QUERIES,), float("-inf"), tl.float32), tl.zeros((QUERIES,), tl.float32)
+    values, mass = tl.zeros((QUERIES, HEAD_DIM), tl.float32), tl.zeros((QUERIES, COUNT), tl.float32)
+    for first in range(0, tokens, KEYS):
+        keys = first + tl.arange(0, KEYS)
+        here = keys[:, None] < tokens
+        place = start + keys[:, None] * 3 * width + dims[None, :]
+        k = tl.load(place + width, mask=here, other=0.0)
+        v = tl.load(place + 2 * width, mask=here, other=0.0)
+        c = tl.load(coordinates_ptr + keys[:, None] * count + places[None, :], mask=here & known, other=0.0)
+        logits = (tl.dot(q, tl.trans(k)) + tl.dot(terms, tl.trans(c))) * scale
+        logits = tl.where(keys[None, :] < tokens, logits, float("-inf"))
+        peak = tl.maximum(largest, tl.max(logits, 1))
+        weights, shrink = tl.exp2(logits - peak[:, None]), tl.exp2(largest - peak)
+        total = total * shrink + tl.sum(weights, 1)
+        weights = weights.to(v.dtype)
+        values = tl.dot(weights, v, values * shrink[:, None])
+        mass = tl.dot(weights, c, mass * shrink[:, None])
+        largest = peak
+    out = values_ptr + image.to(tl.int64) * tokens * width + rows[:, None] * width + head * HEAD_DIM + dims[None, :]
+    tl.store(out, (values / total[:, None]).to(values_ptr.dtype.element_ty), mask=inside)
+    tl.store(mass_ptr + row, (mass / total[:, None]).to(mass_ptr.dtype.element_ty), mask=inside & known)
