@@ -5,7 +5,7 @@ python benchmarks/same_recipe.py --config recipes/esformer-imagenette.yaml --dat
 
 `models.json` holds models by name, {"space": "esformer-s0", "arch": {...}} or {"timm": "edgenext_x_small"}, each with
 further `"options"` if need be; `rivals.py` makes such a file of a run, with the accuracy that each arch inherits there.
-Random archs of that kind are ranked by both accuracies; the record has Kendall's tau of the two rankings. Each training
+Winner and random archs are ranked by both accuracies; the record has Kendall's tau of the two rankings. Each training
 is a process of its own, and `--jobs` of them share the device. No choice is made on the test images: every model is
 trained to the end and evaluated once. The record is written anew after each training; with the same --out a training
 that it holds is not done again, and one that was stopped goes on from a checkpoint beside it.
@@ -91,8 +91,8 @@ def table(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def agreement(models: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
-    """Whether random archs rank alike by the accuracy they inherit and by that of their own training."""
-    names = [name for name in summary if name.startswith("random") and "inherited" in models[name]]
+    """Whether winner and random archs rank alike by the accuracy they inherit and by that of their own training."""
+    names = [name for name in summary if name.startswith(("winner", "random")) and "inherited" in models[name]]
     if len(names) < 3:
         return {}
     inherited = [models[name]["inherited"] for name in names]

@@ -125,6 +125,26 @@ def test_a_study_stops_in_time_and_goes_on(toy: Any, study: ModuleType, tmp_path
     assert record()["complete"]
 
 
+def test_a_cell_that_was_begun_goes_on_by_the_files_that_are_kept(toy: Any, tmp_path: Path) -> None:
+    further = """keep: [figures.json]
+steps:
+  - python FOLDER/step.py {work} {seed} {add}
+  - python FOLDER/check.py {work}"""
+    text = YAML.replace("steps:\n  - python FOLDER/step.py {work} {seed} {add}", further)
+    Path("toy.yaml").write_text(text.replace("FOLDER", str(tmp_path)))
+    Path("check.py").write_text("import sys; open(sys.argv[1] + '/figures.json')")
+    assert toy("--steps", "1") == 0
+    assert not Path("records/study-toy.json").exists()  # no figures
+    begun = Path("records/begun/study-toy.json")
+    assert len(json.loads(begun.read_text())) == 6
+    toy("--work", "elsewhere", "--seeds", "1")
+    assert len(json.loads(begun.read_text())) == 4  # other seeds are kept
+    assert toy("--work", "third") == 0
+    assert record()["complete"]
+    assert not begun.exists()
+    assert not [*Path("elsewhere").rglob("calls"), *Path("third").rglob("calls")]  # the first step was not done again
+
+
 def test_a_cell_that_fails_leaves_the_others(toy: Any, tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "broken").touch()
@@ -139,9 +159,8 @@ ALL = sorted(STUDY.glob("*.yaml"))
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_commands_of_a_study_are_understood(path: Path, study: ModuleType, tmp_path: Path) -> None:
-    args = Namespace(
-        work=tmp_path, out=None, data=tmp_path, weights=tmp_path, trainings=2, seeds=1, only=None, smoke=False
-    )
+    folders = {"work": tmp_path, "out": None, "data": tmp_path, "weights": tmp_path}
+    args = Namespace(**folders, trainings=2, seeds=1, steps=None, only=None, smoke=False)
     asked = study.read_study(path)
     for variant in asked.variants:
         words = {"data": asked.data, **asked.words_of(variant)}

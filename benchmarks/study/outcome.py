@@ -34,6 +34,8 @@ class Study:
         variants: What is filled into steps, figures and evidence, by the name of the variant.
         plain: Figures that are no shares, such as a correlation.
         optional: Figures that a run may lack.
+        keep: JSON files in the folder of the seed that later steps and the figures need. Once all are there, another
+            machine can go on by them and by the other JSON files of that folder; until then it would start anew.
         compare: Pairs of figures of one variant, the second of which is the rival.
         rival: The variant that the others are compared with.
         evidence: Lines of the leading table of docs/results.md, for each variant: the facts of an `Evidence`;
@@ -53,6 +55,7 @@ class Study:
     variants: dict[str, dict[str, str]] = field(default_factory=lambda: {"": {}})
     plain: list[str] = field(default_factory=list)
     optional: list[str] = field(default_factory=list)
+    keep: list[str] = field(default_factory=list)
     compare: list[list[str]] = field(default_factory=list)
     rival: str | None = None
     evidence: list[dict[str, Any]] = field(default_factory=list)
@@ -70,10 +73,11 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    """A study from a YAML file; `base` names another one, of which it changes some keys."""
+    """A study from a YAML file; `base` names another one, of which it changes some keys and some words."""
     content = read_yaml(path)
     base = read_yaml(path.with_name(content.pop("base"))) if "base" in content else {}
-    return from_json(Study, {**base, **content}, path, remedy="mend the study")
+    words = {**base.get("words", {}), **content.get("words", {})}
+    return from_json(Study, {**base, **content, "words": words}, path, remedy="mend the study")
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ few steps and with one seed.
 
 `--jobs` cells (a variant with a seed) run at a time, on one GPU side by side, best under NVIDIA's MPS. Before
 `--minutes` are over what runs is told to stop; the same command goes on: commands continue where they were stopped,
-steps that are done are not done again, and a cell whose figures are in the record is left out, also on another machine
-where nothing but the record is. The record OUT/study-NAME.json is written anew after each cell; WORK has the cells, the
-table and a figure. With `--executor ray` cells are tasks on the workers of a cluster, with the folders at the same
-paths on every node.
+and steps that are done are not done again. On another machine, where nothing but the record is, a cell whose figures
+it has is left out, and one that was begun goes on by the files that the study keeps (`keep`; in OUT/begun). So
+`--steps 2` can do on a CPU what needs no GPU: the first two steps alone. The record OUT/study-NAME.json is written anew
+after each cell; WORK has the cells, the table and a figure. With `--executor ray` cells are tasks on the workers of a
+cluster, with the folders at the same paths on every node.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,7 @@ class Cell:
     Args:
         words: What is filled into the steps.
         deadline: When to stop, in seconds since the epoch.
+        first: How many of the steps to do; None: all.
     """
 
     study: Study
@@ -87,6 +90,7 @@ class Cell:
     words: dict[str, str]
     deadline: float
     smoke: bool = False
+    first: int | None = None
 
     @property
     def name(self) -> str:
@@ -102,11 +106,14 @@ class Cell:
         return step.format_map(Open(self.study.words_of(self.variant) | {"seed": str(self.seed)}))
 
     def run(self) -> dict[str, Any] | None:
-        """Does what is not done yet: figures, and seconds of each step, now or before; None where time was out."""
+        """Does what is not done yet: figures, and seconds of each step, now or before; None where steps are left."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        steps = zip(self.study.steps, self.commands(), strict=True)
         try:
-            seconds = [self.step(*pair) for pair in zip(self.study.steps, self.commands(), strict=True)]
+            seconds = [self.step(*pair) for pair in islice(steps, self.first)]
         except OutOfTime:
+            return None
+        if len(seconds) < len(self.study.steps):
             return None
         return {"key": self.key, "seconds": seconds, "figures": self.figures(), "minutes": self.minutes(seconds)}
 
@@ -134,6 +141,25 @@ class Cell:
         print(f"{self.name}: {seconds:.0f} s for {shlex.join(words[:2])}", flush=True)
         return seconds
 
+    def begun(self) -> dict[str, Any]:
+        """What another machine goes on by, once all that is kept is there: files, and seconds of the steps done."""
+        needed = [self.folder / name for name in self.study.keep]
+        if not needed or not all(path.exists() for path in needed):
+            return {}
+        paths = {*needed, *self.folder.glob("*.json")}
+        files = {str(path.relative_to(self.folder)): contents(path) for path in sorted(paths)}
+        seconds = {path.stem: float(path.read_text()) for path in sorted(self.folder.glob("*.done"))}
+        return {"key": self.key, "seconds": seconds, "files": files}
+
+    def go_on(self, begun: dict[str, Any]) -> None:
+        """Takes over what another machine began, where this one has nothing and the commands are the same."""
+        if begun.get("key") != self.key or list(self.folder.glob("*.done")):
+            return
+        for name, content in begun["files"].items():
+            write_text(self.folder / name, json.dumps(content))
+        for step, seconds in begun["seconds"].items():
+            write_text(self.folder / f"{step}.done", str(seconds))
+
     def figures(self) -> Figures:
         """All figures; the optional ones where the files have them."""
         found = {name: self.values(place) for name, place in self.study.figures.items()}
@@ -144,7 +170,7 @@ class Cell:
     def values(self, place: str) -> list[float]:
         file, *keys = shlex.split(place.format(**self.words))
         path = self.folder / file
-        return list(find(json.loads(path.read_text()), keys)) if path.exists() else []
+        return list(find(contents(path), keys)) if path.exists() else []
 
     def minutes(self, seconds: Sequence[float]) -> float | None:
         """What a user would spend on the searched net, by the first line of evidence that says so."""
@@ -153,6 +179,10 @@ class Cell:
             return None
         times = [seconds[part] if isinstance(part, int) else sum(self.values(part)) for part in parts]
         return sum(times) / 60
+
+
+def contents(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def digest(text: str) -> str:
@@ -257,6 +287,7 @@ class Progress:
     cells: list[Cell]
     record: Path | None
     done: dict[str, dict[str, Any]]
+    begun: dict[str, dict[str, Any]]
 
     @property
     def left(self) -> list[Cell]:
@@ -291,6 +322,22 @@ class Progress:
         about = {"seeds": self.study.seeds, "study": asdict(self.study), **settings}
         save_record("study", about, results, str(self.record), quiet=True)
 
+    def save_begun(self) -> None:
+        """Writes beside the record what cells that are not done yet go on by."""
+        if not self.record:
+            return
+        left = {cell.name for cell in self.left}
+        self.begun |= {cell.name: begun for cell in self.cells if (begun := cell.begun())}
+        self.begun = {name: begun for name, begun in self.begun.items() if name in left or name not in self.done}
+        if self.begun:
+            write_text(begun_of(self.record), json.dumps(self.begun, indent=1) + "\n")
+        else:
+            begun_of(self.record).unlink(missing_ok=True)
+
+
+def begun_of(record: Path) -> Path:
+    return record.parent / "begun" / record.name
+
 
 def open_study(path: Path, args: argparse.Namespace, deadline: float) -> Progress:
     study = read_study(path)
@@ -303,13 +350,16 @@ def open_study(path: Path, args: argparse.Namespace, deadline: float) -> Progres
         words |= {name: find_data(words[name], args) for name in ("data", "pretrain") if name in words}
         for seed in range(args.seeds or study.seeds):
             folder = work / (variant or "all").replace(" ", "-").replace("/", "-") / str(seed)
-            cells.append(Cell(study, variant, seed, folder, words, deadline, args.smoke))
-    done = json.loads(record.read_text())["results"]["cells"] if record and record.exists() else {}
+            cells.append(Cell(study, variant, seed, folder, words, deadline, args.smoke, args.steps))
+    done = contents(record)["results"]["cells"] if record and record.exists() else {}
+    begun = contents(begun_of(record)) if record and begun_of(record).exists() else {}
     if unknown := set(args.only or ()) - study.variants.keys():
         raise UserError(f"{path} has no variant {', '.join(unknown)}; it has: {', '.join(study.variants)}")
     if args.smoke:
         make_weights(word for cell in cells for command in cell.commands() for word in command)
-    return Progress(path.stem, study, cells, record, done)
+    for cell in cells:
+        cell.go_on(begun.get(cell.name, {}))
+    return Progress(path.stem, study, cells, record, done, begun)
 
 
 def find_data(name: str, args: argparse.Namespace) -> str:
@@ -333,6 +383,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the folder of records")
     parser.add_argument("--only", nargs="*", help="these variants alone")
     parser.add_argument("--seeds", type=int, help="fewer or more than the study has")
+    parser.add_argument("--steps", type=int, help="the first so many steps alone, such as those that need no GPU")
     parser.add_argument("--jobs", type=int, help="cells at a time; 1 by default, on a cluster as many as fit")
     parser.add_argument("--trainings", type=int, default=1, help="trainings at a time within a cell")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop before so many are over")
@@ -362,6 +413,7 @@ def run_studies(studies: Sequence[Progress], args: argparse.Namespace, options: 
     left = [(cell, progress) for progress in studies for cell in progress.left]
     cells = [cell for cell, _ in left if not args.only or cell.variant in args.only]
     owners = {id(cell): progress for cell, progress in left}
+    settings = {"jobs": args.jobs, "trainings": args.trainings, "smoke": args.smoke}
     failed = False
     for cell, outcome in run_cells(cells, args.jobs, options):
         if outcome is None:
@@ -370,9 +422,10 @@ def run_studies(studies: Sequence[Progress], args: argparse.Namespace, options: 
             failed = True
             print(f"{cell.name} failed: {outcome}; see {cell.folder}/log.txt", flush=True)
             continue
-        progress = owners[id(cell)]
-        progress.done[cell.name] = outcome
-        progress.save({"jobs": args.jobs, "trainings": args.trainings, "smoke": args.smoke})
+        owners[id(cell)].done[cell.name] = outcome
+        owners[id(cell)].save(settings)
+    for progress in studies:
+        progress.save_begun()
     return failed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def test_photos_start_from_a_pretrained_net(photos: Path, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "Start from a pretrained net" in said
     assert "Measured on Flowers-102" in said
-    assert "expect little of any training" in said  # of twelve images
+    assert "may not hold for so few" in said  # of twelve images
+    assert "cut, 35 % of the MACs" in said  # the measurement at that share, and no other
+    assert "cut, 50 % of the MACs" not in said
+    assert "[pretrained_cut-h200-deit-flowers]" in said
     assert f"next: nasformer run --from timm:deit_tiny_patch16_224 --data {photos} --max-macs 35%" in said
 
 
@@ -45,12 +49,54 @@ def test_small_images_are_trained_from_scratch_and_no_gain_is_promised(monkeypat
     assert any("--baseline resnet18" in command for command in advice.commands)
 
 
+def test_a_net_that_keeps_the_limit_is_taken_as_it_is(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--data", str(photos), "--max-params", "20M"]) == 0
+    said = capsys.readouterr().out
+    assert "Take timm's deit_tiny_patch16_224 as it is: with 5.52M parameters" in said
+    assert f"next: nasformer finetune timm:deit_tiny_patch16_224 --data {photos}" in said
+
+
+def test_where_no_cut_is_so_small_nets_are_trained_from_scratch(
+    monkeypatch: pytest.MonkeyPatch, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "image_facts", lambda command: ImageFacts(45_000, 100, 32, 3))
+    assert main(["advise", "--data", str(photos), "--max-macs", "20M"]) == 0
+    said = capsys.readouterr().out
+    assert "No net that can be cut out of timm's deit_tiny_patch16_224 keeps your limits" in said
+    assert "from scratch" in said
+    assert "next: nasformer run --space 'autoformer-micro[" in said
+
+
+def test_a_latency_that_no_net_has_is_said(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--data", str(photos), "--max-latency", "1us", "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)
+    assert (advice["road"], advice["pays"], advice["commands"]) == ("none", False, [])
+    assert all("the smallest takes" in line for line in advice["sentences"][:2])
+    assert "Ease the limit" in advice["sentences"][2]
+
+
+def test_a_set_of_another_size_is_named() -> None:
+    known = [Evidence("pretrained", "A", "S", 1_000, 224, "50 % of the MACs", "r", over_random=Gain(2.0, 0.5, 3))]
+    assert list(module.cautions(ImageFacts(1_500, 10, 224, 3), known, True)) == []
+    (far,) = module.cautions(ImageFacts(50_000, 10, 224, 3), known, True)
+    assert "No set nearer to yours in size (50,000 training images) was measured" in far
+
+
+def test_a_search_pays_where_all_rivals_are_beaten_beyond_chance() -> None:
+    def measured(*gains: Gain | None) -> bool:
+        return module.is_shown(Evidence("supernet", "A", "S", 1_000, 32, "b", "r", *gains))
+
+    assert measured(Gain(2.0, 0.5, 3), None)
+    assert not measured(Gain(2.0, 0.5, 3), Gain(-1.0, 0.5, 3))
+    assert not measured(Gain(2.0, 0.0, 1))
+
+
 def test_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", "--data", "digits", "--max-params", "120K", "--json"]) == 0
     advice = json.loads(capsys.readouterr().out)
     assert advice["images"] == {"train": 1293, "classes": 10, "img_size": 8, "in_chans": 1}
     for command in advice["commands"]:
-        _, options = pages.parse(command.split()[1:])
+        _, options = pages.parse(shlex.split(command)[1:])
         assert (options.data, options.max_params) == ("digits", "120K")
 
 

@@ -1,25 +1,60 @@
-"""Advice before a run: which road to a model suits the images, by what was measured on others."""
+"""Advice before a run: which road to a model suits images, budget and machine, by what was measured on others.
+
+A road is taken if a net on it can keep the limits, which is looked up and, for a latency, measured here. Gains are
+those of records, each named; the time on a machine without a GPU follows from a step of training there.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from nasformer.data.files import ImageFiles
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
+from nasformer.families.pretrained import source_space
+from nasformer.families.registry import get_space
+from nasformer.families.space import Space
+from nasformer.latency.measure import time_archs
 from nasformer.latency.profile import Profile
-from nasformer.results.verdict import Evidence, Road, load_evidence
+from nasformer.results.verdict import Evidence, load_evidence
+from nasformer.runs.finish import finish_recipes
 from nasformer.runs.options import BUDGET, AdviseCommand
+from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
+from nasformer.runs.stages import TRAINING, training_work
+from nasformer.search.options import is_share
+from nasformer.train.recipe import Recipe
+from nasformer.utils.progress import in_hours
+from nasformer.utils.units import format_quantity
 
-PHOTO_SIDE = 64
+Way = Literal["pretrained", "supernet", "timm", "none"]
+"""A pretrained net, cut; a supernet from scratch; the pretrained net as timm has it; nothing keeps the limits."""
+PHOTO_SIDE = 32
 """Colour images from this side on are taken for photos, which pretrained nets know."""
+LARGE_SIDE = 64
+"""Images from this side on are searched in a space of usual size when there is nothing to start from."""
 FEW_IMAGES = 200
 """Below so many training images nothing was measured."""
+FAR = 4.0
+"""A set with so many times the images of another, or more, is not much like it."""
+NET = "deit_tiny_patch16_224"
+"""The pretrained net whose cuts were measured."""
+USUAL_SHARE = 0.5
+"""Share of that net's costs that is kept where nothing is limited."""
+SMALL_SPACE = (
+    "autoformer-micro[embed_dim=16,24,32,48,64;blocks.depth=1,2,3,4,5,6,8;blocks.num_heads=1,2,3,4;"
+    "blocks.mlp_ratio=0.5,1,2,4]"
+)
+"""The space of the recipe digits, in which searches on small images were measured."""
+TIMED_IMAGES = 4, 64
+"""Images of a step that is timed, large ones and small ones."""
+UNITS = {"params": "parameters", "macs": "multiply-accumulates", "latency_ms": "ms an image here"}
 
 
 @dataclass(frozen=True)
@@ -45,34 +80,85 @@ class Advice:
     """The road to take, why, and the commands that take it.
 
     Args:
-        pays: Whether a search was shown to beat random nets of equal cost on images like these.
+        pays: Whether a search was shown to beat random and hand-made nets of equal cost on images like these.
         evidence: The measurements behind it.
     """
 
     images: ImageFacts
     device: str
-    road: Road
+    road: Way
     pays: bool
     sentences: list[str]
     commands: list[str]
     evidence: list[Evidence]
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What the nets on a road cost, as far as it is limited: the smallest and the largest."""
+
+    limits: dict[str, float]
+    smallest: dict[str, float]
+    largest: dict[str, float]
+
+    @property
+    def missed(self) -> list[str]:
+        """Limits that no net keeps."""
+        return [name for name, limit in self.limits.items() if self.smallest[name] > limit]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether even the largest net keeps all limits."""
+        return bool(self.limits) and all(self.largest[name] <= limit for name, limit in self.limits.items())
+
+    @property
+    def share(self) -> float:
+        """The least share of the largest net's costs that a limit leaves."""
+        return min((limit / self.largest[name] for name, limit in self.limits.items()), default=USUAL_SHARE)
+
+    def in_words(self, costs: Mapping[str, float], names: Sequence[str]) -> str:
+        return " and ".join(f"{format_quantity(costs[name])} {UNITS[name]}" for name in names)
+
+
 def advise(command: AdviseCommand) -> Advice:
-    """Reads the images' size, the device and the evidence."""
-    images = image_facts(command)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    road: Road = "pretrained" if images.are_photos else "supernet"
-    evidence = nearest([item for item in load_evidence() if item.road == road], images)
-    shown = [item for item in evidence if item.over_random and item.over_random.is_shown]
-    sentences = [*reasons(road, evidence), *cautions(images, device, evidence)]
-    return Advice(images, device, road, bool(shown), sentences, commands(command, images, bool(shown)), evidence)
+    """Reads the images' size, the device and the evidence, and measures what the limits ask for."""
+    images, device = image_facts(command), "cuda" if torch.cuda.is_available() else "cpu"
+    ways: list[Way] = ["pretrained", "supernet"] if images.are_photos else ["supernet"]
+    said: list[str] = []
+    for way in ways:
+        space = space_of(way, images)
+        reach = reach_of(space, command, device)
+        if not reach.missed:
+            return on_road(way, space, reach, said, images, device, command)
+        said.append(too_large(space, reach))
+    said.append("Ease the limit; smaller images (--img-size) and larger patches (--patch-size) cost less, too.")
+    return Advice(images, device, "none", False, said, [], [])
+
+
+def on_road(
+    way: Way, space: Space, reach: Reach, said: list[str], images: ImageFacts, device: str, command: AdviseCommand
+) -> Advice:
+    if way == "pretrained" and reach.is_whole:
+        return take_whole(space, reach, images, device, command)
+    evidence = nearest([item for item in load_evidence() if item.road == way], images, reach.share)
+    pays = any(is_shown(item) for item in evidence)
+    sentences = [*said, first_sentence(way, images), *map(sentence, evidence), *cautions(images, evidence, pays)]
+    sentences += [time_here(way, space, images)] if device == "cpu" else []
+    return Advice(images, device, way, pays, sentences, commands(way, space, command, pays), evidence)
+
+
+def take_whole(space: Space, reach: Reach, images: ImageFacts, device: str, command: AdviseCommand) -> Advice:
+    cost = reach.in_words(reach.largest, list(reach.limits))
+    said = [f"Take timm's {NET} as it is: with {cost} it keeps your limits, so there is nothing to cut or to search."]
+    said += [time_here("timm", space, images)] if device == "cpu" else []
+    words = ["nasformer", "finetune", f"timm:{NET}", "--data", command.data, "--out", "runs/advised"]
+    return Advice(images, device, "timm", False, said, [shlex.join(words)], [])
 
 
 def image_facts(command: AdviseCommand) -> ImageFacts:
     """The size of the dataset; files are counted without decoding them."""
     for name, value in command.limits().items():
-        if not str(value).endswith("%"):  # a quantity that cannot be read is refused before images are
+        if not is_share(value):  # a quantity that cannot be read is refused before images are
             command.quantity(name, value)
     if command.latency_profile:
         Profile.load(command.latency_profile)  # the commands that are advised will ask for it
@@ -84,58 +170,139 @@ def image_facts(command: AdviseCommand) -> ImageFacts:
     return ImageFacts(len(data.train), data.num_classes, data.img_size, data.in_chans)
 
 
-def nearest(evidence: Sequence[Evidence], images: ImageFacts) -> list[Evidence]:
-    """The measurements on the set whose images are nearest in number and size, by ratio."""
+# What the limits leave
+
+
+def space_of(way: Way, images: ImageFacts) -> Space:
+    if way == "pretrained":
+        return source_space(f"timm:{NET}").with_options(num_classes=images.classes)
+    sizes = {"img_size": images.img_size, "in_chans": images.in_chans, "num_classes": images.classes}
+    return get_space(SMALL_SPACE if images.img_size < LARGE_SIDE else "autoformer-tiny", **sizes)
+
+
+def reach_of(space: Space, command: AdviseCommand, device: str) -> Reach:
+    """Costs of the ends of a space; times are measured, unless a profile says how fast nets are."""
+    ends = [space.root.smallest(), space.root.largest()]
+    small, large = (dict(space.costs(arch)) for arch in ends)
+    if command.max_latency and not command.latency_profile:
+        times = time_archs(space, ends, torch.device(device), rounds=3)
+        small["latency_ms"], large["latency_ms"] = (1000 * seconds for seconds in times)
+    given = command.with_shares(large).limits()
+    limits = {name.removeprefix("max_"): command.quantity(name, value) for name, value in given.items()}
+    return Reach({name: limit for name, limit in limits.items() if name in small}, small, large)
+
+
+def too_large(space: Space, reach: Reach) -> str:
+    """Why a road is closed."""
+    least = reach.in_words(reach.smallest, reach.missed)
+    named = f"can be cut out of timm's {NET}" if space.name.startswith("timm:") else f"is in {space.name}"
+    return f"No net that {named} keeps your limits: the smallest takes {least}."
+
+
+# What was measured
+
+
+def nearest(evidence: Sequence[Evidence], images: ImageFacts, share: float = USUAL_SHARE) -> list[Evidence]:
+    """The measurements on the set whose images are nearest in number and size, by ratio; of cuts the one like this."""
     if not evidence:
         return []
     ratios = {item.data: (item.images / max(1, images.train), item.img_size / images.img_size) for item in evidence}
     distance = {name: sum(abs(math.log(ratio)) for ratio in pair) for name, pair in ratios.items()}
     best = min(distance, key=distance.__getitem__)
-    return [item for item in evidence if item.data == best]
+    there = [item for item in evidence if item.data == best]
+    methods = dict.fromkeys(item.method for item in there)
+    return [item for method in methods for item in like(share, [item for item in there if item.method == method])]
 
 
-def reasons(road: Road, evidence: Sequence[Evidence]) -> list[str]:
-    if road == "pretrained":
-        first = "Start from a pretrained net and cut it to your budget: these are photos, which such nets know."
-    else:
-        first = "Pretrained nets of photos have little to offer for such images: train from scratch."
-    return [first, *(sentence(item) for item in evidence)]
+def like(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Of measurements at shares of a net's MACs, the one at the share that is nearest."""
+    shares = {float(item.budget.split(" %")[0]) / 100: item for item in evidence if " %" in item.budget}
+    return [shares[min(shares, key=lambda one: abs(one - share))]] if shares else evidence
+
+
+def is_shown(item: Evidence) -> bool:
+    """Whether the searched net beat all that it was compared with, beyond chance."""
+    return all(gain.is_shown for gain in (item.over_random, item.over_handmade) if gain)
+
+
+def first_sentence(way: Way, images: ImageFacts) -> str:
+    if way == "pretrained":
+        return "Start from a pretrained net and cut it to your budget: these are photos, which such nets know."
+    if images.are_photos:
+        return "So train small nets from scratch, and expect less of them."
+    return "Pretrained nets were not measured on such images: train from scratch."
 
 
 def sentence(item: Evidence) -> str:
     """What one record says."""
     gains = [f"{item.over_random} points over random nets" if item.over_random else ""]
     gains += [f"{item.over_handmade} over {item.handmade}" if item.over_handmade else ""]
-    time = f", {item.minutes:g} GPU minutes" if item.minutes else ""
+    time = f", {item.minutes:g} minutes on a GPU" if item.minutes else ""
     measured = "; ".join(gain for gain in gains if gain)
-    return f"Measured on {item.data} ({item.images:,} images) with {item.method}, {item.budget}: {measured}{time}."
+    source = f"{item.data} ({item.images:,} images) with {item.method}, {item.budget}"
+    return f"Measured on {source}: {measured}{time} [{item.record.removesuffix('.json')}]."
 
 
-def cautions(images: ImageFacts, device: str, evidence: Sequence[Evidence]) -> list[str]:
-    found = []
-    if not any(item.over_random and item.over_random.is_shown for item in evidence):
-        found.append("No search was shown to pay there: a random or hand-made net of your budget may do as well.")
+def cautions(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -> Iterator[str]:
+    if not pays:
+        yield "No search was shown to pay there: a random or hand-made net of your budget may do as well."
     if images.train < FEW_IMAGES:
-        found.append(f"With {images.train} images nothing was measured; expect little of any training.")
-    if device == "cpu":
-        found.append("There is no GPU here: see `nasformer plan` for the time before you start.")
-    return found
+        yield f"With {images.train} training images nothing was measured; what is said above may not hold for so few."
+    elif evidence and abs(math.log(images.train / evidence[0].images)) >= math.log(FAR):
+        yield f"No set nearer to yours in size ({images.train:,} training images) was measured."
+
+
+# How long it takes, and what to type
+
+
+def time_here(way: Way, space: Space, images: ImageFacts) -> str:
+    work, speed = run_work(way, space, images), training_speed(space, images.img_size)
+    return (
+        f"There is no GPU here: by the time of one step, training takes about {in_hours(work / speed)} on this machine."
+    )
+
+
+def run_work(way: Way, space: Space, images: ImageFacts) -> float:
+    """The MACs of all trainings of a run with usual options."""
+    ends = [space.costs(arch)["macs"] for arch in (space.root.smallest(), space.root.largest())]
+    middle, steps = sum(ends) / 2, max(1, images.train // Recipe().batch_size)
+    if way == "pretrained":
+        recipes = stage_recipes(pretrained_recipe(Recipe()), images.train, steps)
+        small = [recipes.supernet, recipes.finish, recipes.finish]
+        trainings = [(recipes.full, ends[1]), *((recipe, middle) for recipe in small)]
+    elif way == "timm":
+        trainings = [(Recipe(), ends[1])]
+    else:
+        trainings = [(recipe, middle) for recipe in (Recipe(), *finish_recipes("auto", Recipe()).values())]
+    return sum(training_work(recipe, steps, macs) for recipe, macs in trainings)
+
+
+def training_speed(space: Space, img_size: int) -> float:
+    """MACs a second of a step of training on the CPU, the better of two."""
+    count = TIMED_IMAGES[img_size < LARGE_SIDE]
+    model, images = space.build(space.root.largest()), torch.randn(count, *space.image_shape)
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        model(images).float().logsumexp(1).sum().backward()
+        seconds.append(time.perf_counter() - start)
+    return TRAINING * count * space.costs(space.root.largest())["macs"] / min(seconds)
 
 
 def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def commands(command: AdviseCommand, images: ImageFacts, pays: bool) -> list[str]:
+def commands(way: Way, space: Space, command: AdviseCommand, pays: bool) -> list[str]:
     """Commands of the road, with the user's budget."""
     limits = [word for name in BUDGET if getattr(command, name) for word in (flag(name), str(getattr(command, name)))]
     data = ["--data", command.data]
-    if images.are_photos:
-        source = ["--from", "timm:deit_tiny_patch16_224", *data, *(limits or ["--max-macs", "50%"])]
-        return [shlex.join(["nasformer", "run", *source, "--out", "runs/advised"])]
-    space = ["--space", "autoformer-micro" if images.img_size < PHOTO_SIDE else "autoformer-tiny", *data, *limits]
-    other = [] if pays else ["--baseline", "resnet18"]
+    if way == "pretrained":
+        asked = ["--from", f"timm:{NET}", *data, *(limits or ["--max-macs", "50%"])]
+    else:
+        asked = ["--space", space.name, *data, *limits]
+    other = [] if pays or way == "pretrained" else ["--baseline", "resnet18"]
     return [
-        shlex.join(["nasformer", "plan", *space]),
-        shlex.join(["nasformer", "run", *space, *other, "--out", "runs/advised"]),
+        shlex.join(["nasformer", "plan", *asked]),
+        shlex.join(["nasformer", "run", *asked, *other, "--out", "runs/advised"]),
     ]

@@ -200,11 +200,11 @@ class PretrainedRun:
         macs = run.space.costs(run.space.root.largest())["macs"]
         sizes = [f"size {number}, {name}" for number in range(self.command.front) for name in self.start_names]
         trainings = [] if self.command.finish == "none" else [*self.start_names, *sizes]
-        before = {"full net": training_work(recipes.full, run.batches, macs)}
+        before = {"full net": training_work(recipes.full, run.batches.steps_per_epoch, macs)}
         if self.teacher_source is not None:
             source = self.teacher_source
             cost = source.space.costs(source.own_arch)["macs"]  # with its own head, which matters little
-            before = {"teacher": training_work(recipes.alone, run.batches, cost), **before}
+            before = {"teacher": training_work(recipes.alone, run.batches.steps_per_epoch, cost), **before}
         return run.stages(self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), before)
 
     @property

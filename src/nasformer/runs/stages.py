@@ -19,10 +19,10 @@ def typical_macs(problem: Problem) -> tuple[float, float]:
     return sum(ends) / 2, problem.costs(problem.sample(problem.rng("stages")))["macs"]
 
 
-def training_work(recipe: Recipe, batches: BatchSource, macs: float) -> float:
+def training_work(recipe: Recipe, steps_per_epoch: int, macs: float) -> float:
     """A training of a net with so many MACs; in a sandwich several nets are trained in a step."""
     nets = 2 + recipe.sandwich if recipe.sandwich else 1
-    return TRAINING * nets * macs * recipe.batch_size * recipe.total_steps(batches.steps_per_epoch)
+    return TRAINING * nets * macs * recipe.batch_size * recipe.total_steps(steps_per_epoch)
 
 
 def supernet_work(
@@ -40,10 +40,10 @@ def supernet_work(
         finish: Recipes by which the winner is trained in the end.
     """
     macs, winner_macs = typical_macs(strategy.problem)
-    single = next(iter(finish.values()), recipe)
+    single, steps = next(iter(finish.values()), recipe), batches.steps_per_epoch
     return {
-        "supernet": training_work(recipe, batches, macs),
-        **{f"baseline {name}": training_work(single, batches, cost["macs"]) for name, cost in baselines.items()},
+        "supernet": training_work(recipe, steps, macs),
+        **{f"baseline {name}": training_work(single, steps, cost["macs"]) for name, cost in baselines.items()},
         "search": strategy.evaluations * batches.held_out * winner_macs,
-        **{f"winner, {name}": training_work(each, batches, winner_macs) for name, each in finish.items()},
+        **{f"winner, {name}": training_work(each, steps, winner_macs) for name, each in finish.items()},
     }
