@@ -7,7 +7,7 @@ augmentation:
 - step: on one batch that is there already,
 - memory: from images in memory, augmented on the device,
 - files, shards: streamed, as `--data FOLDER --stream true` and `--data SHARDS --stream true` do,
-- files by threads, shards by threads: the same, decoded by the CPU's threads.
+- files by threads, shards by threads: with `--threads`, the same, decoded by the CPU's threads.
 
 `read` is the same feed without the training.
 
@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--small", action="store_true", help="a micro supernet, to try the script")
+    parser.add_argument("--threads", action="store_true", help="on a GPU, also decoding by the CPU's threads")
     args = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     if args.device != "cpu":
@@ -151,7 +152,7 @@ def main() -> None:
         jpeg_bytes = write_jpegs(photos, args.images)
         start = time.perf_counter()
         pack_files(list_files(str(photos)), shards, round(args.img_size * 256 / 224), 90, 2000, 0.01)
-        results["files"] = {
+        results["packing"] = {
             "bytes an image": jpeg_bytes,
             "images packed a second": args.images / (time.perf_counter() - start),
         }
@@ -164,19 +165,26 @@ def main() -> None:
         batch = memory.train(0)
         results["step"] = {"compiled in seconds": training.warm_up(batch)}
         results["step"]["train"] = training.rate(iter([batch] * (WARM_UP + args.steps)), args.steps)
+        tell(args, results)
         results["memory"] = measure(memory, training, args.steps)
+        tell(args, results)
         for name, files in opened.items():
             results.setdefault(name, {}).update(measure(Batches(stream_files(files), *common), training, args.steps))
+            tell(args, results)
         on_gpu, ImageStream.together = ImageStream.together, property(lambda self: False)  # type: ignore[assignment]
-        for name, files in opened.items() if device.type == "cuda" else ():
+        for name, files in opened.items() if device.type == "cuda" and args.threads else ():
             results[f"{name} by threads"] = measure(Batches(stream_files(files), *common), training, args.steps)
+            tell(args, results)
         ImageStream.together = on_gpu  # type: ignore[method-assign]
-    alone = results["step"]["train"]
+
+
+def tell(args: argparse.Namespace, results: dict[str, dict[str, float]]) -> None:
+    """Prints the newest figures and records all, so that a run that is cut short leaves what it has."""
     for figures in results.values():
         if "train" in figures:
-            figures["share of the step alone"] = figures["train"] / alone
-    for name, figures in results.items():
-        print(f"{name:18}", "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
+            figures["share of the step alone"] = figures["train"] / results["step"]["train"]
+    name, figures = list(results.items())[-1]
+    print(f"{name:18}", "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
     save_record("feed_speed", vars(args), results, args.out, quiet=True)
 
 

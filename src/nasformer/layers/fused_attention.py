@@ -45,6 +45,7 @@ def for_evaluation(layer: nn.Module) -> nn.Module:
     return layer
 
 
+@torch.library.custom_op("nasformer::relative_attention", mutates_args=())
 def attend(qkv: Tensor, terms: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
     """Attention of [batch, tokens, q k v, heads, head_dim], and its mass on each coordinate.
 
@@ -56,12 +57,20 @@ def attend(qkv: Tensor, terms: Tensor, coordinates: Tensor) -> tuple[Tensor, Ten
         Values [batch, tokens, heads, head_dim] and mass [tokens, batch * heads, coordinates].
     """
     batch, tokens, _, heads, head_dim = qkv.shape
-    values, mass = qkv.new_empty(batch, tokens, heads, head_dim), torch.empty_like(terms)
-    grid = (triton.cdiv(tokens, QUERIES), batch * heads)
+    values, mass = outputs_of(qkv, terms, coordinates)
+    count, grid = terms.shape[2], (-(-tokens // QUERIES), batch * heads)
     scale = head_dim**-0.5 / math.log(2)  # the kernel's exponentials have base 2
-    sizes = (tokens, heads, terms.shape[2], scale, head_dim, triton.next_power_of_2(max(terms.shape[2], 16)))
-    _attend[grid](qkv, terms, coordinates, values, mass, *sizes, QUERIES, KEYS, num_stages=STAGES)
+    sizes = (tokens, heads, count, scale, head_dim, max(16, 1 << (count - 1).bit_length()))
+    _attend[grid](
+        qkv.contiguous(), terms.contiguous(), coordinates, values, mass, *sizes, QUERIES, KEYS, num_stages=STAGES
+    )
     return values, mass
+
+
+@attend.register_fake
+def outputs_of(qkv: Tensor, terms: Tensor, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+    batch, tokens, _, heads, head_dim = qkv.shape
+    return qkv.new_empty(batch, tokens, heads, head_dim), terms.new_empty(terms.shape)
 
 
 @triton.jit
