@@ -49,6 +49,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has trainings and evaluations on the CPU record as on a GPU."""
     monkeypatch.setattr(cuda_graphs, "Pool", Rerun)
     monkeypatch.setattr(CudaGraphs, "has_room", lambda self, device: True)
+    monkeypatch.setattr(CudaGraphs, "gpu_waits", lambda self, device: True)
     monkeypatch.setattr(CudaGraphs, "on", classmethod(lambda cls, device, asked=True: cls() if asked else None))
 
 
@@ -121,6 +122,15 @@ def test_outputs_of_parts_that_take_turns_share_their_place(graphs: None) -> Non
             (two,) = replays("second", lambda x, weights: (second(x),), x, list(second.parameters()))
     assert one.data_ptr() == two.data_ptr()
     assert torch.equal(two, second(x))
+
+
+def test_what_keeps_the_gpu_busy_is_not_recorded(graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([True, False, False] * USES)
+    monkeypatch.setattr(CudaGraphs, "gpu_waits", lambda self, device: next(answers))
+    replays, linear, x = CudaGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
+    for _ in range(2 * USES):
+        replays("part", lambda x, weights: (F.linear(x, *weights),), x, list(linear.parameters()))
+    assert not replays.recordings
 
 
 def test_what_cannot_be_recorded_runs_as_usual(graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:

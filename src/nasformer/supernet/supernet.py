@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from html import escape
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -291,10 +290,6 @@ class Skeleton:
     def make_forward(self, training: bool) -> Forward:
         """The forward pass in training or evaluation mode, perhaps compiled."""
         layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
-        if self.device.type == "cuda" and not training and find_spec("triton"):
-            from nasformer.layers.fused_attention import for_evaluation
-
-            layer = for_evaluation(layer)
 
         def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None, *told: Any) -> Any:
             tensors = slice_parts(parts, weights)

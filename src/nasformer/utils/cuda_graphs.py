@@ -2,8 +2,8 @@
 
 A step of a small net is a thousand kernels of a few microseconds, and Python needs longer to launch each than the GPU
 to run it. So a *part* of a net (a block of a supernet with the weights of its place, or a whole model) that has run a
-few times is recorded, forward and backward, and replayed from then on. It computes what it computed before, with the
-same random numbers.
+few times, and mostly found the GPU with nothing to do, is recorded, forward and backward, and replayed from then on. It
+computes what it computed before, bit for bit, with the same random numbers.
 
 A recording reads and writes fixed places in memory. Parts that stand behind each other share the place between them,
 and parts that take turns (the kinds of a block) share all that they need, so that recordings need little memory.
@@ -47,7 +47,7 @@ class CudaGraphs:
 
     def clear(self) -> None:
         """Forgets all recordings: what ran them has been moved or compiled."""
-        self.uses = Counter[Hashable]()
+        self.uses, self.waits = Counter[Hashable](), Counter[Hashable]()
         self.recordings: dict[Hashable, Recording] = {}
         self.places: dict[Hashable, Tensor] = {}
         self.pools: dict[str, Pool] = {}
@@ -73,7 +73,9 @@ class CudaGraphs:
         key = (part, before, tuple(x.shape), x.stride(), x.dtype, x.requires_grad, torch.is_grad_enabled())
         if key not in self.recordings:
             self.uses[key] += 1
-            if self.trouble or self.uses[key] <= self.usual_uses or not self.has_room(x.device):
+            self.waits[key] += self.gpu_waits(x.device)
+            often, late = self.uses[key] > self.usual_uses, 2 * self.waits[key] >= self.uses[key]
+            if self.trouble or not (often and late and self.has_room(x.device)):
                 return forward(x, weights)
             try:
                 self.recordings[key] = Recording(self, forward, x, weights, before, after)
@@ -89,6 +91,10 @@ class CudaGraphs:
         learned = [weight for weight in weights if weight.requires_grad]
         outputs: Outputs = Replay.apply(recording, x, *learned)  # type: ignore[no-untyped-call]
         return outputs
+
+    def gpu_waits(self, device: torch.device) -> bool:
+        """Whether the GPU has done all that was launched: then it is Python that takes the time."""
+        return torch.cuda.current_stream(device).query()
 
     def has_room(self, device: torch.device) -> bool:
         free, total = torch.cuda.mem_get_info(device)

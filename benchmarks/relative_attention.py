@@ -1,14 +1,20 @@
-"""Attention with relative positions by one Triton kernel, for evaluation on a GPU: it has no backward pass.
+"""Attention with relative positions for evaluation: one Triton kernel against the extra columns of our layer.
 
 `RelativeAttention` gives a library's fused attention extra columns: the queries' products with the vectors of each
-coordinate, and for keys and values the coordinates as zeros and ones. Here the kernel reads them from where they are,
-which saves the copies of queries, keys and values with their columns. Its blocks are those that were fastest for 197
-tokens on an H200 (benchmarks/supernet_speed.py).
+coordinate, and for keys and values the coordinates as zeros and ones. The kernel reads them from where they are, which
+saves the copies of queries, keys and values with their columns; it has no backward pass. It is not part of nasformer:
+on an H200 (2026-11-18) attention alone took 0.134 to 0.147 ms by the kernel and 0.120 ms by the library, to which the
+copies come, but whole evaluations were no faster (41,700 against 42,200 img/s at 224 px).
+
+    python benchmarks/relative_attention.py --compile --out relative_attention.json
+    TRITON_INTERPRET=1 python benchmarks/relative_attention.py --device cpu --batch-size 2 --tokens 4
 """
 
 from __future__ import annotations
 
 import math
+import time
+from statistics import median
 
 import torch
 import triton
@@ -16,6 +22,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from nasformer.layers.attention import RelativeAttention
+from record import benchmark_parser, save_record
 
 QUERIES, KEYS, STAGES = 64, 64, 3
 """Queries and keys of a block, and how many blocks of keys are loaded ahead."""
@@ -35,14 +42,6 @@ class FusedRelativeAttention(RelativeAttention):
         values, mass = attend(qkv, terms, self.coordinates.to(qkv.dtype))
         values = values + (mass @ value_vectors).unflatten(1, (len(x), self.num_heads)).transpose(0, 1)
         return self.proj(values.flatten(2))
-
-
-def for_evaluation(layer: nn.Module) -> nn.Module:
-    """The layer, with kernels that have no backward pass."""
-    for module in layer.modules():
-        if type(module) is RelativeAttention:
-            module.__class__ = FusedRelativeAttention
-    return layer
 
 
 @torch.library.custom_op("nasformer::relative_attention", mutates_args=())
@@ -120,3 +119,40 @@ def _attend(  # type: ignore[no-untyped-def]
     out = values_ptr + image.to(tl.int64) * tokens * width + rows[:, None] * width + head * HEAD_DIM + dims[None, :]
     tl.store(out, (values / total[:, None]).to(values_ptr.dtype.element_ty), mask=inside)
     tl.store(mass_ptr + row, (mass / total[:, None]).to(mass_ptr.dtype.element_ty), mask=inside & known)
+
+
+def milliseconds(layer: nn.Module, x: Tensor, compiled: bool) -> float:
+    """Median of 20 forward passes, each waited for."""
+    run, times = torch.compile(layer, dynamic=False) if compiled else layer, list[float]()
+    for _ in range(23):
+        start = time.perf_counter()
+        run(x)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times[3:])
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=14, help="rows and columns of patches")
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
+    results, grid = {}, (args.tokens, args.tokens)
+    for heads in (3, 4):
+        layer = RelativeAttention(192, heads, 64, grid).to(args.device, torch.bfloat16).eval()
+        x = torch.randn(args.batch_size, args.tokens**2 + 1, 192, device=args.device, dtype=torch.bfloat16)
+        columns, expected = milliseconds(layer, x, args.compile), layer(x).float()
+        layer.__class__ = FusedRelativeAttention
+        difference = (layer(x).float() - expected).abs().max() / expected.abs().max()
+        facts = {"columns": columns, "kernel": milliseconds(layer, x, args.compile), "difference": float(difference)}
+        results[f"{heads} heads"] = {**facts, "times_faster": columns / facts["kernel"]}
+        print(f"{heads} heads", "  ".join(f"{key} {value:.4g}" for key, value in results[f"{heads} heads"].items()))
+    save_record("relative_attention", vars(args), results, args.out, quiet=True)
+
+
+if __name__ == "__main__":
+    main()
