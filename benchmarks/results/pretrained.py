@@ -109,6 +109,18 @@ def curve_in_short(record: Record) -> str:
     )
 
 
+@table_of("pretrained_latency-cpu", "pretrained_latency-h200")
+def cut_latency_table(*records: Record) -> str:
+    """How much faster random cuts are than the full net."""
+    rows = []
+    for record, machine in zip(records, ("CPU, one thread", "H200, compiled"), strict=True):
+        found = {(row["batch"], row["budget"]): row["speedup"] for row in record["results"]["summary"]}
+        for batch in record["settings"]["batches"]:
+            times = [found.get((batch, budget)) for budget in (75, 58, 50, 35)]
+            rows.append([machine, str(batch), *("–" if time is None else f"{time:.2f}" for time in times)])
+    return table(["times as fast, share of the MACs", "batch", "75 %", "58 %", "50 %", "35 %"], *rows)
+
+
 @text_of("pretrained_latency-cpu")
 def cut_latency(record: Record) -> str:
     rows = {row["budget"]: row for row in record["results"]["summary"] if row["batch"] == 1}

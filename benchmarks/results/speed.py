@@ -16,15 +16,41 @@ def speed_rows(record: Record) -> list[list[str]]:
         "extracted": "extracted model of mean cost",
         "timm vit_tiny": "timm's `vit_tiny_patch16_224` (smaller, no relative positions)",
     }
-    rows = [[name, a_second(found[key]["train"]), a_second(found[key]["eval"])] for key, name in names.items()]
-    if "train_gib" in found["supernet"]:
-        rows = [[*row, f"{found['supernet']['train_gib']:.1f} GiB" if row is rows[0] else ""] for row in rows]
-    return rows
+    shown = {key: name for key, name in names.items() if key in found}
+    return [[name, a_second(found[key]["train"]), a_second(found[key]["eval"])] for key, name in shown.items()]
 
 
-@table_of("supernet_speed-h200")
-def speed_h200(record: Record) -> str:
-    return table(["images a second", "training", "evaluation", "memory in training"], *speed_rows(record))
+@table_of("supernet_speed-h200", "supernet_speed-h200-32px")
+def speed_h200(*records: Record) -> str:
+    rows = []
+    for record, size in zip(records, ("224 px, batch 512", "32 px, patches of 4, batch 1,024"), strict=True):
+        net = record["results"]["supernet"]
+        seconds = [f"{net[key]:.0f} s" for key in ("first_step_seconds", "warm_up_seconds")]
+        facts = [[f"{net['train_gib']:.1f} GiB", *seconds], ["", "", ""]]
+        rows += [[size, *row, *fact] for row, fact in zip(speed_rows(record), facts, strict=True)]
+    head = ["images", "images a second", "training", "evaluation", "memory", "first compiled step", "all compiled"]
+    return table(head, *rows)
+
+
+@table_of("feed_speed-h200")
+def feed_table(record: Record) -> str:
+    found = record["results"]
+    names = {
+        "step": "the step alone, on one batch",
+        "memory": "from memory, augmented on the GPU",
+        "files": f"JPEG files of {found['packing']['bytes an image'] / 1000:.0f} KB",
+        "shards": "shards of 256 px (`nasformer pack`)",
+    }
+    rows = [
+        [name, a_second(row["read"]) if "read" in row else "", a_second(row["train"]), share_of_step(row)]
+        for key, name in names.items()
+        for row in [found[key]]
+    ]
+    return table(["images a second", "read and augmented", "training", "of the step alone"], *rows)
+
+
+def share_of_step(row: dict[str, float]) -> str:
+    return f"{percent(row['share of the step alone'], 0)} %"
 
 
 @table_of("supernet_speed-cpu")

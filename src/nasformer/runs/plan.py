@@ -54,6 +54,9 @@ from nasformer.utils.statistics import wilson
 WARM_UP = 2  # steps, or batches
 BATCHES = 3  # of an evaluation that are measured
 EVALUATION_BATCH = 512
+REST_SECONDS = 40.0
+"""What a run from a pretrained net takes besides its stages, for reading images, sorting, reports and exports: on the 16
+cores beside an H200 30 s and the end of an export that was not timed (docs/results.md)."""
 COSTS = ("params", "macs", "latency_ms", "memory_bytes")
 
 
@@ -123,6 +126,7 @@ class StageTimes:
         retrain: The winner trained on its own; with --from, all trainings of its last stage.
         full: With --from, the fine-tuning of the full net.
         teacher: That of a larger teacher, where one is named.
+        rest_seconds: What comes besides, where that is known.
     """
 
     train: StageTime
@@ -133,6 +137,13 @@ class StageTimes:
     note: str
     full: StageTime | None = None
     teacher: StageTime | None = None
+    rest_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        stages = (self.teacher, self.full, self.train, self.search, self.retrain, *self.baselines)
+        return sum(stage.seconds for stage in stages if stage) + self.rest_seconds
 
     @property
     def candidates(self) -> int:
@@ -273,7 +284,8 @@ def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: 
         retrain=finish,
         baselines=time_baselines(run, command, recipes.alone, search, timm_names),
         device=str(run.device),
-        note="without sorting, export and report",
+        note="",
+        rest_seconds=REST_SECONDS,
     )
 
 

@@ -223,6 +223,9 @@ def print_times(plan: Plan) -> None:
         memory = f", {stage.memory_bytes / 1e9:.2g} GB of memory" if stage.memory_bytes else ""
         if stage.count:
             print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}{memory}")
+    if time.rest_seconds:
+        print(f"{'images, reports, export':{width}} {in_hours(time.rest_seconds):>9}")
+        print(f"{'all of it':{width}} {in_hours(time.seconds):>9}")
     if time.note:
         print(time.note)
 
