@@ -79,10 +79,7 @@ class CudaGraphs:
                 return forward(x, weights)
             try:
                 self.recordings[key] = Recording(self, forward, x, weights, before, after)
-            except (
-                AttributeError,
-                RuntimeError,
-            ) as error:  # outputs that are no tensors, a wait for the GPU, no memory
+            except (AttributeError, RuntimeError) as error:  # no tensors, a wait for the GPU, no memory
                 self.trouble = f"{type(error).__name__}: {error}"
                 return forward(x, weights)
         recording = self.recordings[key]
