@@ -55,8 +55,8 @@ WARM_UP = 2  # steps, or batches
 BATCHES = 3  # of an evaluation that are measured
 EVALUATION_BATCH = 512
 REST_SECONDS = 40.0
-"""What a run from a pretrained net takes besides its stages, for reading images, sorting, reports and exports: on the 16
-cores beside an H200 30 s and the end of an export that was not timed (docs/results.md)."""
+"""What a run from a pretrained net takes besides its stages, for reading images, sorting, reports and exports: on the
+16 cores beside an H200 30 s and the end of an export that was not timed (docs/results.md)."""
 COSTS = ("params", "macs", "latency_ms", "memory_bytes")
 
 
