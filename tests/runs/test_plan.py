@@ -12,10 +12,12 @@ import timm
 import tiny
 from nasformer.cli.main import main
 from nasformer.families.storage import load_model
+from nasformer.runs import plan
 from nasformer.runs.plan import disk_needed, survey_space, warnings_of
 from nasformer.search.budget import Budget
 from nasformer.supernet.storage import save_supernet
 from nasformer.supernet.supernet import Supernet
+from nasformer.train.loop import Trainer
 from nasformer.train.recipe import Recipe
 from small_run import SETTINGS, refused, words
 
@@ -50,6 +52,20 @@ def test_the_plan_of_a_small_run(capsys: Any, tmp_path: Path) -> None:
         each = time[stage]["seconds_per_candidate" if stage == "search" else "seconds_per_step"]
         assert time[stage]["seconds"] == pytest.approx(each * time[stage][count])
         assert each > 0
+
+
+def test_of_slow_steps_two_are_enough(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pretrained net on two cores takes half a minute a step: a plan of dozens of them would be no quick look."""
+    steps, step = list[int](), Trainer.step
+
+    def counted(self: Trainer, number: int, *batch: Any) -> None:
+        steps.append(number)
+        step(self, number, *batch)
+
+    monkeypatch.setattr(Trainer, "step", counted)
+    monkeypatch.setattr(plan, "ENOUGH", 0.0)
+    assert planned(capsys, tmp_path / "run", "--steps", "8")["time"]["train"]["seconds"] > 0
+    assert [number for number in steps if number < 8] == [0, 1, 0, 1]  # timed, of the supernet and of the retraining
 
 
 def test_the_plan_in_words(capsys: Any, tmp_path: Path) -> None:

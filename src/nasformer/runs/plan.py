@@ -52,6 +52,7 @@ from nasformer.utils.schema import to_json
 from nasformer.utils.statistics import wilson
 
 WARM_UP = 2  # steps, or batches
+ENOUGH = 15.0  # seconds; slower steps differ little from each other, so that the second one counts
 BATCHES = 3  # of an evaluation that are measured
 EVALUATION_BATCH = 512
 REST_SECONDS = 40.0
@@ -380,9 +381,13 @@ def step_cost(
             synchronize(run.device)
             seconds.append(time.perf_counter() - start)
             report(step + 1)
+            if not trainer.graphs and step and sum(seconds) > ENOUGH:
+                break
     trainer.graphs = None  # what they need beyond is taken only where it is to spare
     images, targets = next(batches)
-    return median(seconds[warm_up:]), step_memory(trainer, warm_up + steps, images, targets, taught_by)
+    return median(seconds[min(warm_up, len(seconds) - 1) :]), step_memory(
+        trainer, warm_up + steps, images, targets, taught_by
+    )
 
 
 def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
