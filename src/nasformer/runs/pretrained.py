@@ -38,7 +38,7 @@ from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_
 from nasformer.runs.data import fit_to_data, normalize_images
 from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
 from nasformer.runs.options import RunCommand
-from nasformer.runs.run import Run, open_run
+from nasformer.runs.run import Run, open_run, training_work
 from nasformer.runs.ship import ship
 from nasformer.runs.sizes import (
     SizeMaker,
@@ -48,7 +48,6 @@ from nasformer.runs.sizes import (
     with_cost_objective,
     with_sizes,
 )
-from nasformer.runs.stages import training_work
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions

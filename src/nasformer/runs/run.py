@@ -56,11 +56,11 @@ from nasformer.runs.search import (
     publish,
 )
 from nasformer.runs.ship import ship
-from nasformer.runs.stages import supernet_work
 from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import ModelResult, Problem
+from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
@@ -412,6 +412,48 @@ class Run:
 
     def last_loss(self) -> float:
         return TrainLog.last_loss(self.folder.log)
+
+
+# The work of a run's stages in MACs, by which progress tells the remaining time of the whole run
+
+TRAINING = 3
+"""Forward passes that a training image costs: backward takes two more."""
+
+
+def typical_macs(problem: Problem) -> tuple[float, float]:
+    """MACs midway between the smallest and the largest arch of a space, and those of an arch within the budget."""
+    ends = [problem.costs(arch)["macs"] for arch in (problem.node.smallest(), problem.node.largest())]
+    return sum(ends) / 2, problem.costs(problem.sample(problem.rng("stages")))["macs"]
+
+
+def training_work(recipe: Recipe, steps_per_epoch: int, macs: float) -> float:
+    """A training of a net with so many MACs; in a sandwich several nets are trained in a step."""
+    nets = 2 + recipe.sandwich if recipe.sandwich else 1
+    return TRAINING * nets * macs * recipe.batch_size * recipe.total_steps(steps_per_epoch)
+
+
+def supernet_work(
+    recipe: Recipe,
+    batches: BatchSource,
+    strategy: Strategy,
+    baselines: Mapping[str, Mapping[str, int]],
+    finish: Mapping[str, Recipe],
+) -> dict[str, float]:
+    """The stages from the supernet's training on, by the labels of their progress.
+
+    Args:
+        strategy: That of the search, which evaluates its candidates on the held-out images.
+        baselines: Costs of the timm models that are trained beside it.
+        finish: Recipes by which the winner is trained in the end.
+    """
+    macs, winner_macs = typical_macs(strategy.problem)
+    single, steps = next(iter(finish.values()), recipe), batches.steps_per_epoch
+    return {
+        "supernet": training_work(recipe, steps, macs),
+        **{f"baseline {name}": training_work(single, steps, cost["macs"]) for name, cost in baselines.items()},
+        "search": strategy.evaluations * batches.held_out * winner_macs,
+        **{f"winner, {name}": training_work(each, steps, winner_macs) for name, each in finish.items()},
+    }
 
 
 def warn_of_noise(supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int) -> None:
