@@ -1,12 +1,15 @@
-"""The last stage of a run: the winner is trained on its own, since the weights it inherits serve all archs.
+"""The end of a run: the winner is trained on its own, since the weights it inherits serve all archs, and exported.
 
 Each start (the weights inherited from the supernet, those of a pretrained net, or fresh ones) is trained in
 OUT/finish/NAME. What is shipped is the best of them on the held-out images. The inherited weights are kept only where
 they are better there by more than a standard error: the search chose them by these very images, which flatters them.
+The export is in OUT/export.
 """
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -16,18 +19,24 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
 from nasformer.families.base import Backbone
-from nasformer.families.storage import fingerprint, fresh_model
+from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, fingerprint, fresh_model, load_model
+from nasformer.results.contents import read_run
+from nasformer.results.folder import RunFolder
 from nasformer.results.result import FinishResult, RunResult
+from nasformer.results.verdict import judge
 from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
 from nasformer.runs.ray_pool import Work
 from nasformer.runs.search import publish
 from nasformer.search.problem import ModelResult
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.options import split_scores
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
+from nasformer.utils.files import read_json
 from nasformer.utils.progress import say
 from nasformer.utils.statistics import standard_error
 
@@ -196,3 +205,69 @@ def train_side_by_side(run: Run, trainings: Sequence[StartTraining]) -> None:
         return training_memory(run.batches, deepcopy(largest.model), *facts)
 
     run_tasks(StartJob(run.batches), left, run.executor, run.device, run.folder.path, "trainings of winners", memory)
+
+
+# The export
+
+
+ORIGINS = {"retrained": "trained from scratch", "finetuned": "inherited, then trained further"}
+"""Where the weights of a single model come from, by its name in the results."""
+
+
+def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
+    """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
+    model, origin = load_model(source), origin_of(source)
+    facts = facts_in(source) | ({"provenance": origin} if origin else {})
+    return export_model(model, to, facts, formats, quiet=False)
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """How the model of a folder was made, if it lies in a run: data, seed, recipe, accuracies and versions."""
+    run = RunFolder(folder.parent if folder.name == "model" else folder)
+    if not run.result.exists() or not run.config.exists():
+        return {}
+    config, shipped = run.read_config().settings, run.read_result().shipped
+    asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
+    accuracies = {name: shipped[name] for name in split_scores() if math.isfinite(shipped.get(name))}
+    name = shipped.name.removeprefix("winner, ")
+    weights = ORIGINS.get(name, name if name.startswith("from ") else "inherited from a trained supernet")
+    made = {"weights": weights, **asked, **accuracies}
+    return {**made, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
+
+
+def ship(run: RunFolder) -> None:
+    """Exports a run's model, unless that was done before. A run is not lost with its export: it is said what failed."""
+    for draft in run.path.glob(f".{run.export.name}.*.tmp"):  # of an export that was killed
+        shutil.rmtree(draft, ignore_errors=True)
+    try:
+        if is_exported(run.model, run.export):
+            return
+        say(f"exporting the model in every format and checking each: {run.export}")
+        exported = export_folder(run.model, run.export)
+    except OSError:  # a full disk: that is said elsewhere, and the same command goes on
+        raise
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        advice = f"Try: nasformer export {run} --to DIR"
+        say(f"warning: the model was not exported ({reason}); it is in {run.model}. {advice}")
+        return
+    for note in exported.notes:
+        say(note)
+
+
+def is_exported(model: Path, target: Path) -> bool:
+    """Whether the folder is an export of this model as it is now: the same weights, and the same facts about it."""
+    if not all((target / name).exists() for name in (WEIGHTS, CONFIG, CARD)):
+        return False
+    if (target / WEIGHTS).read_bytes() != (model / WEIGHTS).read_bytes():
+        return False
+    exported, current = read_json(target / CONFIG), read_json(model / CONFIG)
+    same = all(exported.get(name) == value for name, value in current.items())
+    return same and exported.get("provenance", {}) == origin_of(model)
+
+
+def origin_of(model: Path) -> dict[str, Any]:
+    """How the model of a folder was made, with the verdict on the run that it lies in."""
+    origin, run = provenance(model), model.parent if model.name == "model" else model
+    verdict = judge(read_run(run)) if origin else None
+    return {**origin, "verdict": verdict.sentences} if verdict else origin

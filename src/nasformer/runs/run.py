@@ -44,7 +44,7 @@ from nasformer.runs.data import (
     task_settings,
     training_images,
 )
-from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
+from nasformer.runs.finish import finish_recipes, finish_winner, ship, supernet_starts
 from nasformer.runs.options import ExecutorOptions, JobOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
 from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import (
@@ -55,7 +55,6 @@ from nasformer.runs.search import (
     check_search,
     publish,
 )
-from nasformer.runs.ship import ship
 from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions, SearchOptions

@@ -18,11 +18,10 @@ from nasformer.latency.finalists import why_unmeasurable
 from nasformer.latency.measure import time_archs
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import PREFIX, fresh_timm
-from nasformer.runs.finish import Measure, Start, StartTraining, finish_winner, train_side_by_side
+from nasformer.runs.finish import Measure, Start, StartTraining, finish_winner, ship, train_side_by_side
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run
 from nasformer.runs.search import publish
-from nasformer.runs.ship import ship
 from nasformer.search.budget import Budget, uniform_arch
 from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult

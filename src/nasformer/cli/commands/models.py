@@ -161,7 +161,7 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
 
 def export(options: ExportCommand, as_json: bool) -> None:
     from nasformer.export.bundle import hub_api, push_to_hub
-    from nasformer.runs.ship import export_folder
+    from nasformer.runs.finish import export_folder
     from nasformer.runs.single import model_folder
 
     if not options.run or not options.to:
