@@ -57,88 +57,96 @@ def choose_sizes(front: Sequence[Candidate], score: str, cost: str, count: int) 
     best = max(candidate.scores[score] for candidate in front)
     useful = [candidate for candidate in front if candidate.scores[score] >= USEFUL * best]
     low, high = (end(candidate.scores[cost] for candidate in useful) for end in (min, max))
-    wanted = [low + (high - low) * number / max(count - 1, 1) for number in range(count)]
-    nearest = [min(useful, key=lambda one: abs(one.scores[cost] - at)) for at in wanted]
-    return sorted({one.arch: one for one in nearest}.values(), key=lambda one: one.scores[cost])
+    targets = [low + (high - low) * number / max(count - 1, 1) for number in range(count)]
+    nearest = [min(useful, key=lambda candidate: abs(candidate.scores[cost] - target)) for target in targets]
+    return sorted({size.arch: size for size in nearest}.values(), key=lambda size: size.scores[cost])
 
 
 @dataclass(frozen=True)
-class SizeMaker:
-    """Makes models of the sizes: cuts them out, finishes and exports each in its folder.
+class Finisher:
+    """Finishes and exports what the run of a pretrained net ships: its winner, and further sizes along the front.
 
     Args:
         cut: The arch with the weights it was searched with.
-        starts: How it is finished.
+        starts: The weights that its own training starts from.
         measure: Its scores.
-        criterion: The score that decides.
+        score: The one that decides, on held-out images.
     """
 
     run: Run
+    command: RunCommand
     cut: Callable[[Arch], Backbone]
     starts: Callable[[Arch], Mapping[str, Start]]
     measure: Measure
-    criterion: str
-    export: bool
+    score: str
 
-    def make(self, result: RunResult, archs: Sequence[Arch]) -> list[ModelResult]:
+    def uniform_reference(self, budget: Budget) -> list[ModelResult]:
+        """The net that is cut alike everywhere to the same budget, with the weights of the search, if one fits."""
+        arch = uniform_arch(self.run.space.root, self.run.space.costs, budget)
+        return [] if arch is None else [self.measured("uniform", self.cut(arch))]
+
+    def measured(self, name: str, model: Backbone) -> ModelResult:
+        scores = {**self.run.space.costs(model.arch), **self.measure(model, ("holdout", "test"))}
+        return ModelResult(name, model.arch.to_dict(), scores)
+
+    def finish(self, result: RunResult) -> RunResult:
+        """The winner trained on its own."""
+        return self.finish_in(self.run, result, self.starts(result.arch))
+
+    def finish_in(self, run: Run, result: RunResult, starts: Mapping[str, Start]) -> RunResult:
+        return finish_winner(run, result, starts, self.measure, f"holdout_{self.score}")
+
+    def ship(self, result: RunResult) -> RunResult:
+        """Makes the sizes that are asked for, measures all latencies, writes the result, and exports the winner."""
+        if self.command.front and result.front:
+            chosen = choose_sizes(result.front, self.score, size_cost(self.command), self.command.front)
+            result = replace(result, sizes=self.make_sizes(result, [candidate.arch for candidate in chosen]))
+        result = with_latencies(self.run, result)
+        publish(self.run.folder, result)
+        if self.command.export:
+            ship(self.run.folder)
+        return result
+
+    def make_sizes(self, result: RunResult, archs: Sequence[Arch]) -> list[ModelResult]:
         """All sizes, as they are shipped; their trainings side by side, where that is asked for."""
         if result.arch in archs:
             self.keep_trainings(result.arch)
         if self.run.side_by_side:
-            trainings = [(self.inside(arch), self.starts(arch)) for arch in archs]
+            trainings = [(self.run_of(arch), self.starts(arch)) for arch in archs]
             each = [StartTraining.of(size, *start) for size, starts in trainings for start in starts.items()]
             train_side_by_side(self.run, each)
-        return [self.make_one(result, arch) for arch in archs]
+        return [self.make_size(result, arch) for arch in archs]
 
     def keep_trainings(self, winner: Arch) -> None:
         """Gives the winner, where it is one of the sizes, the trainings that it had: they would be the same again."""
-        done, own = (run.folder.path / "finish" for run in (self.run, self.inside(winner)))
-        if done.is_dir() and not own.exists():
-            draft = draft_path(own)  # renamed when it is whole: a run that is killed here must not find a part of it
+        done, copied = (run.folder.path / "finish" for run in (self.run, self.run_of(winner)))
+        if done.is_dir() and not copied.exists():
+            draft = draft_path(copied)  # renamed when it is whole: a killed run must not leave a part of it
             shutil.copytree(done, draft, dirs_exist_ok=True)
-            draft.replace(own)
+            draft.replace(copied)
 
-    def inside(self, arch: Arch) -> Run:
+    def run_of(self, arch: Arch) -> Run:
         """The run of a size, in its folder."""
         return self.run.inside(f"front/{self.name(arch)}", self.run.space)
 
     def name(self, arch: Arch) -> str:
         return format_quantity(self.run.space.costs(arch)["macs"])
 
-    def make_one(self, result: RunResult, arch: Arch) -> ModelResult:
-        costs, name = self.run.space.costs(arch), self.name(arch)
-        say(f"size {name} MACs: {self.run.folder / 'front'}/{name}")
-        size, model = self.inside(arch), self.cut(arch)
-        scores = {**costs, **self.measure(model, ("holdout", "test"))}
-        found = RunResult(result.space, result.data, ModelResult("winner", arch.to_dict(), scores))
-        found = replace(found, references=result.trained, budget=result.budget, images=result.images)
+    def make_size(self, result: RunResult, arch: Arch) -> ModelResult:
+        name, size = self.name(arch), self.run_of(arch)
+        say(f"size {name} MACs: {size.folder}")
+        model = self.cut(arch)
+        own = RunResult(result.space, result.data, self.measured("winner", model))
+        own = replace(own, references=result.trained, budget=result.budget, images=result.images)
         size.folder.record("model", self.run.options, self.run.space.name)
-        size.save(model, found)
-        starts = self.starts(arch) if self.run.world.size == 1 else {}
-        if starts:
-            found = finish_winner(size, found, starts, self.measure, self.criterion)
+        size.save(model, own)
+        if starts := self.starts(arch) if self.run.world.size == 1 else {}:
+            own = self.finish_in(size, own, starts)
         else:
-            publish(size.folder, found)
-        if self.export:
+            publish(size.folder, own)
+        if self.command.export:
             ship(size.folder)
-        return replace(found.shipped, name=f"front/{name}")
-
-
-def with_sizes(result: RunResult, maker: SizeMaker, score: str, count: int, cost: str) -> RunResult:
-    """The result with so many sizes along its front of a score and a cost, made now."""
-    if not count or not result.front:
-        return result
-    chosen = choose_sizes(result.front, score, cost, count)
-    return replace(result, sizes=maker.make(result, [one.arch for one in chosen]))
-
-
-def uniform_reference(run: Run, budget: Budget, cut: Callable[[Arch], Backbone], measure: Measure) -> list[ModelResult]:
-    """The net that is cut alike everywhere to the same budget, with the weights of the search; none if none fits."""
-    arch = uniform_arch(run.space.root, run.space.costs, budget)
-    if arch is None:
-        return []
-    scores = {**run.space.costs(arch), **measure(cut(arch), ("holdout", "test"))}
-    return [ModelResult("uniform", arch.to_dict(), scores)]
+        return replace(own.shipped, name=f"front/{name}")
 
 
 # How long nets take
@@ -163,19 +171,19 @@ def with_latencies(run: Run, result: RunResult) -> RunResult:
     models = [result.winner, *(result.sizes or []), *references]
     archs = list({model_arch(model): None for model in models})
     path = run.folder.journal.parent / "latency.json"
-    known = from_json(Latencies, read_json(path), path) if path.exists() else Latencies()
+    latencies = from_json(Latencies, read_json(path), path) if path.exists() else Latencies()
     timm = [] if is_profiled(run) else [model.name for model in result.references if model.name.startswith(PREFIX)]
-    if {*timm, *(arch.to_json() for arch in archs)} - known.ms.keys():
-        known = measure_latencies(run, archs, timm)
-        write_json(path, to_json(known))
-    timed = {id(model): timed_model(model, known) for model in [*result.models, *(result.sizes or [])]}
+    if {*timm, *(arch.to_json() for arch in archs)} - latencies.ms.keys():
+        latencies = measure_latencies(run, archs, timm)
+        write_json(path, to_json(latencies))
+    timed = {id(model): timed_model(model, latencies) for model in [*result.models, *(result.sizes or [])]}
     return replace(
         result,
         winner=timed[id(result.winner)],
         finished=timed[id(result.finished)] if result.finished else None,
         references=[timed[id(model)] for model in result.references],
         sizes=[timed[id(model)] for model in result.sizes] if result.sizes else None,
-        timing=known.how,
+        timing=latencies.how,
     )
 
 
@@ -183,8 +191,8 @@ def model_arch(model: ModelResult) -> Arch:
     return Arch.from_dict(model.arch)
 
 
-def timed_model(model: ModelResult, known: Latencies) -> ModelResult:
-    ms = known.ms.get(model_arch(model).to_json() if model.arch else model.name)
+def timed_model(model: ModelResult, latencies: Latencies) -> ModelResult:
+    ms = latencies.ms.get(model_arch(model).to_json() if model.arch else model.name)
     return model if ms is None else model.with_scores({"measured_latency_ms": ms})
 
 
@@ -198,24 +206,16 @@ def measure_latencies(run: Run, archs: Sequence[Arch], timm: Sequence[str]) -> L
     names = [*(arch.to_json() for arch in archs), *timm]
     say(f"measuring the latency of {len(names)} nets")
     if run.profile is not None and is_profiled(run):
-        found = [finalist.measured_latency_ms for finalist in measure_finalists(run.profile, run.space, archs)]
+        times = [finalist.measured_latency_ms for finalist in measure_finalists(run.profile, run.space, archs)]
         setup = run.profile.setup
         how = f"{setup.backend} on {setup.device}, batch {setup.batch_size}, threads {setup.threads}"
     else:
         others = [fresh_timm(name.removeprefix(PREFIX), run.image_shape, seed=0) for name in timm]
-        seconds = time_archs(plain_space(run.space), archs, run.device, others=others)
-        found = [1000 * each for each in seconds]
+        times = [1000 * seconds for seconds in time_archs(plain_space(run.space), archs, run.device, others=others)]
         how = f"eager on {torch.device(run.device).type}, batch 1, threads 1"
-    return Latencies(how, {name: round(ms, 4) for name, ms in zip(names, found, strict=True)})
+    return Latencies(how, {name: round(ms, 4) for name, ms in zip(names, times, strict=True)})
 
 
 def plain_space(space: Space) -> Space:
     """Without what training alone needs."""
     return space.with_options(drop_path_rate=0.0) if "drop_path_rate" in space.full_options else space
-
-
-def publish_result(run: Run, result: RunResult) -> RunResult:
-    """Writes the result with measured latencies, and the report again."""
-    result = with_latencies(run, result)
-    publish(run.folder, result)
-    return result
