@@ -1,4 +1,4 @@
-"""Tables as text: HTML with every cell escaped, Markdown, and CSV for spreadsheets and data frames."""
+"""Tables: on the terminal, as HTML with every cell escaped, as Markdown, and as CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from nasformer.utils.files import open_atomic
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> None:
+    """A table whose first column is on the left and whose others, numbers, are on the right."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title) if title else None, **options)  # a space may have brackets in its name
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
 
 
 def html_row(cells: Iterable[str], kind: str = "", head: Sequence[str] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nasformer.cli.tables import print_json
+from nasformer.cli.main import print_json
 from nasformer.data.options import MAX_BAD
 from nasformer.errors import UserError
 from nasformer.utils.units import check_range

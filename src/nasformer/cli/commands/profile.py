@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from nasformer.cli.tables import print_json, print_table
+from nasformer.cli.main import print_json
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.tasks.options import TaskOptions
+from nasformer.utils.tables import print_table
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from nasformer.cli.tables import print_json, print_table, print_verdict
+from nasformer.cli.commands.results import print_verdict
+from nasformer.cli.main import print_json
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.tasks.options import task_scores
 from nasformer.utils.progress import in_hours
+from nasformer.utils.tables import print_table
 from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
