@@ -41,11 +41,11 @@ COMMANDS = {
     "spaces": "spaces",
     "cost": "spaces",
     "sample": "spaces",
-    "profile": "profile",
+    "profile": "prepare",
     "proxies": "proxies",
     "score": "proxies",
     "rank": "proxies",
-    "pack": "data",
+    "pack": "prepare",
     "recipes": "spaces",
     "completion": "spaces",
 }
