@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nasformer.errors import UserError
 from nasformer.report.cuts import cuts, trade_off
-from nasformer.report.drawing import architectures
+from nasformer.report.drawing import architectures, operator_curves, operator_shares
 from nasformer.report.html import Picture, document, draw_picture, heading, save_picture, tiles
 from nasformer.report.html import figure as html_figure
 from nasformer.report.labels import (
@@ -29,7 +29,6 @@ from nasformer.report.labels import (
     metric_name,
     model_kind,
 )
-from nasformer.report.operators import operator_curves, operator_shares
 from nasformer.results.contents import LogLine, RunContents, front, read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult, Snapshot
