@@ -207,11 +207,9 @@ class Verdict:
     sentence: str
 
 
-def judge(
-    family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage], seed: int = 0
-) -> list[Verdict]:
+def judge(family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage]) -> list[Verdict]:
     """A verdict on each pattern that the paper of the family reports; none for other families."""
-    rng, chosen, usual = Random(f"{seed} groups"), pool(winners), pool(random)
+    rng, chosen, usual = Random("0 groups"), pool(winners), pool(random)
     groups = [pool(rng.choices(random, k=len(winners))) for _ in range(GROUPS if family in PATTERNS else 0)]
     return [judge_pattern(pattern, len(winners), chosen, usual, groups) for pattern in PATTERNS.get(family, ())]
 
@@ -354,7 +352,7 @@ class Patterns:
         return {**facts, **tables, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
 
 
-def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: int = DRAWS, seed: int = 0) -> Patterns:
+def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: int = DRAWS) -> Patterns:
     """Compares winners of searches with random archs of the same space and budget.
 
     >>> from nasformer import get_space
@@ -365,7 +363,7 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
     """
     if not winners:
         raise UserError("there are no winners to compare; give the archs of one search or more")
-    drawn, repaired = draw(space, budget, draws, seed)
+    drawn, repaired = draw(space, budget, draws)
     chosen, random = ([choices_by_stage(space.root, arch) for arch in archs] for archs in (winners, drawn))
     return Patterns(
         space=space.name,
@@ -375,11 +373,11 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
         repaired=repaired,
         chosen=pool(chosen),
         random=pool(random),
-        verdicts=judge(space.model.family, chosen, random, seed),
+        verdicts=judge(space.model.family, chosen, random),
     )
 
 
-def draw(space: Space, budget: Budget, count: int, seed: int) -> tuple[list[Arch], int]:
+def draw(space: Space, budget: Budget, count: int, seed: int = 0) -> tuple[list[Arch], int]:
     """Random archs within the budget, and how many of them needed more than plain sampling."""
     rng, windows, calls = Random(seed), budget.windows(), 0
 

@@ -100,19 +100,15 @@ def fitting_timm_models(budget: Budget, params: float, space: Space, most: int =
         ModelResult(name, {}, timm_table_costs(counts, options["img_size"], options["num_classes"]))
         for name, counts in timm_table()["models"].items()
     ]
-    limits = {name: ends for name, ends in budget.limits().items() if name in COUNTED}
-    inside = [model for model in models if all(_within(model[name], *ends) for name, ends in limits.items())]
-    return sorted(inside, key=lambda model: abs(model["params"] - params))[:most]
+    windows = [window for window in budget.windows() if window.name in COUNTED]
+    fitting = [model for model in models if not any(window.excess(model.scores) for window in windows)]
+    return sorted(fitting, key=lambda model: abs(model["params"] - params))[:most]
 
 
 def timm_table_costs(counts: dict[str, int], img_size: int, num_classes: int) -> dict[str, float]:
     table = timm_table()
     params = counts["params"] + (num_classes - table["num_classes"]) * counts["per_class"]
     return {"params": params, "macs": round(counts["macs"] * (img_size / table["img_size"]) ** 2)}
-
-
-def _within(value: float, low: float | None, high: float | None) -> bool:
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 # Models of timm trained by the recipe of a run, on its images and for as many steps. A run from a pretrained net
@@ -248,7 +244,6 @@ def train_timm(
     settings: dict[str, Any] | None = None,
     drop_path_rate: float = 0.0,
     pretrained: bool = False,
-    quiet: bool = False,
 ) -> ModelResult:
     """Trains a timm model as any of ours and evaluates it."""
     costs = timm_costs([name], shape)[name]
@@ -257,7 +252,7 @@ def train_timm(
     settings = {**(settings or {}), "arch": f"{PREFIX}{name}"}
     settings |= {"weights": fingerprint(model)} if pretrained else {}
     path, label = folder.path if folder else None, f"baseline {name}"
-    train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, quiet=quiet, label=label)
+    train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, label=label)
     scores = split_accuracies(model, batches, recipe.precision, join_world(device))
     return ModelResult(f"{PREFIX}{name}", {}, {**costs, **scores})
 

@@ -104,7 +104,7 @@ class SearchOptions:
     """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
     with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""
     options: dict[str, Any] = field(default_factory=dict)
-    """options of strategies by name; those that the chosen one does not have are left out, see `unused_options`"""
+    """options of strategies by name; those that the chosen one does not have are left out"""
 
     def __post_init__(self) -> None:
         check_range(self, "random_references", 1, DRAWS, whole=True)
@@ -128,21 +128,9 @@ class SearchOptions:
             evaluations: For strategies that have this option, where the user left it open.
         """
         declared = complete_options(find_strategy(self.strategy), {})
-        given = {"evaluations": evaluations} | self._given()
+        given = {"evaluations": evaluations}
+        given |= {name: value for name, value in self.options.items() if value is not None}
         return {name: given[name] for name in declared if name in given}
-
-    @property
-    def unused_options(self) -> list[str]:
-        """The given options that the chosen strategy does not have.
-
-        >>> SearchOptions("random", options={"population": 50, "evaluations": None}).unused_options
-        ['population']
-        """
-        declared = complete_options(find_strategy(self.strategy), {})
-        return [name for name in self._given() if name not in declared]
-
-    def _given(self) -> dict[str, Any]:
-        return {name: value for name, value in self.options.items() if value is not None}
 
 
 def merge_options(name: str, declared: Sequence[tuple[str, StrategyOption]]) -> StrategyOption:

@@ -133,7 +133,6 @@ def fit_tendency(
     top: float,
     step: float,
     min_samples: float,
-    seed: int = 0,
 ) -> Tendency:
     """How the E-T error depends on the values of a dimension.
 
@@ -148,7 +147,7 @@ def fit_tendency(
     known = counts[0] >= max(min_samples, np.finfo(float).tiny)
     line = None
     if known.sum() >= 2:
-        draws = np.random.default_rng(seed).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
+        draws = np.random.default_rng(0).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
         places = np.asarray(values, dtype=float)[known] / step
         slope, intercept = fit_line(places, et[:, known], counts[:, known])
         others, _ = fit_line(places, *reversed(et_errors(shares[:, known], errors, top, draws)))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from nasformer.utils.files import open_atomic
 
@@ -64,29 +64,17 @@ def markdown_table(rows: Mapping[str, str]) -> str:
     return "\n".join(["| | |", "| --- | --- |", *cells])
 
 
-def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    r"""A CSV file. Text that a spreadsheet would run as a formula gets a quote before it.
-
-    >>> csv_text(["name", "value"], [("a, b", 1), ("=1+1", -2.5), ("c", None)])
-    'name,value\n"a, b",1\n\'=1+1,-2.5\nc,\n'
-    """
-    text = io.StringIO()
-    _write_rows(text, head, rows)
-    return text.getvalue()
-
-
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Writes a CSV file row by row, so that it may be larger than the memory."""
+    """Writes a CSV file row by row, so that it may be larger than the memory.
+
+    Text that a spreadsheet would run as a formula gets a quote before it.
+    """
     with open_atomic(path) as file:
         text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="")
-        _write_rows(text, head, rows)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(map(_safe_cell, head))
+        writer.writerows(map(_safe_cell, row) for row in rows)
         text.detach()  # flushed, and still open
-
-
-def _write_rows(file: IO[str], head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(_safe_cell, head))
-    writer.writerows(map(_safe_cell, row) for row in rows)
 
 
 def _safe_cell(cell: Any) -> Any:
