@@ -257,14 +257,17 @@ def train_timm(
     return ModelResult(f"{PREFIX}{name}", {}, {**costs, **scores})
 
 
-def split_accuracies(model: nn.Module, batches: BatchSource, precision: str, world: World = ALONE) -> dict[str, float]:
-    """A trained model's accuracy, or the score of its task, on the test images and on held-out ones, if any.
+def split_accuracies(
+    model: nn.Module, batches: BatchSource, precision: str, world: World = ALONE, splits: Sequence[Split] = ()
+) -> dict[str, float]:
+    """A trained model's accuracy, or the score of its task, by names such as holdout_accuracy.
 
     Args:
         world: Processes that share the images, and all call this alike.
+        splits: Which images; by default the test images and the held-out ones, if any.
     """
     name = objective_of(batches).score
-    splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
+    splits = splits or (("holdout", "test") if batches.held_out else ("test",))
     scores = {split: evaluate(model, batches, split, precision=precision, world=world) for split in splits}
     return {f"{split}_{name}": score[name] for split, score in scores.items()}
 

@@ -30,7 +30,7 @@ from nasformer.runs.options import RunCommand
 from nasformer.runs.pretrained import pretrained_recipe, sort_net, steps_for, training_size
 from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import Run, open_run
-from nasformer.runs.search import ArchSearch, check_search
+from nasformer.runs.search import check_search
 from nasformer.runs.sizes import Finisher, with_cost_objective
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import ModelResult, Order
@@ -67,18 +67,8 @@ def run_cut(command: RunCommand) -> RunResult | None:
         evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
         finisher = make_finisher(run, command, evaluator)
         trained = [full_result(run, source.own_arch, evaluator), *finisher.uniform_reference(command.budget())]
-        return finisher.ship(finisher.finish(search_by_agreement(run, command, evaluator, trained)))
-
-
-def search_by_agreement(
-    run: Run, command: RunCommand, evaluator: AgreementEvaluator, trained: Sequence[ModelResult]
-) -> RunResult:
-    """The winner of a search by agreement, published beside the nets that were trained on their own."""
-    facts = (run.options.seed, run.folder, run.options.data, run.profile, run.settings)
-    job = ArchSearch(evaluator, command.budget(), command.search, *facts)
-    result = job.summarise(job.run(), trained)
-    run.publish(evaluator.model(result.arch), result)
-    return result
+        result = run.search_by(run.job(evaluator, command.search, command.budget()), trained)
+        return finisher.ship(finisher.finish(result))
 
 
 def make_finisher(run: Run, command: RunCommand, evaluator: AgreementEvaluator) -> Finisher:

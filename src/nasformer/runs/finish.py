@@ -26,6 +26,7 @@ from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import FinishResult, RunResult
 from nasformer.results.verdict import judge
+from nasformer.runs.baselines import split_accuracies
 from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
 from nasformer.runs.ray_pool import Work
 from nasformer.runs.search import publish
@@ -33,7 +34,7 @@ from nasformer.search.problem import ModelResult
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import split_scores
-from nasformer.train.evaluate import evaluate, objective_of
+from nasformer.train.evaluate import objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json
@@ -141,13 +142,7 @@ def choose_weights(tried: Mapping[str, float], images: int) -> str:
 
 def accuracies(run: Run) -> Measure:
     """Accuracy on the run's images, or the score of its task."""
-    name = objective_of(run.batches).score
-
-    def measure(model: Backbone, splits: Sequence[Split]) -> dict[str, float]:
-        scores = {split: evaluate(model, run.batches, split, precision=run.recipe.precision) for split in splits}
-        return {f"{split}_{name}": found[name] for split, found in scores.items()}
-
-    return measure
+    return lambda model, splits: split_accuracies(model, run.batches, run.recipe.precision, splits=splits)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ without training. Each stage goes on where a killed run stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -49,6 +49,7 @@ from nasformer.runs.options import ExecutorOptions, JobOptions, RunCommand, RunO
 from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import (
     ArchSearch,
+    Evaluator,
     InheritedEvaluator,
     UntrainedEvaluator,
     check_racing,
@@ -339,19 +340,29 @@ class Run:
         trained: Sequence[ModelResult] = (),
         compiled: bool = False,
     ) -> RunResult:
-        """Searches the supernet and publishes the winner beside its references."""
+        """Searches the supernet."""
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
         judged = (supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         with threads_of_training(self.folder.train):
-            result = job.summarise(job.run(on_open=lambda: warn_of_noise(*judged)), trained)
+            return self.search_by(job, trained, lambda: warn_of_noise(*judged))
+
+    def search_by(
+        self, job: ArchSearch, trained: Sequence[ModelResult], on_open: Callable[[], None] | None = None
+    ) -> RunResult:
+        """Searches and publishes the winner beside its references."""
+        result = job.summarise(job.run(on_open), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 
     def search_job(self, supernet: Supernet, options: SearchOptions, budget: Budget) -> ArchSearch:
+        """The search of a supernet."""
         settings = (self.recipe.precision, self.options.calibration_images, self.options.seed)
-        evaluator = InheritedEvaluator(supernet, self.batches, *settings)
+        return self.job(InheritedEvaluator(supernet, self.batches, *settings), options, budget)
+
+    def job(self, evaluator: Evaluator, options: SearchOptions, budget: Budget) -> ArchSearch:
+        """A search by any evaluator, in the run's folder."""
         data = (self.options.seed, self.folder, self.options.data, self.profile, self.settings)
         return ArchSearch(evaluator, budget, options, *data, executor=self.executor)
 
