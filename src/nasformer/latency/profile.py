@@ -444,8 +444,8 @@ def round_seconds(timed: Sequence[TimedNet], tests: int, images: object, clock: 
     with undisturbed():
         for net in timed[:2]:
             visit(net, images, clock, timed[0].net)
-    each = (time.perf_counter() - start) / len(timed[:2])
-    return each * (len(timed) + tests / 2)
+    seconds = (time.perf_counter() - start) / len(timed[:2])
+    return seconds * (len(timed) + tests / 2)
 
 
 # Which nets

@@ -596,7 +596,7 @@ def operator_panels(panels: Mapping[str, Logs], metric: str = "accuracy") -> Fig
 
 
 def read_trainings(logs: Logs) -> dict[str, list[dict[str, Curve]]]:
-    paths = {label: [given] if isinstance(given, Path) else given for label, given in logs.items()}
+    paths = {label: [log] if isinstance(log, Path) else log for label, log in logs.items()}
     return {label: [read_curves(path) for path in seeds] for label, seeds in paths.items()}
 
 

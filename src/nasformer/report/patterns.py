@@ -156,8 +156,8 @@ def pool(choices: Iterable[ChoicesByStage]) -> ChoicesByStage:
 
 def choice_names(choices: ChoicesByStage) -> list[str]:
     """What is chosen in any stage, kinds before numbers."""
-    known = {name: values for row in choices.values() for name, values in row.items()}
-    return sorted(known, key=lambda name: is_number(known[name][0]))
+    examples = {name: values for row in choices.values() for name, values in row.items()}
+    return sorted(examples, key=lambda name: is_number(examples[name][0]))
 
 
 def values_of(choices: ChoicesByStage, name: str, stage: str | None = None) -> list[Any]:

@@ -350,8 +350,8 @@ def finalist_rows(run: RunContents) -> list[ModelResult]:
         for cost in finalist_costs(run):
             scores[f"predicted_{cost}"] = getattr(finalist, cost)
             scores[f"measured_{cost}"] = getattr(finalist, f"measured_{cost}")
-        known = {name: value for name, value in scores.items() if value is not None and not math.isnan(value)}
-        rows.append(model.with_scores(known))
+        finite = {name: value for name, value in scores.items() if value is not None and not math.isnan(value)}
+        rows.append(model.with_scores(finite))
     return rows
 
 
@@ -471,9 +471,9 @@ def evaluation_page(confusion: Confusion, picture: Picture | None, about: Mappin
     numbers += [(f"{scores['images']:,}", "images"), (f"{len(confusion.classes):,}", "classes")]
     head = ["class", "accuracy", "images", "right", "most often taken for"]
     rows = [
-        html_row([each.name, shown, f"{each.images:,}", f"{each.correct:,}", each.mistaken_for or "–"], head=head)
-        for each in confusion.by_class
-        for shown in ["–" if each.accuracy is None else f"{each.accuracy:.1%}"]
+        html_row([score.name, shown, f"{score.images:,}", f"{score.correct:,}", score.mistaken_for or "–"], head=head)
+        for score in confusion.by_class
+        for shown in ["–" if score.accuracy is None else f"{score.accuracy:.1%}"]
     ]
     parts = [heading(title, **about), tiles(numbers)]
     parts += [html_figure("Confusion", "True classes down, guesses across.", picture)] if picture else []

@@ -177,7 +177,7 @@ def search_gain(result: RunResult) -> Difference | None:
 
 def difference(model: ModelResult, other: ModelResult, images: ImageCounts) -> Difference:
     """Test accuracy of a model above another's."""
-    shares = [one.get("test_accuracy") for one in (model, other)]
+    shares = [net.get("test_accuracy") for net in (model, other)]
     return Difference(shares[0] - shares[1], Z * math.hypot(*(standard_error(share, images.test) for share in shares)))
 
 

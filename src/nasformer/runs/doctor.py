@@ -145,8 +145,8 @@ def recorded_references(folder: RunFolder) -> tuple[int | None, dict[str, float]
         return None, {}
     result = RunResult.load(folder.result)
     trained = {model.name: model.get("holdout_accuracy") for model in result.trained}
-    known = {name: accuracy for name, accuracy in trained.items() if not math.isnan(accuracy)}
-    return (result.images.holdout if result.images else None), known
+    accuracies = {name: accuracy for name, accuracy in trained.items() if not math.isnan(accuracy)}
+    return (result.images.holdout if result.images else None), accuracies
 
 
 NEAREST_MEAN = "the nearest class mean of plain pixels"

@@ -92,7 +92,7 @@ class SpaceEvaluator:
                 self.sample(stage)
         stage.world.wait_for_main()
         candidates = read_candidates(stage.folder.journal)[1]  # which all processes can
-        return [one for one in candidates if "failures" not in one.scores]
+        return [candidate for candidate in candidates if "failures" not in candidate.scores]
 
     def stage(self, number: int, space: Space) -> Run:
         return self.run.inside(f"steps/{number}", space)

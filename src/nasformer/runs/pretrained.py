@@ -137,9 +137,9 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
         count = max(1, round(share * steps))
         return {"iterations": count, "warmup_epochs": 0.1 * count / steps_per_epoch}
 
-    taught = {"teacher": None, "teacher_weight": 0.0}
+    untaught = {"teacher": None, "teacher_weight": 0.0}
     return Recipes(
-        full=single_recipe(recipe, **last(1), layer_decay=0.75, **({} if recipe.teacher else taught)),
+        full=single_recipe(recipe, **last(1), layer_decay=0.75, **({} if recipe.teacher else untaught)),
         supernet=replace(recipe, **last(2)),
         finish=single_recipe(recipe, **last(2)),
     )

@@ -199,9 +199,9 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
         executor = getattr(command, "executor", "local")
         check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""), executor)
         if objectives and not getattr(command, "proxy", ""):
-            known = KNOWN_SCORES | dict.fromkeys(find_task(getattr(command, "task", "classify")).scores, 0.0)
-            known |= {"agreement": 0.0} if getattr(command, "no_training", False) else {}
-            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
+            scores = KNOWN_SCORES | dict.fromkeys(find_task(getattr(command, "task", "classify")).scores, 0.0)
+            scores |= {"agreement": 0.0} if getattr(command, "no_training", False) else {}
+            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(scores)
 
 
 def check_task(command: Any) -> None:
@@ -462,7 +462,7 @@ def supernet_work(
         "supernet": training_work(recipe, steps, macs),
         **{f"baseline {name}": training_work(single, steps, cost["macs"]) for name, cost in baselines.items()},
         "search": strategy.evaluations * batches.held_out * winner_macs,
-        **{f"winner, {name}": training_work(each, steps, winner_macs) for name, each in finish.items()},
+        **{f"winner, {name}": training_work(last, steps, winner_macs) for name, last in finish.items()},
     }
 
 

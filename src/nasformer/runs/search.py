@@ -128,9 +128,9 @@ class InheritedEvaluator:
         with progress("check-up of the supernet", CHECKED_SUBNETS + 2) as report:
 
             def accuracy(arch: Arch) -> float:
-                found = self.subnets.accuracy(arch)
+                share = self.subnets.accuracy(arch)
                 report(next(done))
-                return found
+                return share
 
             health = check_up(self.space, accuracy, self.seed, CHECKED_SUBNETS)
         return {"health": health, "images": count_images(self.subnets.batches)}
@@ -335,24 +335,24 @@ class ArchSearch:
         with closing(pool):
             yield Chunks(pool, self.evaluator.chunk)
 
-    def rival(self, found: SearchResult) -> dict[str, Arch]:
+    def rival(self, search: SearchResult) -> dict[str, Arch]:
         """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
         if self.options.strategy == "random":
             return {}
         if self.options.baseline == "random":
-            again = replace(self.options, strategy="random", options={"evaluations": len(found.candidates)})
+            again = replace(self.options, strategy="random", options={"evaluations": len(search.candidates)})
             return best_of_random(self.search(again, self.folder.random_journal if self.folder else None))
-        return best_of_start(self.problem(), found.candidates)
+        return best_of_start(self.problem(), search.candidates)
 
-    def summarise(self, found: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
+    def summarise(self, search: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
         """The winner beside random archs, the smallest and the largest in the budget, and further baselines.
 
         Args:
             trained: Models that were trained on their own.
         """
-        chosen = choose_winner(self.profile, self.space, found, self.budget, self.folder.path if self.folder else None)
+        chosen = choose_winner(self.profile, self.space, search, self.budget, self.folder.path if self.folder else None)
         drawn = self.options.random_references
-        rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(found)
+        rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(search)
         costs, classifies = self.space.costs(chosen.arch), self.space.model.task == "classify"
         winner, *rows = self.rows({"winner": chosen.arch, **rivals})
         return RunResult(
@@ -362,10 +362,10 @@ class ArchSearch:
             winner=winner.with_scores(chosen.measured),
             references=[*rows, *trained],
             timm=fitting_timm_models(self.budget, costs["params"], self.space) if classifies else None,
-            front=found.front,
-            note=found.note,
+            front=search.front,
+            note=search.note,
             latency=chosen.latency,
-            **self.evaluator.summary(found),
+            **self.evaluator.summary(search),
         )
 
     def rows(self, archs: Mapping[str, Arch]) -> list[ModelResult]:

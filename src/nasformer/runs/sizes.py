@@ -113,8 +113,8 @@ class Finisher:
             self.keep_trainings(result.arch)
         if self.run.side_by_side:
             trainings = [(self.run_of(arch), self.starts(arch)) for arch in archs]
-            each = [StartTraining.of(size, *start) for size, starts in trainings for start in starts.items()]
-            train_side_by_side(self.run, each)
+            all_starts = [StartTraining.of(size, *start) for size, starts in trainings for start in starts.items()]
+            train_side_by_side(self.run, all_starts)
         return [self.make_size(result, arch) for arch in archs]
 
     def keep_trainings(self, winner: Arch) -> None:

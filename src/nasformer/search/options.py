@@ -47,12 +47,12 @@ class BudgetOptions:
     def limits(self) -> dict[str, Any]:
         """What was given: counts as they were written, time in milliseconds and memory in bytes."""
         counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}
-        given = {name: value for name, value in counts.items() if value is not None}
+        limits = {name: value for name, value in counts.items() if value is not None}
         if self.max_latency is not None:
-            given["max_latency_ms"] = parse_milliseconds(self.max_latency)
+            limits["max_latency_ms"] = parse_milliseconds(self.max_latency)
         if self.max_memory is not None:
-            given["max_memory_bytes"] = parse_bytes(self.max_memory)
-        return given
+            limits["max_memory_bytes"] = parse_bytes(self.max_memory)
+        return limits
 
     def budget(self) -> Budget:
         return Budget(**{name: self.quantity(name, value) for name, value in self.limits().items()})
@@ -128,9 +128,9 @@ class SearchOptions:
             evaluations: For strategies that have this option, where the user left it open.
         """
         declared = complete_options(find_strategy(self.strategy), {})
-        given = {"evaluations": evaluations}
-        given |= {name: value for name, value in self.options.items() if value is not None}
-        return {name: given[name] for name in declared if name in given}
+        options = {"evaluations": evaluations}
+        options |= {name: value for name, value in self.options.items() if value is not None}
+        return {name: options[name] for name in declared if name in options}
 
 
 def merge_options(name: str, declared: Sequence[tuple[str, StrategyOption]]) -> StrategyOption:

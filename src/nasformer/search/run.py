@@ -92,7 +92,7 @@ class InProcess:
         if isinstance(self.scores_of, EvaluateMany):
             # All of them again, so that the scores do not depend on where a search was killed.
             scores = self.scores_of.many(archs)
-            yield [each for _, each in zip(archs, scores, strict=True)][known:]
+            yield [score for _, score in zip(archs, scores, strict=True)][known:]
         else:
             yield from ([self.scores_of(arch)] for arch in archs[known:])
 

@@ -116,11 +116,11 @@ def use_shares(root: Node, archs: Sequence[Arch], choices: Mapping[str, Sequence
     shares = {name: np.zeros((len(archs), len(values))) for name, values in choices.items()}
     columns = {name: {value: column for column, value in enumerate(values)} for name, values in choices.items()}
     for row, arch in enumerate(archs):
-        found = Counter(use for use in uses(root, arch) if use[0] in choices)
+        counts = Counter(use for use in uses(root, arch) if use[0] in choices)
         places = Counter[str]()
-        for (name, _), count in found.items():
+        for (name, _), count in counts.items():
             places[name] += count
-        for (name, value), count in found.items():
+        for (name, value), count in counts.items():
             shares[name][row, columns[name][value]] = count / places[name]
     return shares
 
@@ -144,13 +144,13 @@ def fit_tendency(
         min_samples: Values of a smaller count are left out of the line.
     """
     counts, et = et_errors(shares, errors, top, np.ones((1, len(errors))))
-    known = counts[0] >= max(min_samples, np.finfo(float).tiny)
+    used = counts[0] >= max(min_samples, np.finfo(float).tiny)
     line = None
-    if known.sum() >= 2:
+    if used.sum() >= 2:
         draws = np.random.default_rng(0).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
-        places = np.asarray(values, dtype=float)[known] / step
-        slope, intercept = fit_line(places, et[:, known], counts[:, known])
-        others, _ = fit_line(places, *reversed(et_errors(shares[:, known], errors, top, draws)))
+        places = np.asarray(values, dtype=float)[used] / step
+        slope, intercept = fit_line(places, et[:, used], counts[:, used])
+        others, _ = fit_line(places, *reversed(et_errors(shares[:, used], errors, top, draws)))
         line = Line(float(slope[0]), float(np.nanstd(others, ddof=1)), float(intercept[0]))
     known_et = tuple(None if np.isnan(error) else float(error) for error in et[0])
     return Tendency(tuple(counts[0].tolist()), known_et, line)

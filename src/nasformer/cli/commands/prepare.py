@@ -213,7 +213,7 @@ def short_names(keys: list[str]) -> dict[str, str]:
     }
     short = {}
     for key, (layer, options) in parsed.items():
-        others = [set(found) for name, found in parsed.values() if name == layer]
+        others = [set(choices) for name, choices in parsed.values() if name == layer]
         common = set.intersection(*others) if len(others) > 1 else set()
         short[key] = " ".join([layer, *(option for option in options if option not in common)])
     return short

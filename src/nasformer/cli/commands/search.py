@@ -221,10 +221,10 @@ def print_times(plan: Plan) -> None:
     stages |= {stage.name: stage for stage in time.baselines}
     width = max(map(len, stages))
     for label, stage in stages.items():
-        each = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
+        parts = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
         memory = f", {stage.memory_bytes / 1e9:.2g} GB of memory" if stage.memory_bytes else ""
         if stage.count:
-            print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}{memory}")
+            print(f"{label:{width}} {in_hours(stage.seconds):>9}   {parts} on {time.device}{memory}")
     if time.rest_seconds:
         print(f"{'images, reports, export':{width}} {in_hours(time.rest_seconds):>9}")
         print(f"{'all of it':{width}} {in_hours(time.seconds):>9}")
