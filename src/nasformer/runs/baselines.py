@@ -115,7 +115,7 @@ def timm_table_costs(counts: dict[str, int], img_size: int, num_classes: int) ->
 # fine-tunes them from their own pretrained weights, others train them from scratch.
 
 
-def timm_names(asked: str) -> list[str]:
+def timm_names(baseline: str) -> list[str]:
     """The timm models that a user asks for as baselines, each perhaps with a file of weights behind a colon.
 
     >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224:weights.safetensors")
@@ -123,7 +123,7 @@ def timm_names(asked: str) -> list[str]:
     """
     import timm  # late: it takes longer to import than torch
 
-    words = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
+    words = list(dict.fromkeys(word.strip() for word in baseline.split(",") if word.strip()))
     names = [word.removeprefix(PREFIX) for word in words]
     for word, name in zip(words, map(timm_name, names), strict=True):
         if not word.startswith(PREFIX):
@@ -134,9 +134,9 @@ def timm_names(asked: str) -> list[str]:
     return names
 
 
-def timm_name(asked: str) -> str:
+def timm_name(source: str) -> str:
     """The name of a model without the file of its weights."""
-    return asked.partition(":")[0]
+    return source.partition(":")[0]
 
 
 def build_timm(
@@ -218,17 +218,17 @@ def fresh_timm(
         return build_timm(timm_name(name), **shape, drop_path_rate=drop_path_rate, **weights)
 
 
-def pretrained_options(asked: str) -> dict[str, Any]:
+def pretrained_options(source: str) -> dict[str, Any]:
     """What makes timm build a model with its pretrained weights, or with those of the file that was named."""
     import timm
 
-    name, _, file = asked.partition(":")
+    name, _, file = source.partition(":")
     state = timm_weights(name, Path(file) if file else None)
     model = timm.create_model(name)
     rest = set(map(id, model.get_classifier().parameters()))  # the classifier is for other classes, or not there
     missing = [key for key, weight in model.named_parameters() if key not in state and id(weight) not in rest]
     if missing:
-        raise UserError(f"{PREFIX}{asked}: {missing[0]} is missing; are these weights of {name}?")
+        raise UserError(f"{PREFIX}{source}: {missing[0]} is missing; are these weights of {name}?")
     return {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
 
 
@@ -276,9 +276,9 @@ def count_images(batches: BatchSource) -> ImageCounts:
     return ImageCounts(batches.held_out, batches.test_images, batches.num_classes)
 
 
-def check_baselines(run: Run, asked: str) -> dict[str, dict[str, int]]:
+def check_baselines(run: Run, baseline: str) -> dict[str, dict[str, int]]:
     """The costs of the timm models asked for. Raises now what their training would raise after a long search."""
-    return timm_costs(timm_names(asked), run.image_shape)
+    return timm_costs(timm_names(baseline), run.image_shape)
 
 
 def drop_path_rate(space: Space) -> float:
@@ -286,7 +286,7 @@ def drop_path_rate(space: Space) -> float:
     return float(space.options.get("drop_path_rate", 0.0))
 
 
-def train_baselines(run: Run, asked: str, recipe: Recipe, pretrained: bool = False) -> list[ModelResult]:
+def train_baselines(run: Run, baseline: str, recipe: Recipe, pretrained: bool = False) -> list[ModelResult]:
     """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together.
 
     Args:
@@ -297,7 +297,7 @@ def train_baselines(run: Run, asked: str, recipe: Recipe, pretrained: bool = Fal
     settings = {**images, "drop_path_rate": rate}
     facts = (run.image_shape, run.options.seed, run.folder.baselines, settings, rate, pretrained)
     job = TimmJob(run.batches, recipe, *facts)
-    names, results = timm_names(asked), None
+    names, results = timm_names(baseline), None
     if run.world.size == 1 and len(names) > 1:
         memory = partial(baseline_memory, run, recipe, names, rate)
         results = run_tasks(job, names, run.executor, run.device, run.folder.baselines, "baselines", memory)

@@ -119,12 +119,12 @@ def image_options(batches: BatchSource) -> dict[str, int]:
 
 def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
     """The space for these images: size, channels and classes are the data's."""
-    decided = image_options(batches)
+    of_images = image_options(batches)
     for name in ("in_chans", "num_classes"):
-        asked = getattr(options, name, None)
-        if asked is not None and asked != decided[name]:
-            raise UserError(f"{options.data} has {name} {decided[name]}, not {asked}; leave --{name} out")
-    return space_for(space, options).with_options(**decided)
+        requested = getattr(options, name, None)
+        if requested is not None and requested != of_images[name]:
+            raise UserError(f"{options.data} has {name} {of_images[name]}, not {requested}; leave --{name} out")
+    return space_for(space, options).with_options(**of_images)
 
 
 def check_options(options: Any, batches: BatchSource, trained: Space) -> None:

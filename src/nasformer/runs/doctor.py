@@ -84,8 +84,8 @@ class SupernetRun:
             return read_space(self.folder.supernet / CONFIG)
         if self.checkpoint and self.checkpoint.settings.arch:
             raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
-        asked = self.checkpoint.settings.model_options if self.checkpoint else None
-        return get_space(self.config.space or "", **options_from_json(asked or self.config.model))
+        options = self.checkpoint.settings.model_options if self.checkpoint else None
+        return get_space(self.config.space or "", **options_from_json(options or self.config.model))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that the training took of the fixed subnets."""

@@ -222,11 +222,11 @@ def provenance(folder: Path) -> dict[str, Any]:
     if not run.result.exists() or not run.config.exists():
         return {}
     config, shipped = run.read_config().settings, run.read_result().shipped
-    asked = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
+    settings = {name: config[name] for name in ("data", "holdout", "seed", "budget", "versions") if config.get(name)}
     accuracies = {name: shipped[name] for name in split_scores() if math.isfinite(shipped.get(name))}
     name = shipped.name.removeprefix("winner, ")
     weights = ORIGINS.get(name, name if name.startswith("from ") else "inherited from a trained supernet")
-    made = {"weights": weights, **asked, **accuracies}
+    made = {"weights": weights, **settings, **accuracies}
     return {**made, "seed": config.get("seed", 0), "recipe": config.get("train", {})}
 
 

@@ -96,15 +96,15 @@ def fitting_jobs(tasks: int, cores: int, free: float, needed: float) -> int:
 
 
 def choose_jobs(
-    asked: int | Literal["auto"], tasks: int, device: torch.device, label: str, memory: Callable[[], int]
+    jobs: int | Literal["auto"], tasks: int, device: torch.device, label: str, memory: Callable[[], int]
 ) -> int:
     """How many of the trainings run at a time; what is chosen is said.
 
     Args:
         memory: Measures what the largest of them needs on a GPU.
     """
-    if asked != "auto" or tasks < 2:
-        return max(1, min(tasks, asked if asked != "auto" else 1))
+    if jobs != "auto" or tasks < 2:
+        return max(1, min(tasks, jobs if jobs != "auto" else 1))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if device.type != "cuda":
         count, why = max(1, min(tasks, cores // CPU_CORES)), f"on {cores} cores"

@@ -175,15 +175,15 @@ class Plan:
 
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
-    space, whole = asked_space(command), source_arch(command.from_) if command.from_ else None
+    space, full_arch = asked_space(command), source_arch(command.from_) if command.from_ else None
     if command.from_:
         command = replace(command, train=pretrained_recipe(command.train))
     recipe = command.train
-    check_before_images(in_numbers(command, space, whole), space, choose_device(command.device).type)
+    check_before_images(in_numbers(command, space, full_arch), space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
         answers = space.full_options["num_classes"] if command.no_training else None
         run = Run(RunFolder(folder), command, space, recipe, World(), answers, list_bad=False)
-        command = in_numbers(command, run.space, whole)
+        command = in_numbers(command, run.space, full_arch)
         budget = command.budget()
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, budget, command.seed, usual_objectives(run))

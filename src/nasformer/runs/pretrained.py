@@ -80,7 +80,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     for name in timm_names(command.baseline):
         pretrained_options(name)  # refused now rather than when their turn comes
     source = find_pretrained(command.from_ or "")
-    with open_run(with_cost_objective(command, command.score), "supernet", whole=source.own_arch) as run:
+    with open_run(with_cost_objective(command, command.score), "supernet", full_arch=source.own_arch) as run:
         job = PretrainedRun(run, source, run.options)
         run.measure_profile(job.command, job.command.search.objectives)
         with job.stages():
@@ -97,13 +97,13 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
         return finisher.ship(result)
 
 
-def pretrained_recipe(asked: Recipe) -> Recipe:
+def pretrained_recipe(recipe: Recipe) -> Recipe:
     """The recipe of the supernet: what the user left at its default takes the value for a pretrained net."""
     plain = Recipe()
-    left = {item.name for item in fields(Recipe) if getattr(asked, item.name) == getattr(plain, item.name)}
-    if asked.teacher:  # one of the user's choice, which may be of any kind: only its answers can be compared
+    left = {item.name for item in fields(Recipe) if getattr(recipe, item.name) == getattr(plain, item.name)}
+    if recipe.teacher:  # one of the user's choice, which may be of any kind: only its answers can be compared
         left -= {"teacher_features"}
-    return replace(asked, **{name: value for name, value in PRETRAINED.items() if name in left})
+    return replace(recipe, **{name: value for name, value in PRETRAINED.items() if name in left})
 
 
 @dataclass(frozen=True)
@@ -130,18 +130,18 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     A length that the user gives, in epochs or steps, is that of the supernet and of the winner; the full net takes
     half of it.
     """
-    asked = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
-    steps = int(asked) / 2 if asked else steps_for(images)
+    length = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
+    steps = int(length) / 2 if length else steps_for(images)
 
-    def last(share: float) -> dict[str, Any]:
+    def lasting(share: float) -> dict[str, Any]:
         count = max(1, round(share * steps))
         return {"iterations": count, "warmup_epochs": 0.1 * count / steps_per_epoch}
 
     untaught = {"teacher": None, "teacher_weight": 0.0}
     return Recipes(
-        full=single_recipe(recipe, **last(1), layer_decay=0.75, **({} if recipe.teacher else untaught)),
-        supernet=replace(recipe, **last(2)),
-        finish=single_recipe(recipe, **last(2)),
+        full=single_recipe(recipe, **lasting(1), layer_decay=0.75, **({} if recipe.teacher else untaught)),
+        supernet=replace(recipe, **lasting(2)),
+        finish=single_recipe(recipe, **lasting(2)),
     )
 
 

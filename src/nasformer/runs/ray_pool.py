@@ -165,11 +165,11 @@ class RayPool:
 
     # Workers
 
-    def hire(self, wanted: int) -> None:
+    def hire(self, count: int) -> None:
         """Starts workers up to what the cluster has room for; lets go those that wait in vain for room."""
         self.connect()
-        wanted = min(wanted, self.count_room())
-        for _ in range(wanted - len(self.workers)):
+        count = min(count, self.count_room())
+        for _ in range(count - len(self.workers)):
             actor, device = self.host.remote(), "cuda" if self.gpus else "cpu"
             opened = actor.open.remote(os.getcwd(), loaded_plugins(), self.threads, device, [self.stored])
             self.workers.append(Worker(actor, opened))
@@ -240,13 +240,13 @@ class RayPool:
 
     def collect(self, batch: Batch) -> None:
         """Waits for the next answers, and deals with each."""
-        asked = {worker.answer: worker for worker in self.workers if worker.answer is not None}
-        if not asked:
+        pending = {worker.answer: worker for worker in self.workers if worker.answer is not None}
+        if not pending:
             return time.sleep(POLL)
-        wait = min([POLL, *(max(0.0, worker.deadline - time.monotonic()) for worker in asked.values())])
-        answers, _ = self.ray.wait(list(asked), timeout=wait)
+        wait = min([POLL, *(max(0.0, worker.deadline - time.monotonic()) for worker in pending.values())])
+        answers, _ = self.ray.wait(list(pending), timeout=wait)
         for answer in answers:
-            self.receive(asked[answer], batch)
+            self.receive(pending[answer], batch)
         for worker in [worker for worker in self.workers if worker.deadline < time.monotonic()]:
             self.lose(worker, batch, f"no answer within {self.timeout:g} s")
         return None

@@ -143,13 +143,13 @@ def training_free_run(command: SearchCommand) -> RunResult:
 
 @contextmanager
 def open_run(
-    command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, whole: Arch | None = None
+    command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, full_arch: Arch | None = None
 ) -> Iterator[Run]:
     """The run of a command, whose folder no other process may use meanwhile.
 
     Args:
         answers: The classes of a net whose answers stand for labels, or how many there are.
-        whole: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
+        full_arch: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
     """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
@@ -157,10 +157,10 @@ def open_run(
     folder, world = RunFolder(command.out), join_world(device)
     folder.check_own(kind)
     space = asked_space(command, folder)
-    check_before_images(in_numbers(command, space, whole), space, device.type)
+    check_before_images(in_numbers(command, space, full_arch), space, device.type)
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
-        run.options = in_numbers(run.options, run.space, whole)  # its head depends on the images
+        run.options = in_numbers(run.options, run.space, full_arch)  # its head depends on the images
         if world.main:
             with (
                 folder.recording(kind, run.options, run.space.name),
@@ -171,9 +171,9 @@ def open_run(
             yield run
 
 
-def in_numbers(command: Any, space: Space, whole: Arch | None) -> Any:
+def in_numbers(command: Any, space: Space, full_arch: Arch | None) -> Any:
     """The command with numbers in place of shares of a net."""
-    return command.with_shares(space.costs(whole)) if whole is not None else command
+    return command.with_shares(space.costs(full_arch)) if full_arch is not None else command
 
 
 KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
@@ -208,8 +208,8 @@ def check_task(command: Any) -> None:
     """Refuses what only classification has so far."""
     if getattr(command, "task", "classify") == "classify":
         return
-    asked = {"--proxy": getattr(command, "proxy", ""), "--no-training": getattr(command, "no_training", False)}
-    for option, value in asked.items():
+    flags = {"--proxy": getattr(command, "proxy", ""), "--no-training": getattr(command, "no_training", False)}
+    for option, value in flags.items():
         if value:
             raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
 
@@ -249,8 +249,8 @@ class Run:
         options = streamed_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it
         defaults = space.full_options
-        asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
-        sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
+        named = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
+        sizes = named["img_size"], named["in_chans"], defaults["img_size"]
         files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
         self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
         self.options = replace(options, stream=self.batches.streamed)
@@ -482,8 +482,8 @@ def make_scorer(command: Any, space: Space) -> Scorer:
     device, batches = choose_device(command.device), None
     if command.data:
         # Images keep their size, unless another was asked for, by an option or in a table.
-        asked = command.img_size if hasattr(command, "img_size") else space.options.get("img_size")
-        batches = probe_batches(command, asked, device)
+        img_size = command.img_size if hasattr(command, "img_size") else space.options.get("img_size")
+        batches = probe_batches(command, img_size, device)
         space = fit_to_data(space, batches, command)
     return Scorer(space, command.proxy, batches=batches, seed=command.seed, device=device, **command.probing())
 
@@ -491,6 +491,6 @@ def make_scorer(command: Any, space: Space) -> Scorer:
 def probe_batches(command: Any, img_size: int | None, device: torch.device) -> BatchSource:
     """Plain training images, shuffled, without augmentation."""
     plain = Recipe(batch_size=command.probe_size, augment=AugmentOptions(crop="none", hflip=0.0, smoothing=0.0))
-    asked = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
-    options = DataOptions(data=command.data, seed=command.seed, **asked)
+    shared = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
+    options = DataOptions(data=command.data, seed=command.seed, **shared)
     return load_batches(options, plain, World(), device, img_size, usual_size=USUAL_SIZE)

@@ -319,10 +319,10 @@ class ArchSearch:
 
     def asynchronous(self, options: SearchOptions) -> bool:
         """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""
-        asked = self.executor.asynchronous and options.strategy != "random"
-        if asked and not self.quiet:
+        asynchronous = self.executor.asynchronous and options.strategy != "random"
+        if asynchronous and not self.quiet:
             say("an asynchronous search: it depends on which worker is fast, so it cannot be repeated exactly")
-        return asked
+        return asynchronous
 
     @contextmanager
     def open_executor(self, race: Race | None = None) -> Iterator[Executor]:

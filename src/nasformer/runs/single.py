@@ -212,8 +212,8 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str,
     head = {name: merged.pop(name) for name in head_option_names() if name in merged}
     if command.task == task:
         command = with_head(command, head)
-    named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
-    return replace(command, space=space, arch=arch, model=merged, **named)
+    shape = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
+    return replace(command, space=space, arch=arch, model=merged, **shape)
 
 
 def with_head(options: Any, head: Mapping[str, Any]) -> Any:
@@ -228,20 +228,20 @@ def check_out(command: RetrainCommand | FinetuneCommand) -> None:
         raise UserError(f"{command.out} is the folder to start from; train in another --out folder")
 
 
-def searched_space(folder: RunFolder, asked: str | None) -> str:
-    space = folder.read_config().space or asked
+def searched_space(folder: RunFolder, name: str | None) -> str:
+    space = folder.read_config().space or name
     if not space:
         raise UserError(f"{folder.config} names no space; name it with --space")
-    if asked and asked != space:
-        raise UserError(f"{folder} searched {space}, not {asked}; ask for --space {space}")
+    if name and name != space:
+        raise UserError(f"{folder} searched {space}, not {name}; ask for --space {space}")
     return space
 
 
 def searched_options(folder: RunFolder) -> dict[str, Any]:
     """The model options of a search. One by a proxy leaves no model behind: its options are those asked for."""
     model, config = folder.model / MODEL_CONFIG, folder.read_config()
-    asked = {"img_size": config.img_size, "patch_size": config.patch_size} | config.model
-    options = ModelConfig.load(model).options if model.exists() else asked
+    requested = {"img_size": config.img_size, "patch_size": config.patch_size} | config.model
+    options = ModelConfig.load(model).options if model.exists() else requested
     return options_from_json({name: value for name, value in options.items() if value is not None})
 
 
@@ -365,9 +365,9 @@ def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tu
     device, inherited = choose_device(options.device), has_only_supernet(path) or bool(arch)
     folder = RunFolder(path if inherited else model_folder(path))
     model = inherited_model(folder, arch) if inherited else load_model(folder.path)
-    asked = getattr(options, "task", "classify")
-    if model.task != asked and asked != "classify":
-        raise UserError(f"{folder} is a model for --task {model.task}, not {asked}; leave --task out")
+    task = getattr(options, "task", "classify")
+    if model.task != task and task != "classify":
+        raise UserError(f"{folder} is a model for --task {model.task}, not {task}; leave --task out")
     if model.task != "classify":
         options = with_head(replace(options, task=model.task), model.options)
     batches = batches_of(model, folder, options)

@@ -62,19 +62,19 @@ class BudgetOptions:
             raise UserError(f"--{name.replace('_', '-')} {value} is a share, but of what? Name a net with --from")
         return parse_quantity(value)
 
-    def with_shares(self, whole: Mapping[str, float]) -> Self:
+    def with_shares(self, costs: Mapping[str, float]) -> Self:
         """The limits with numbers in place of shares such as 50%, which are shares of these costs.
 
         >>> BudgetOptions(max_macs="50%").with_shares({"macs": 1_000_000}).max_macs
         500000
         """
-        shares = {name: value for name, value in self.limits().items() if is_share(value) and whole}
+        shares = {name: value for name, value in self.limits().items() if is_share(value) and costs}
         for name, value in shares.items():
             share = parse_quantity(str(value).strip().removesuffix("%"))
             if not 0 < share <= 100:
                 flag = f"--{name.replace('_', '-')}"
                 raise UserError(f"{flag} is {value}; expected more than 0% and at most 100%")
-            shares[name] = math.floor(whole[name.partition("_")[2]] * share / 100)
+            shares[name] = math.floor(costs[name.partition("_")[2]] * share / 100)
         return replace(self, **shares)
 
 

@@ -284,7 +284,7 @@ def why_illegal(new: Values, old: Sequence[float], low: float | None, high: floa
 # The shifted dimensions together: a space whose archs can be built, and which is not too large
 
 
-def apply_shifts(space: Space, wanted: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
+def apply_shifts(space: Space, choices: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
     """The space with as many of the wanted choices as are possible, and why the others are not.
 
     Args:
@@ -292,17 +292,17 @@ def apply_shifts(space: Space, wanted: Choices, max_cardinality: float | None = 
         max_cardinality: The most members that it may have; one that has more already may not grow.
     """
     most = None if max_cardinality is None else max(max_cardinality, space.root.cardinality)
-    if not why_impossible(space, wanted, wanted, most):
-        return space.with_choices(wanted), {}
+    if not why_impossible(space, choices, choices, most):
+        return space.with_choices(choices), {}
     taken: dict[str, Sequence[Scalar]] = {}
-    reasons = dict.fromkeys(wanted, "")
+    reasons = dict.fromkeys(choices, "")
     progress = True
     while progress:
         progress = False
         for name in list(reasons):
-            reasons[name] = why_impossible(space, {**taken, name: wanted[name]}, [name], most)
+            reasons[name] = why_impossible(space, {**taken, name: choices[name]}, [name], most)
             if not reasons[name]:
-                taken[name], progress = wanted[name], True
+                taken[name], progress = choices[name], True
                 del reasons[name]
     return space.with_choices(taken), {name: f"taken back: {why}" for name, why in reasons.items()}
 

@@ -167,8 +167,8 @@ def space_for_images(options: ProfileCommand) -> Space:
     from nasformer.data.files import ImageFiles
     from nasformer.data.sources import open_data
 
-    asked = {"img_size": options.img_size, "in_chans": options.in_chans, "usual_size": space.full_options["img_size"]}
-    images = open_data(options.data, root=options.data_root, holdout=0, quiet=True, **asked)
+    sizes = {"img_size": options.img_size, "in_chans": options.in_chans, "usual_size": space.full_options["img_size"]}
+    images = open_data(options.data, root=options.data_root, holdout=0, quiet=True, **sizes)
     if isinstance(images, ImageFiles):
         size, channels, classes = images.size, images.channels, images.splits.classes
     else:

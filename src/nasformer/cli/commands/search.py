@@ -128,8 +128,8 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
         commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
     task = ["--task", options.task] if options.task != "classify" else []
     if task:
-        asked = ["--question", "what is this?"] if options.task == "vqa" else ["--out", f"{folder}-answers"]
-        commands[0] += asked
+        further = ["--question", "what is this?"] if options.task == "vqa" else ["--out", f"{folder}-answers"]
+        commands[0] += further
     images = [*task, *data_words(options, data=result.data)]
     commands.append(["nasformer", "finetune", str(folder.model), *images, "--out", f"{folder}-finetuned"])
     for words in commands:
