@@ -25,13 +25,12 @@ from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import count_images
 from nasformer.runs.data import normalize_images
-from nasformer.runs.finish import Start, single_recipe
+from nasformer.runs.finish import Finisher, Start, single_recipe, with_cost_objective
 from nasformer.runs.options import RunCommand
 from nasformer.runs.pretrained import pretrained_recipe, sort_net, steps_for, training_size
 from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import check_search
-from nasformer.runs.sizes import Finisher, with_cost_objective
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import ModelResult, Order
 from nasformer.search.run import SearchResult

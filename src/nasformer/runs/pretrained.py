@@ -36,10 +36,9 @@ from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_names, train_baselines
 from nasformer.runs.data import fit_to_data, normalize_images
-from nasformer.runs.finish import Start, accuracies, single_recipe
+from nasformer.runs.finish import Finisher, Start, accuracies, single_recipe, with_cost_objective
 from nasformer.runs.options import RunCommand
 from nasformer.runs.run import Run, open_run, training_work
-from nasformer.runs.sizes import Finisher, with_cost_objective
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
