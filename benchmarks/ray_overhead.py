@@ -25,9 +25,9 @@ from nasformer.data.images import Data, ImageSet
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.proxies.scoring import Scorer
-from nasformer.runs.jobs import ProxyJob, SubnetJob
 from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import RayPool
+from nasformer.runs.search import ProxyJob, SubnetJob
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import SubnetEvaluator
 from record import benchmark_parser, save_record

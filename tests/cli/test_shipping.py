@@ -14,7 +14,7 @@ from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.families.storage import facts_in, load_model, save_model
 from nasformer.results.folder import RunFolder
-from nasformer.runs import ship as shipping
+from nasformer.runs import finish as shipping
 from nasformer.utils.files import read_json
 from small_run import contents, words
 

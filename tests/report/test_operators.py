@@ -11,8 +11,14 @@ from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
-from nasformer.report.drawing import dissect, operators_by_stage
-from nasformer.report.operators import operator_curves, operator_panels, operator_shares, read_curves
+from nasformer.report.drawing import (
+    dissect,
+    operator_curves,
+    operator_panels,
+    operator_shares,
+    operators_by_stage,
+    read_curves,
+)
 from nasformer.report.page import captions
 from nasformer.results.contents import RunContents, read_run
 from nasformer.search.budget import Budget

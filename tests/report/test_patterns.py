@@ -15,8 +15,19 @@ from matplotlib.patches import Rectangle
 from nasformer.errors import UserError
 from nasformer.families.registry import get_space
 from nasformer.report import patterns as verdicts
-from nasformer.report.drawing import THIRDS, WHOLE, choices_by_stage, pool
-from nasformer.report.patterns import PATTERNS, Patterns, draw, find_patterns, judge, patterns_figure, rows
+from nasformer.report.drawing import THIRDS
+from nasformer.report.patterns import (
+    PATTERNS,
+    WHOLE,
+    Patterns,
+    choices_by_stage,
+    draw,
+    find_patterns,
+    judge,
+    patterns_figure,
+    pool,
+    rows,
+)
 from nasformer.search.budget import Budget
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct

@@ -20,7 +20,7 @@ from nasformer.families.registry import get_space
 from nasformer.families.storage import adapt_channels, build_from, fresh_model, load_model, save_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import single
-from nasformer.runs.ship import provenance
+from nasformer.runs.finish import provenance
 from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
+from pathlib import Path
 
 import pytest
 
-from nasformer.utils.tables import csv_text, html_row, html_table, markdown_table
+from nasformer.utils.tables import html_row, html_table, markdown_table, write_csv
 
 NASTY = "<script>alert(1)</script>| `rm` *b* _i_ [x](y) ![z](w)\n| new | row |\r\n# head"
 
@@ -32,11 +32,14 @@ def test_markdown_takes_names_of_files_that_are_no_unicode() -> None:
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+cmd|' /C calc'!A0", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "- a list"])
-def test_csv_has_no_formulas(cell: str) -> None:
-    ((head,), (found,)) = csv.reader(io.StringIO(csv_text([cell], [[cell]]), newline=""))
+def test_csv_has_no_formulas(cell: str, tmp_path: Path) -> None:
+    write_csv(tmp_path / "table.csv", [cell], [[cell]])
+    with open(tmp_path / "table.csv", newline="") as file:
+        ((head,), (found,)) = csv.reader(file)
     assert head == found == f"'{cell}".replace("\r", "\n")
 
 
 @pytest.mark.parametrize("cell", [-0.5, "-0.5", "+1e-3", "a=b", "", "'quoted'"])
-def test_csv_keeps_numbers_and_other_text(cell: object) -> None:
-    assert csv_text(["head"], [["first", cell]]).splitlines()[1] == f"first,{cell}"
+def test_csv_keeps_numbers_and_other_text(cell: object, tmp_path: Path) -> None:
+    write_csv(tmp_path / "table.csv", ["first, head", "second"], [["first", cell], ["c", None]])
+    assert (tmp_path / "table.csv").read_text() == f'"first, head",second\nfirst,{cell}\nc,\n'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -40,11 +41,11 @@ COMMANDS = {
     "spaces": "spaces",
     "cost": "spaces",
     "sample": "spaces",
-    "profile": "profile",
+    "profile": "prepare",
     "proxies": "proxies",
     "score": "proxies",
     "rank": "proxies",
-    "pack": "data",
+    "pack": "prepare",
     "recipes": "spaces",
     "completion": "spaces",
 }
@@ -162,6 +163,11 @@ def call(command: Command, options: Any, as_json: bool) -> int:
 
         with asked_threads(threads):
             return command.function(options, as_json) or 0
+
+
+def print_json(content: Any) -> None:
+    """Prints the result of a command, on one line."""
+    print(json.dumps(content))
 
 
 def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -137,7 +137,7 @@ class CommandParser(Generic[Options]):
     def parse(self, words: Sequence[str]) -> Parsed[Options]:
         if "--help-all" in words or {"-h", "--help"} & set(words):
             return Parsed(None, help=self.help(everything="--help-all" in words))
-        tree, given, as_json = Tree(), Tree(), False
+        tree, written, as_json = Tree(), Tree(), False
         named, unnamed = self.split(words)
         for name, text in named:
             if name == "json":
@@ -145,9 +145,9 @@ class CommandParser(Generic[Options]):
             elif name == "config":
                 merge(tree, self.read_config(text))
             else:
-                self.set(given, name, text)
-        self.set_positional(given, unnamed)
-        merge(tree, given)  # what is given on the command line overrides config files, wherever it stands
+                self.set(written, name, text)
+        self.set_positional(written, unnamed)
+        merge(tree, written)  # what is given on the command line overrides config files, wherever it stands
         return Parsed(self.build(self.kind, tree), as_json)
 
     def split(self, words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -216,14 +216,14 @@ class CommandParser(Generic[Options]):
         """A config file without the options of other commands, so that one file serves a whole run."""
         content = {str(key).replace("-", "_"): value for key, value in read_yaml(find_recipe(path)).items()}
         content.pop("import", None)  # modules of plugins, which are imported by now
-        own = {name.partition(".")[0] for name in self.options}
+        names = {name.partition(".")[0] for name in self.options}
         for key in content:
             first = key.partition(".")[0]
-            if first not in own | self.shared:
-                close = difflib.get_close_matches(first, own | self.shared, n=1)
+            if first not in names | self.shared:
+                close = difflib.get_close_matches(first, names | self.shared, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"see nasformer {self.name} --help"
                 raise UserError(f"{path} has the option {first}, which no command has; {hint}")
-        return self.normalize({key: value for key, value in content.items() if key.partition(".")[0] in own}, path)
+        return self.normalize({key: value for key, value in content.items() if key.partition(".")[0] in names}, path)
 
     def normalize(self, content: Mapping[str, Any], where: str, prefix: str = "") -> Tree:
         """The content of a config file as a tree of options, each of its type."""

@@ -133,10 +133,10 @@ def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
     macs = f"{format_quantity(cost.macs)}"
     if cost.position_macs:
         macs += f", and {format_quantity(cost.position_macs)} for relative positions"
-    known = {**facts, **facts.get("provenance", {})}
-    rows = {"space": str(known["space"])} if "space" in known else {}
+    all_facts = {**facts, **facts.get("provenance", {})}
+    rows = {"space": str(all_facts["space"])} if "space" in all_facts else {}
     rows |= {"parameters": f"{cost.params:,}", "multiply-accumulates an image": macs}
-    return rows | {words: f"{known[name]:.2%}" for name, words in split_scores().items() if name in known}
+    return rows | {words: f"{all_facts[name]:.2%}" for name, words in split_scores().items() if name in all_facts}
 
 
 def origin(made: Mapping[str, Any]) -> dict[str, str]:
@@ -157,9 +157,9 @@ def files_table(differences: Mapping[str, float | None]) -> str:
 
 
 def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str, float | None]) -> list[str]:
-    known = preprocessing_of(model.options, facts)
-    use = call(model, known)
-    if predicts(model, known, facts):
+    preprocessing = preprocessing_of(model.options, facts)
+    use = call(model, preprocessing)
+    if predicts(model, preprocessing, facts):
         use += f"\n{predict_call(model)}  # {ANSWERS[model.task][1]}; needs Pillow"
     texts = LOADING if model.task == "classify" else {**LOADING, "model.safetensors": FOR_NASFORMER}
     inputs = ("images", "words") if model.task == "vqa" else ("images",)
@@ -170,21 +170,20 @@ def loading(model: Backbone, facts: Mapping[str, Any], differences: Mapping[str,
 
 def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
     channels, rows, columns = input_shape(model)
-    text, known = f"Float tensors [batch, {channels}, {rows}, {columns}]. ", preprocessing_of(model.options, facts)
-    if known.mean is None or known.std is None:
+    text = f"Float tensors [batch, {channels}, {rows}, {columns}]. "
+    images = preprocessing_of(model.options, facts)
+    if images.mean is None or images.std is None:
         return text + "How they were normalised in training is not known."
     if model.task != "classify":
-        text += (
-            f"The longer side of an image is resized to {rows} pixels ({known.interpolation}); it lies at the top left "
-        )
-        text += "of a square whose rest has the mean colour. "
+        text += f"The longer side of an image is resized to {rows} pixels ({images.interpolation}); it lies at the "
+        text += "top left of a square whose rest has the mean colour. "
         text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED, "vqa": ASKED}.get(model.task, "")
         if model.task == "vqa":
             text += words_text(model, facts)
-        return text + normalisation_text(known.mean, known.std, facts)
-    text += f"The short side of an image is resized to {known.short_side} pixels ({known.interpolation}), "
+        return text + normalisation_text(images.mean, images.std, facts)
+    text += f"The short side of an image is resized to {images.short_side} pixels ({images.interpolation}), "
     text += f"of which the central {rows} x {columns} are kept. "
-    return text + normalisation_text(known.mean, known.std, facts)
+    return text + normalisation_text(images.mean, images.std, facts)
 
 
 def words_text(model: Backbone, facts: Mapping[str, Any]) -> str:

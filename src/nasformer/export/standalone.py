@@ -400,12 +400,12 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     True
     """
     facts, segments = facts or {}, plan_of(model)
-    known = preprocessing_of(model.options, facts)
+    preprocessing = preprocessing_of(model.options, facts)
     roots: list[Any] = [*layer_classes(segments), read_safetensors]
     functions = [LOAD.strip()]
-    if normalises(known):
+    if normalises(preprocessing):
         functions.insert(0, NORMALISE.strip())
-    if predicts(model, known, facts):
+    if predicts(model, preprocessing, facts):
         names = "CLASSES" if "classes" in facts else f"[str(number) for number in range({model.num_classes})]"
         template, needs = PREDICTORS[model.task]
         roots += [converted, *needs]
@@ -416,33 +416,33 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
     if "OrderedDict(" in network:
         imports.add(Import("collections", "OrderedDict", "OrderedDict"))
     opening = [
-        header(model, known, facts),
+        header(model, preprocessing, facts),
         "from __future__ import annotations",
         import_lines(imports),
-        constants(model, known, facts),
+        constants(model, preprocessing, facts),
     ]
     return "\n\n\n".join(["\n\n".join(opening), closure.text(), network, *functions]) + "\n"
 
 
-def normalises(known: Preprocessing) -> bool:
+def normalises(preprocessing: Preprocessing) -> bool:
     """Whether the file has `normalise`: it is known how."""
-    return known.mean is not None and known.std is not None
+    return preprocessing.mean is not None and preprocessing.std is not None
 
 
-def predicts(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> bool:
+def predicts(model: Backbone, preprocessing: Preprocessing, facts: Mapping[str, Any]) -> bool:
     """Whether the file has `predict`: there is one for the task, and images of so many channels can be read.
 
     Questions can be read where the words are known, and not by a text encoder, which is another library's.
     """
     readable = model.task != "vqa" or ("words" in facts and not facts.get("text_encoder"))
-    return model.task in ANSWERS and normalises(known) and known.in_chans in MODES and readable
+    return model.task in ANSWERS and normalises(preprocessing) and preprocessing.in_chans in MODES and readable
 
 
-def call(model: Backbone, known: Preprocessing) -> str:
+def call(model: Backbone, preprocessing: Preprocessing) -> str:
     """How the network is called, in words for header and card."""
-    images = "model.normalise(images)" if normalises(known) else "images"
-    found = "found" if model.task == "detect" else "logits"
-    return f"{found} = network({images}{', words' if model.task == 'vqa' else ''})"
+    images = "model.normalise(images)" if normalises(preprocessing) else "images"
+    answers = "found" if model.task == "detect" else "logits"
+    return f"{answers} = network({images}{', words' if model.task == 'vqa' else ''})"
 
 
 def predict_call(model: Backbone) -> str:
@@ -463,7 +463,7 @@ def layer_classes(segments: list[Segment]) -> list[type]:
     return list(dict.fromkeys(value for value in values if isinstance(value, type)))
 
 
-def header(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
+def header(model: Backbone, preprocessing: Preprocessing, facts: Mapping[str, Any]) -> str:
     arch = textwrap.wrap(json.dumps(model.arch.to_dict()), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
     needs = "torch and torchvision" if model.task == "detect" else "torch"
     author = f"nasformer {nasformer.__version__}"
@@ -473,8 +473,8 @@ def header(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> s
         "    import model",
         "",
         '    network = model.load("model.safetensors")',
-        f"    {call(model, known)}",
-        *([f"    {predict_call(model)}  # needs Pillow"] if predicts(model, known, facts) else []),
+        f"    {call(model, preprocessing)}",
+        *([f"    {predict_call(model)}  # needs Pillow"] if predicts(model, preprocessing, facts) else []),
         "",
         "The code is that of nasformer's layers, under the licence Apache-2.0. The architecture as JSON:",
         "",
@@ -484,16 +484,20 @@ def header(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> s
     return "\n".join(lines)
 
 
-def constants(model: Backbone, known: Preprocessing, facts: Mapping[str, Any]) -> str:
+def constants(model: Backbone, images: Preprocessing, facts: Mapping[str, Any]) -> str:
     """The preprocessing and the names of the classes as constants of the module."""
-    values: dict[str, Any] = {"IMG_SIZE": known.img_size}
-    if predicts(model, known, facts):
-        values |= {"IN_CHANS": known.in_chans, "CROP_PCT": known.crop_pct, "INTERPOLATION": known.interpolation}
-    if normalises(known):
-        values |= {"MEAN": known.mean, "STD": known.std}
+    values: dict[str, Any] = {"IMG_SIZE": images.img_size}
+    if predicts(model, images, facts):
+        values |= {
+            "IN_CHANS": images.in_chans,
+            "CROP_PCT": images.crop_pct,
+            "INTERPOLATION": images.interpolation,
+        }
+    if normalises(images):
+        values |= {"MEAN": images.mean, "STD": images.std}
     if "classes" in facts:
         values["CLASSES"] = tuple(facts["classes"])
-    if model.task == "vqa" and predicts(model, known, facts):
+    if model.task == "vqa" and predicts(model, images, facts):
         values |= {"MAX_WORDS": model.options["max_words"], "WORDS": tuple(facts["words"])}
     lines = ['WEIGHTS = Path(__file__).with_name("model.safetensors")']
     for name, value in values.items():
@@ -532,9 +536,9 @@ def forward_maps(tree: Mapping[str, Any], inputs: Sequence[str], beside: Sequenc
     lines += [f"        for stage in self.{stages}:", "            x = stage(x)", "            maps.append(x)"]
     order = list(tree[stages])
     chosen = [order.index(name.split(".")[1]) for name in inputs]
-    given = [*(f"maps[{number}]" for number in chosen), *beside]
-    wanted = "maps" if len(chosen) == len(order) and not beside else f"[{', '.join(given)}]"
-    return [*lines, f"        return self.{head}({wanted})"]
+    inputs_of_head = [*(f"maps[{number}]" for number in chosen), *beside]
+    arguments = "maps" if len(chosen) == len(order) and not beside else f"[{', '.join(inputs_of_head)}]"
+    return [*lines, f"        return self.{head}({arguments})"]
 
 
 def nested(segments: list[Segment]) -> dict[str, Any]:

@@ -340,6 +340,9 @@ def weight_bytes(plan: Sequence[Segment]) -> int:
 
 # Calibration: from sums over layers to whole nets
 
+REWEIGHTINGS, SMALLEST_DEVIATION = 50, 1e-3
+"""Of the fit by least absolute deviations; smaller ones weigh no more."""
+
 
 def fit_line(sums: Sequence[float], measured: Sequence[float]) -> tuple[float, float]:
     """Overhead and scale with the least relative errors, of which a few large ones may be accidents.
@@ -359,12 +362,12 @@ def fit_line(sums: Sequence[float], measured: Sequence[float]) -> tuple[float, f
     )
 
 
-def least_absolute_deviations(design: np.ndarray, rounds: int = 50, least: float = 1e-3) -> np.ndarray:
+def least_absolute_deviations(design: np.ndarray) -> np.ndarray:
     """The coefficients that make the rows of a design as near to 1 as can be, by iteratively reweighted squares."""
     weights = np.ones(len(design))
-    for _ in range(rounds):
+    for _ in range(REWEIGHTINGS):
         coefficients, *_rest = np.linalg.lstsq(design * weights[:, None], weights, rcond=None)
-        weights = np.maximum(np.abs(design @ coefficients - 1), least) ** -0.5
+        weights = np.maximum(np.abs(design @ coefficients - 1), SMALLEST_DEVIATION) ** -0.5
     return coefficients
 
 
@@ -441,8 +444,8 @@ def round_seconds(timed: Sequence[TimedNet], tests: int, images: object, clock: 
     with undisturbed():
         for net in timed[:2]:
             visit(net, images, clock, timed[0].net)
-    each = (time.perf_counter() - start) / len(timed[:2])
-    return each * (len(timed) + tests / 2)
+    seconds = (time.perf_counter() - start) / len(timed[:2])
+    return seconds * (len(timed) + tests / 2)
 
 
 # Which nets

@@ -179,6 +179,6 @@ def draw_kept(axes: Any, whole: Sequence[Any], kept: Sequence[Any]) -> None:
     places = range(1, len(whole) + 1)
     axes.bar(places, whole, color=pale(GREY), width=0.8)
     axes.bar(places, kept, color=BLUE, width=0.8)
-    gone = [place for place, value in zip(places, kept, strict=True) if not value]
-    axes.scatter(gone, [0.08 * max(whole)] * len(gone), marker="x", color=RED, s=36, zorder=3)
+    left_out = [place for place, value in zip(places, kept, strict=True) if not value]
+    axes.scatter(left_out, [0.08 * max(whole)] * len(left_out), marker="x", color=RED, s=36, zorder=3)
     axes.set_xticks(list(places))

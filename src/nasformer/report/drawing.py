@@ -1,37 +1,48 @@
 """Architectures drawn side by side: a card for each, a row for each layer, a bar for each field.
 
-Where blocks choose among operators, a row is a box in the colour of the operator, since fields then differ by row.
+Where blocks choose among operators, a row is a box in the colour of the operator, since fields then differ by row; and
+further figures show the operators by stage.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from itertools import zip_longest
-from statistics import fmean, pstdev
+from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeGuard
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from nasformer.report.labels import CHOSEN, describe_costs
+from nasformer.report.labels import CHOSEN, axis_label, describe_costs
 from nasformer.results.contents import RunContents, thinned
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
-from nasformer.space.node import ROLES, Node, genes
 from nasformer.space.nodes import Scalar
-from nasformer.utils.figures import FAINT, GREY, INK, PALETTE, RED, new_figure, palette, plain
+from nasformer.train.log import read_snapshots
+from nasformer.utils.figures import (
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    RED,
+    dress,
+    legend_below,
+    new_figure,
+    nice_ticks,
+    pale,
+    palette,
+    plain,
+)
+from nasformer.utils.schema import from_json
 
-# Architectures taken apart: into blocks for drawings, into choices by stage for statistics.
-#
-# `dissect` needs the architecture alone and so works for spaces that are not known any more. `choices_by_stage` asks
-# the space, which knows the name of every choice.
-
-
-# Blocks
+# Architectures taken apart into blocks. That needs the architecture alone, so it works for spaces not known any more.
 
 
 @dataclass(frozen=True)
@@ -206,88 +217,9 @@ def stage_title(path: str) -> str:
     return re.sub(r"^stages? ?(\d+)$", r"stage \1", path.removesuffix(".blocks"))
 
 
-# Operators by stage
-
-THIRDS = ("first third", "middle third", "last third")
-OperatorsByStage = dict[str, list[str]]
-"""Stage -> the operators of its blocks, in the order of the net."""
-
-
-def operators(anatomies: Iterable[Anatomy]) -> list[str]:
-    """The operators in the order in which they occur; empty where blocks have no kinds.
-
-    >>> operators([dissect({"blocks": [{"conv": {"kernel": 3}}, {"encoder": {"ffn": {"conv": {"kernel": 5}}}}]})])
-    ['conv', 'encoder']
-    """
-    blocks = (block for anatomy in anatomies for block in anatomy.blocks())
-    return list(dict.fromkeys(block.operator for block in blocks if block.kind))
-
-
-def operators_by_stage(anatomy: Anatomy) -> OperatorsByStage:
-    """The operators by stage; of a net that is a single stack, by thirds of its depth.
-
-    >>> blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]
-    >>> net = {"stage1": {"dim": 8, "blocks": blocks}, "stage2": {"dim": 16, "blocks": blocks[:1]}}
-    >>> operators_by_stage(dissect(net))
-    {'stage 1': ['conv', 'local'], 'stage 2': ['conv']}
-    >>> operators_by_stage(dissect({"dim": 8, "blocks": [*blocks, *blocks]}))
-    {'first third': ['conv', 'local'], 'middle third': ['conv'], 'last third': ['local']}
-    """
-    stacks = {
-        stage_title(path): [block.operator for block in stack]
-        for path, stack in anatomy.stacks.items()
-        if any(block.kind for block in stack)
-    }
-    if len(stacks) != 1:
-        return stacks
-    (blocks,) = stacks.values()
-    return merge_stages({THIRDS[3 * place // len(blocks)]: [name]} for place, name in enumerate(blocks))
-
-
-def merge_stages(nets: Iterable[OperatorsByStage]) -> OperatorsByStage:
-    """The operators of several nets, by stage."""
-    merged: OperatorsByStage = {}
-    for net in nets:
-        for stage, names in net.items():
-            merged.setdefault(stage, []).extend(names)
-    return merged
-
-
-# Choices by stage: a choice belongs to the stage that its path names (stage1, stage2 ...), wherever in the path. In an
-# arch without stages, choices of blocks are sorted into thirds of the depth. All others are of the whole net.
-
-WHOLE = "whole net"
 BLOCKS = "blocks"
-RATIOS = (("qkv_dim", "embed_dim"),)
-"""Pairs of choices of one stage whose quotient says more than either."""
-
-ChoicesByStage = dict[str, dict[str, list[Any]]]
-"""Stage -> name of a choice (kernel, depth, kind of block ...) -> every value chosen, in the order of the net."""
-
-
-def choices_by_stage(root: Node, arch: Arch) -> ChoicesByStage:
-    """Every choice of an arch, by stage and name.
-
-    Depths are called depth; the option of a OneOf has the name of the field that holds it.
-
-    >>> from nasformer.space import Choice, OneOf, Repeat, Struct
-    >>> block = OneOf(conv=Struct(kernel=Choice(3, 5)), pool=Struct())
-    >>> root = Struct(stage1=Struct(width=Choice(8, 16), blocks=Repeat(block, depth=Choice(1, 2))))
-    >>> arch = root.validate({"stage1": {"width": 8, "blocks": [{"conv": {"kernel": 5}}, {"pool": {}}]}})
-    >>> choices_by_stage(root, arch)
-    {'stage1': {'blocks': ['conv', 'pool'], 'width': [8], 'depth': [2], 'kernel': [5]}}
-    """
-    values = {path: value for role in ROLES for path, value in genes(root, arch, role).items()}
-    staged = any(map(stage_of, values))
-    choices: ChoicesByStage = {}
-    for path, value in values.items():
-        stage = stage_of(path) or (WHOLE if staged else _third(arch, path))
-        choices.setdefault(stage, {}).setdefault(_choice_name(arch, path), []).append(value)
-    for row in choices.values():
-        for above, below in RATIOS:
-            if row.get(above) and len(row.get(below, [])) == 1:
-                row[f"{above} / {below}"] = [value / row[below][0] for value in row[above]]
-    return choices
+THIRDS = ("first third", "middle third", "last third")
+"""What stands for stages in a net that has none."""
 
 
 def stage_of(path: Sequence[Any]) -> str:
@@ -297,48 +229,6 @@ def stage_of(path: Sequence[Any]) -> str:
 
 def stage_number(stage: str) -> int:
     return int(stage.removeprefix("stage"))
-
-
-def _third(arch: Arch, path: tuple[Any, ...]) -> str:
-    place = next((place for place, part in enumerate(path) if isinstance(part, int)), None)
-    if place is None:
-        return WHOLE
-    return THIRDS[3 * path[place] // len(_value_at(arch, path[:place]))]
-
-
-def _choice_name(arch: Arch, path: tuple[Any, ...]) -> str:
-    """The last name of the path that is not a stage; a stage may itself be the stack of blocks."""
-    if isinstance(_value_at(arch, path), tuple):
-        return "depth"
-    return next((part for part in reversed(path) if isinstance(part, str) and not stage_of((part,))), BLOCKS)
-
-
-def _value_at(arch: Arch, path: tuple[Any, ...]) -> Any:
-    return reduce(lambda value, part: value[part], path, arch)
-
-
-def pool(choices: Iterable[ChoicesByStage]) -> ChoicesByStage:
-    """The choices of several archs together, stages in the order of the net."""
-    pooled: ChoicesByStage = {}
-    for group in choices:
-        for stage, row in group.items():
-            for name, values in row.items():
-                pooled.setdefault(stage, {}).setdefault(name, []).extend(values)
-    others = (*THIRDS, WHOLE)
-    order = {stage: others.index(stage) if stage in others else stage_number(stage) - 1000 for stage in pooled}
-    return {stage: pooled[stage] for stage in sorted(pooled, key=lambda stage: order[stage])}
-
-
-def choice_names(choices: ChoicesByStage) -> list[str]:
-    """What is chosen in any stage, kinds before numbers."""
-    known = {name: values for row in choices.values() for name, values in row.items()}
-    return sorted(known, key=lambda name: is_number(known[name][0]))
-
-
-def values_of(choices: ChoicesByStage, name: str, stage: str | None = None) -> list[Any]:
-    """The values of a choice in a stage, or in all of them."""
-    stages = choices if stage is None else [stage]
-    return [value for stage in stages for value in choices.get(stage, {}).get(name, [])]
 
 
 def shares(values: Iterable[Scalar]) -> dict[Scalar, float]:
@@ -353,17 +243,7 @@ def shares(values: Iterable[Scalar]) -> dict[Scalar, float]:
     }
 
 
-def summarize(choices: ChoicesByStage) -> dict[str, dict[str, dict[str, Any]]]:
-    """Stage -> name -> the share of each value; of numbers mean and standard deviation as well."""
-    return {stage: {name: _summary(values) for name, values in row.items()} for stage, row in choices.items()}
-
-
-def _summary(values: list[Any]) -> dict[str, Any]:
-    summary = {"n": len(values), "shares": {str(value): share for value, share in shares(values).items()}}
-    return {**summary, "mean": fmean(values), "std": pstdev(values)} if all(map(is_number, values)) else summary
-
-
-# Lengths are in inches.
+# The drawing of cards; lengths are in inches.
 ROW, LINE, GAP, PAD, SPACING = 0.27, 0.24, 0.22, 0.22, 0.08
 NUMBER, HEADINGS = 0.3, 0.24  # the column of a layer's number, the line of the fields' names
 SHORTEST = 0.3  # of a cell: the bar of the smallest value
@@ -543,3 +423,217 @@ def belongs(scalar: str, stack: str) -> bool:
 def short_heading(name: str, cell: float) -> str:
     room = max(4, int(cell * 13))  # letters, at the size of a heading
     return name if len(name) <= room else name[: room - 1] + "…"
+
+
+# Operators of nets whose blocks choose among several: by stage, their shares among the candidates as the search went
+# on, and how each does in the supernet.
+
+FEWEST = 20  # random archs, for shares that mean something
+COLUMNS, SAMPLED = 50, 10_000  # more generations are drawn together, more candidates are sampled
+BAR, ASIDE = 0.2, 0.26  # of the width that the search takes: the bars beside it, and how far away they stand
+TICKS = 5
+
+OperatorsByStage = dict[str, list[str]]
+"""Stage -> the operators of its blocks, in the order of the net."""
+
+
+def operators(anatomies: Iterable[Anatomy]) -> list[str]:
+    """The operators in the order in which they occur; empty where blocks have no kinds.
+
+    >>> operators([dissect({"blocks": [{"conv": {"kernel": 3}}, {"encoder": {"ffn": {"conv": {"kernel": 5}}}}]})])
+    ['conv', 'encoder']
+    """
+    blocks = (block for anatomy in anatomies for block in anatomy.blocks())
+    return list(dict.fromkeys(block.operator for block in blocks if block.kind))
+
+
+def operators_by_stage(anatomy: Anatomy) -> OperatorsByStage:
+    """The operators by stage; of a net that is a single stack, by thirds of its depth.
+
+    >>> blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]
+    >>> net = {"stage1": {"dim": 8, "blocks": blocks}, "stage2": {"dim": 16, "blocks": blocks[:1]}}
+    >>> operators_by_stage(dissect(net))
+    {'stage 1': ['conv', 'local'], 'stage 2': ['conv']}
+    >>> operators_by_stage(dissect({"dim": 8, "blocks": [*blocks, *blocks]}))
+    {'first third': ['conv', 'local'], 'middle third': ['conv'], 'last third': ['local']}
+    """
+    stacks = {
+        stage_title(path): [block.operator for block in stack]
+        for path, stack in anatomy.stacks.items()
+        if any(block.kind for block in stack)
+    }
+    if len(stacks) != 1:
+        return stacks
+    (blocks,) = stacks.values()
+    return merge_stages({THIRDS[3 * place // len(blocks)]: [name]} for place, name in enumerate(blocks))
+
+
+def merge_stages(nets: Iterable[OperatorsByStage]) -> OperatorsByStage:
+    """The operators of several nets, by stage."""
+    merged: OperatorsByStage = {}
+    for net in nets:
+        for stage, names in net.items():
+            merged.setdefault(stage, []).extend(names)
+    return merged
+
+
+def operator_shares(run: RunContents) -> Figure | None:
+    """A panel for each stage: random archs, the candidates of every generation, and the winner."""
+    every = run.extremes() or [candidate.arch for candidate in thinned(run.candidates, SAMPLED)]
+    colours = palette(operators(dissect(arch.to_dict()) for arch in every))
+    if not run.candidates or len(colours) < 2:
+        return None
+    columns, unit = operators_by_generation(run)
+    random_archs = run.random_members()
+    random = count_operators(random_archs) if len(random_archs) >= FEWEST else {}
+    winner = operators_by_stage(dissect(run.winner.arch)) if run.winner else {}
+    stages = list(merge_stages(columns.values()))
+    figure = new_figure(1.2 + 2.5 * len(stages), 3.6)
+    figure.get_layout_engine().set(w_pad=0.08)  # type: ignore[union-attr, call-arg]
+    panels = figure.subplots(1, len(stages), sharey=True, squeeze=False)[0]
+    for axes, stage in zip(panels, stages, strict=True):
+        course = {number: column.get(stage, []) for number, column in columns.items()}
+        share_panel(axes, course, random.get(stage, []), winner.get(stage, []), colours)
+        axes.set_title(plain(stage, 30), color=INK, fontsize=11)
+        axes.set_xlabel(unit, color=INK, fontsize=10)
+    for name, colour in colours.items():
+        panels[0].bar([0], [0], color=colour, label=name)
+    panels[0].set_ylabel("share of the blocks", color=INK, fontsize=10)
+    legend_below(figure, panels)
+    return figure
+
+
+def operators_by_generation(run: RunContents) -> tuple[dict[int, OperatorsByStage], str]:
+    """The operators of each generation, or of several together, by the first of them; and what the numbers count."""
+    generations, unit = run.generations()
+    together = -(-len(generations) // COLUMNS)
+    groups = [generations[start : start + together] for start in range(0, len(generations), together)]
+    columns = {}
+    for group in groups:
+        candidates = thinned([candidate for _, members in group for candidate in members], SAMPLED // len(groups))
+        columns[group[0][0]] = count_operators(candidate.arch for candidate in candidates)
+    return columns, unit
+
+
+def count_operators(archs: Iterable[Arch]) -> OperatorsByStage:
+    return merge_stages(operators_by_stage(dissect(arch.to_dict())) for arch in archs)
+
+
+def share_panel(
+    axes: Any, course: Mapping[int, list[str]], random: list[str], winner: list[str], colours: dict[str, str]
+) -> None:
+    count, every = len(course), -(-len(course) // TICKS)
+    for place, names in enumerate(course.values()):
+        share_bar(axes, (place + 0.5) / count, names, colours, 1 / count)
+    share_bar(axes, -ASIDE, random, {name: pale(colour) for name, colour in colours.items()}, BAR, INK)
+    share_bar(axes, 1 + ASIDE, winner, colours, BAR, "white")
+    ticks = {(place + 0.5) / count: str(number) for place, number in enumerate(course) if place % every == 0}
+    ticks |= {-ASIDE: "random"} if random else {}
+    ticks |= {1 + ASIDE: "winner"} if winner else {}
+    dress(axes)
+    axes.grid(False)
+    axes.set_xticks(list(ticks), list(ticks.values()))
+    axes.set_ylim(0, 1)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
+    axes.tick_params(colors=GREY, labelsize=8)
+
+
+def share_bar(axes: Any, x: float, names: list[str], colours: dict[str, str], width: float, ink: str = "") -> None:
+    """A stacked bar of the shares; with `ink`, they stand in it in percent."""
+    bottom, share_of = 0.0, shares(names)
+    for name in [name for name in colours if name in share_of]:
+        share, colour = share_of[name], colours[name]
+        axes.bar([x], [share], width, bottom, color=colour, edgecolor="white" if ink else colour, lw=0.3, zorder=3)
+        if ink and share >= 0.08:
+            style = {"ha": "center", "va": "center", "fontsize": 8, "color": ink, "zorder": 5}
+            axes.text(x, bottom + share / 2, f"{100 * share:.0f}", **style)
+        bottom += share
+
+
+# Accuracy of the largest net of each single operator while a supernet is trained. Colours are operators and dashes are
+# trainings, so that trainings can be compared; seeds are thin, their mean is thick.
+
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+Logs = Mapping[str, Path | Sequence[Path]]
+"""Label of a training -> its log, or those of its seeds."""
+Curve = dict[float, float]
+"""Epoch -> accuracy."""
+
+
+@dataclass(frozen=True)
+class WatchLine:
+    """A line of a training log with the accuracies of watched nets."""
+
+    epoch: float
+    watch: dict[str, float]
+
+
+def operator_curves(run: RunContents) -> Figure | None:
+    """The curves of a run's supernet; None unless nets were watched."""
+    return operator_panels({"": {"": run.folder.log}}, run.metric)
+
+
+def operator_panels(panels: Mapping[str, Logs], metric: str = "accuracy") -> Figure | None:
+    """Comparisons side by side, such as ablations, by title; None where no nets were watched."""
+    curves = {title: read_trainings(logs) for title, logs in panels.items()}
+    seeds = [seed for trainings in curves.values() for training in trainings.values() for seed in training]
+    colours = palette(list(dict.fromkeys(name for seed in seeds for name in seed)))
+    if not colours:
+        return None
+    single = len(panels) == 1
+    figure = new_figure(7 if single else 0.6 + 3.7 * len(panels), 4.4 if single else 3.9)
+    figure.get_layout_engine().set(w_pad=0.08)  # type: ignore[union-attr, call-arg]
+    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, trainings) in zip(every, curves.items(), strict=True):
+        curve_panel(axes, trainings, colours)
+        dress(axes, "epoch", axis_label(f"holdout_{metric}") if axes is every[0] else "")
+        axes.set_title(plain(title, 60), color=INK, fontsize=11)
+        axes.xaxis.set_major_locator(nice_ticks(8, integer=True))
+    for name, colour in colours.items():
+        every[0].add_line(Line2D([], [], color=colour, lw=2, label=plain(name, 30)))
+    legend_below(figure, every)
+    return figure
+
+
+def read_trainings(logs: Logs) -> dict[str, list[dict[str, Curve]]]:
+    paths = {label: [log] if isinstance(log, Path) else log for label, log in logs.items()}
+    return {label: [read_curves(path) for path in seeds] for label, seeds in paths.items()}
+
+
+def read_curves(path: Path) -> dict[str, Curve]:
+    """The accuracies of watched nets, by name. Should epochs come twice, the last counts."""
+    curves: dict[str, Curve] = {}
+    for record in read_snapshots(path):
+        line = from_json(WatchLine, record, path)
+        for name, accuracy in line.watch.items():
+            curves.setdefault(name, {})[line.epoch] = accuracy
+    return curves
+
+
+def curve_panel(axes: Any, trainings: Mapping[str, list[dict[str, Curve]]], colours: Mapping[str, str]) -> None:
+    for number, (label, seeds) in enumerate(trainings.items()):
+        dashes = DASHES[number % len(DASHES)]
+        for name, colour in colours.items():
+            curves = [seed[name] for seed in seeds if name in seed]
+            for curve in curves if len(curves) > 1 else []:
+                draw_curve(axes, curve, color=colour, ls=dashes, lw=0.8, alpha=0.45)
+            draw_curve(axes, mean_curve(curves), color=colour, ls=dashes, lw=2)
+        if label:
+            axes.add_line(Line2D([], [], color=GREY, ls=dashes, lw=2, label=plain(label, 40)))
+
+
+def mean_curve(seeds: Sequence[Curve]) -> Curve:
+    """The mean over the epochs that all seeds have.
+
+    >>> mean_curve([{1: 0.25, 2: 0.5, 3: 1.0}, {1: 0.75, 2: 0.5}])
+    {1: 0.5, 2: 0.5}
+    """
+    shared = set.intersection(*map(set, seeds)) if seeds else set()
+    return {epoch: fmean(seed[epoch] for seed in seeds) for epoch in sorted(shared)}
+
+
+def draw_curve(axes: Any, curve: Curve, **style: Any) -> None:
+    points = [(epoch, 100 * value) for epoch, value in sorted(curve.items()) if math.isfinite(value)]
+    if points:
+        single = {"marker": "o", "ms": 4} if len(points) == 1 else {}
+        axes.plot(*zip(*points, strict=True), **style, **single)

@@ -154,12 +154,12 @@ def space_errors(evolution: Evolution) -> Figure:
 
 def error_distribution(evolution: Evolution) -> Figure | None:
     """The share of the sampled subnets with an error up to x, for all spaces: the further left, the better."""
-    known = [step.errors for step in evolution.steps if step.errors]
-    if not known:
+    errors_of_spaces = [step.errors for step in evolution.steps if step.errors]
+    if not errors_of_spaces:
         return None
     figure = new_figure(8, 4.8)
     axes = figure.subplots()
-    low, high = min(errors[0] for errors in known), max(errors[-1] for errors in known)
+    low, high = min(errors[0] for errors in errors_of_spaces), max(errors[-1] for errors in errors_of_spaces)
     room = 0.03 * (high - low) or 1.0
     for number, (step, colour) in enumerate(zip(evolution.steps, space_colours(len(evolution.steps)), strict=True)):
         if step.errors:

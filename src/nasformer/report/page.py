@@ -14,7 +14,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.report.cuts import gains, shown_score
-from nasformer.report.drawing import dissect, operators
+from nasformer.report.drawing import SAMPLED, dissect, operators
 from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
@@ -42,7 +42,6 @@ from nasformer.report.labels import (
     metric_name,
     sentence_case,
 )
-from nasformer.report.operators import SAMPLED
 from nasformer.report.plots import FIGURES, finalist_rows
 from nasformer.results.contents import RunContents, read_run
 from nasformer.results.folder import RunFolder

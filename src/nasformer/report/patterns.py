@@ -7,8 +7,9 @@ archs: a pattern that more than one group in twenty shows as strongly need not c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from random import Random
 from statistics import fmean, linear_regression, pstdev
@@ -21,27 +22,15 @@ from nasformer.families.base import options_from_json
 from nasformer.families.registry import get_space
 from nasformer.families.space import Space
 from nasformer.latency.finalists import kept_profile
-from nasformer.report.drawing import (
-    BLOCKS,
-    WHOLE,
-    ChoicesByStage,
-    choice_names,
-    choices_by_stage,
-    is_number,
-    pool,
-    shares,
-    stage_number,
-    summarize,
-    values_of,
-)
+from nasformer.report.drawing import BLOCKS, THIRDS, is_number, share_bar, shares, stage_number, stage_of
 from nasformer.report.labels import join_words, label
-from nasformer.report.operators import share_bar
 from nasformer.results.contents import JournalSettings
 from nasformer.results.folder import RunFolder
 from nasformer.search.budget import Budget
 from nasformer.search.journal import stream_journal
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import sample_feasible
+from nasformer.space.node import ROLES, Node, genes
 from nasformer.utils.figures import (
     GREY,
     INK,
@@ -99,6 +88,94 @@ def check_alike(folders: Sequence[Path], what: str, settings: Sequence[Any]) -> 
             )
 
 
+# Choices by stage: a choice belongs to the stage that its path names (stage1, stage2 ...), wherever in the path. In an
+# arch without stages, choices of blocks are sorted into thirds of the depth. All others are of the whole net.
+
+WHOLE = "whole net"
+RATIOS = (("qkv_dim", "embed_dim"),)
+"""Pairs of choices of one stage whose quotient says more than either."""
+
+ChoicesByStage = dict[str, dict[str, list[Any]]]
+"""Stage -> name of a choice (kernel, depth, kind of block ...) -> every value chosen, in the order of the net."""
+
+
+def choices_by_stage(root: Node, arch: Arch) -> ChoicesByStage:
+    """Every choice of an arch, by stage and name.
+
+    Depths are called depth; the option of a OneOf has the name of the field that holds it.
+
+    >>> from nasformer.space import Choice, OneOf, Repeat, Struct
+    >>> block = OneOf(conv=Struct(kernel=Choice(3, 5)), pool=Struct())
+    >>> root = Struct(stage1=Struct(width=Choice(8, 16), blocks=Repeat(block, depth=Choice(1, 2))))
+    >>> arch = root.validate({"stage1": {"width": 8, "blocks": [{"conv": {"kernel": 5}}, {"pool": {}}]}})
+    >>> choices_by_stage(root, arch)
+    {'stage1': {'blocks': ['conv', 'pool'], 'width': [8], 'depth': [2], 'kernel': [5]}}
+    """
+    values = {path: value for role in ROLES for path, value in genes(root, arch, role).items()}
+    staged = any(map(stage_of, values))
+    choices: ChoicesByStage = {}
+    for path, value in values.items():
+        stage = stage_of(path) or (WHOLE if staged else _third(arch, path))
+        choices.setdefault(stage, {}).setdefault(_choice_name(arch, path), []).append(value)
+    for row in choices.values():
+        for above, below in RATIOS:
+            if row.get(above) and len(row.get(below, [])) == 1:
+                row[f"{above} / {below}"] = [value / row[below][0] for value in row[above]]
+    return choices
+
+
+def _third(arch: Arch, path: tuple[Any, ...]) -> str:
+    place = next((place for place, part in enumerate(path) if isinstance(part, int)), None)
+    if place is None:
+        return WHOLE
+    return THIRDS[3 * path[place] // len(_value_at(arch, path[:place]))]
+
+
+def _choice_name(arch: Arch, path: tuple[Any, ...]) -> str:
+    """The last name of the path that is not a stage; a stage may itself be the stack of blocks."""
+    if isinstance(_value_at(arch, path), tuple):
+        return "depth"
+    return next((part for part in reversed(path) if isinstance(part, str) and not stage_of((part,))), BLOCKS)
+
+
+def _value_at(arch: Arch, path: tuple[Any, ...]) -> Any:
+    return reduce(lambda value, part: value[part], path, arch)
+
+
+def pool(choices: Iterable[ChoicesByStage]) -> ChoicesByStage:
+    """The choices of several archs together, stages in the order of the net."""
+    pooled: ChoicesByStage = {}
+    for group in choices:
+        for stage, row in group.items():
+            for name, values in row.items():
+                pooled.setdefault(stage, {}).setdefault(name, []).extend(values)
+    others = (*THIRDS, WHOLE)
+    order = {stage: others.index(stage) if stage in others else stage_number(stage) - 1000 for stage in pooled}
+    return {stage: pooled[stage] for stage in sorted(pooled, key=lambda stage: order[stage])}
+
+
+def choice_names(choices: ChoicesByStage) -> list[str]:
+    """What is chosen in any stage, kinds before numbers."""
+    examples = {name: values for row in choices.values() for name, values in row.items()}
+    return sorted(examples, key=lambda name: is_number(examples[name][0]))
+
+
+def values_of(choices: ChoicesByStage, name: str, stage: str | None = None) -> list[Any]:
+    """The values of a choice in a stage, or in all of them."""
+    stages = choices if stage is None else [stage]
+    return [value for stage in stages for value in choices.get(stage, {}).get(name, [])]
+
+
+def summarize(choices: ChoicesByStage) -> dict[str, dict[str, dict[str, Any]]]:
+    """Stage -> name -> the share of each value; of numbers mean and standard deviation as well."""
+    return {stage: {name: _summary(values) for name, values in row.items()} for stage, row in choices.items()}
+
+
+def _summary(values: list[Any]) -> dict[str, Any]:
+    summary = {"n": len(values), "shares": {str(value): share for value, share in shares(values).items()}}
+    return {**summary, "mean": fmean(values), "std": pstdev(values)} if all(map(is_number, values)) else summary
+
+
 # Patterns that papers report, and whether winners show them
 
 
@@ -130,11 +207,9 @@ class Verdict:
     sentence: str
 
 
-def judge(
-    family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage], seed: int = 0
-) -> list[Verdict]:
+def judge(family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage]) -> list[Verdict]:
     """A verdict on each pattern that the paper of the family reports; none for other families."""
-    rng, chosen, usual = Random(f"{seed} groups"), pool(winners), pool(random)
+    rng, chosen, usual = Random("0 groups"), pool(winners), pool(random)
     groups = [pool(rng.choices(random, k=len(winners))) for _ in range(GROUPS if family in PATTERNS else 0)]
     return [judge_pattern(pattern, len(winners), chosen, usual, groups) for pattern in PATTERNS.get(family, ())]
 
@@ -277,7 +352,7 @@ class Patterns:
         return {**facts, **tables, "verdicts": [asdict(verdict) for verdict in self.verdicts]}
 
 
-def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: int = DRAWS, seed: int = 0) -> Patterns:
+def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: int = DRAWS) -> Patterns:
     """Compares winners of searches with random archs of the same space and budget.
 
     >>> from nasformer import get_space
@@ -288,7 +363,7 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
     """
     if not winners:
         raise UserError("there are no winners to compare; give the archs of one search or more")
-    drawn, repaired = draw(space, budget, draws, seed)
+    drawn, repaired = draw(space, budget, draws)
     chosen, random = ([choices_by_stage(space.root, arch) for arch in archs] for archs in (winners, drawn))
     return Patterns(
         space=space.name,
@@ -298,11 +373,11 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
         repaired=repaired,
         chosen=pool(chosen),
         random=pool(random),
-        verdicts=judge(space.model.family, chosen, random, seed),
+        verdicts=judge(space.model.family, chosen, random),
     )
 
 
-def draw(space: Space, budget: Budget, count: int, seed: int) -> tuple[list[Arch], int]:
+def draw(space: Space, budget: Budget, count: int, seed: int = 0) -> tuple[list[Arch], int]:
     """Random archs within the budget, and how many of them needed more than plain sampling."""
     rng, windows, calls = Random(seed), budget.windows(), 0
 

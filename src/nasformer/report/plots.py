@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 
 from nasformer.errors import UserError
 from nasformer.report.cuts import cuts, trade_off
-from nasformer.report.drawing import architectures
+from nasformer.report.drawing import architectures, operator_curves, operator_shares
 from nasformer.report.html import Picture, document, draw_picture, heading, save_picture, tiles
 from nasformer.report.html import figure as html_figure
 from nasformer.report.labels import (
@@ -29,7 +29,6 @@ from nasformer.report.labels import (
     metric_name,
     model_kind,
 )
-from nasformer.report.operators import operator_curves, operator_shares
 from nasformer.results.contents import LogLine, RunContents, front, read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult, Snapshot
@@ -351,8 +350,8 @@ def finalist_rows(run: RunContents) -> list[ModelResult]:
         for cost in finalist_costs(run):
             scores[f"predicted_{cost}"] = getattr(finalist, cost)
             scores[f"measured_{cost}"] = getattr(finalist, f"measured_{cost}")
-        known = {name: value for name, value in scores.items() if value is not None and not math.isnan(value)}
-        rows.append(model.with_scores(known))
+        finite = {name: value for name, value in scores.items() if value is not None and not math.isnan(value)}
+        rows.append(model.with_scores(finite))
     return rows
 
 
@@ -472,9 +471,9 @@ def evaluation_page(confusion: Confusion, picture: Picture | None, about: Mappin
     numbers += [(f"{scores['images']:,}", "images"), (f"{len(confusion.classes):,}", "classes")]
     head = ["class", "accuracy", "images", "right", "most often taken for"]
     rows = [
-        html_row([each.name, shown, f"{each.images:,}", f"{each.correct:,}", each.mistaken_for or "–"], head=head)
-        for each in confusion.by_class
-        for shown in ["–" if each.accuracy is None else f"{each.accuracy:.1%}"]
+        html_row([score.name, shown, f"{score.images:,}", f"{score.correct:,}", score.mistaken_for or "–"], head=head)
+        for score in confusion.by_class
+        for shown in ["–" if score.accuracy is None else f"{score.accuracy:.1%}"]
     ]
     parts = [heading(title, **about), tiles(numbers)]
     parts += [html_figure("Confusion", "True classes down, guesses across.", picture)] if picture else []

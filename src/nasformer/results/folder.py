@@ -201,15 +201,15 @@ def check_output(folder: str | Path, marker: str, option: str = "--out") -> Path
 
 def merge(config: dict[str, Any], command: Any) -> dict[str, Any]:
     """A config with what a command was asked; what that leaves open stays as it was."""
-    asked = {name: value for name, value in asdict(command).items() if name != "out"}
-    if "search" in asked:  # the options of a strategy stand beside those of every search, as the command line has them
-        asked["search"] |= asked["search"].pop("options")
+    options = {name: value for name, value in asdict(command).items() if name != "out"}
+    if "search" in options:  # options of a strategy stand beside those of every search, as on the command line
+        options["search"] |= options["search"].pop("options")
     merged = {
         **config,
-        **{name: value for name, value in asked.items() if value not in (None, {}) or name not in config},
+        **{name: value for name, value in options.items() if value not in (None, {}) or name not in config},
     }
     if isinstance(command, BudgetOptions):  # a limit that is not given again no longer holds
-        merged |= {limit.name: asked[limit.name] for limit in fields(BudgetOptions)} | {"budget": command.limits()}
+        merged |= {limit.name: options[limit.name] for limit in fields(BudgetOptions)} | {"budget": command.limits()}
     return merged
 
 

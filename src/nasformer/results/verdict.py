@@ -177,7 +177,7 @@ def search_gain(result: RunResult) -> Difference | None:
 
 def difference(model: ModelResult, other: ModelResult, images: ImageCounts) -> Difference:
     """Test accuracy of a model above another's."""
-    shares = [one.get("test_accuracy") for one in (model, other)]
+    shares = [net.get("test_accuracy") for net in (model, other)]
     return Difference(shares[0] - shares[1], Z * math.hypot(*(standard_error(share, images.test) for share in shares)))
 
 
@@ -200,14 +200,14 @@ def describe_choice(model: ModelResult, images: ImageCounts) -> str:
     accuracy = model.get("test_accuracy")
     low, high = (100 * end for end in wilson(accuracy, images.test))
     size = f"{format_quantity(model['params'])} parameters"
-    text = f"Take {named(model)} ({size}): {accuracy:.1%} of {images.test:,} test images are right"
+    text = f"Take {in_words(model)} ({size}): {accuracy:.1%} of {images.test:,} test images are right"
     text += f" (95 % interval {low:.1f} to {high:.1f} %)"
     if low / 100 <= 1 / images.classes:
         text += f", no better than guessing among {images.classes} classes"
     return f"{text}."
 
 
-def named(model: ModelResult) -> str:
+def in_words(model: ModelResult) -> str:
     if model.name in ("retrained", "finetuned"):
         return f"the {model.name} model"
     return f"the {model.name}" if model.name.startswith(("winner", "full net")) else model.name
@@ -222,7 +222,7 @@ def compare_trained(run: RunContents, result: RunResult, images: ImageCounts) ->
         lead, size = difference(model, shipped, images), f"{format_quantity(model['params'])} parameters"
         outside = beyond_budget(run, model)
         if lead.sign > 0:
-            sentence = f"{model.name} is {lead.points} better than {named(shipped)} ({lead.interval} points)"
+            sentence = f"{model.name} is {lead.points} better than {in_words(shipped)} ({lead.interval} points)"
             sentences.append(f"{sentence}, but beyond the budget ({size})." if outside else f"{sentence}.")
             better += [] if outside else [model]
         elif lead.sign == 0 and model["params"] <= shipped["params"]:

@@ -27,7 +27,7 @@ from nasformer.results.verdict import Evidence, load_evidence
 from nasformer.runs.finish import finish_recipes
 from nasformer.runs.options import BUDGET, AdviseCommand
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
-from nasformer.runs.stages import TRAINING, training_work
+from nasformer.runs.run import TRAINING, training_work
 from nasformer.search.options import is_share
 from nasformer.train.recipe import Recipe
 from nasformer.utils.progress import in_hours

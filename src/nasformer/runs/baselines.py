@@ -100,9 +100,9 @@ def fitting_timm_models(budget: Budget, params: float, space: Space, most: int =
         ModelResult(name, {}, timm_table_costs(counts, options["img_size"], options["num_classes"]))
         for name, counts in timm_table()["models"].items()
     ]
-    limits = {name: ends for name, ends in budget.limits().items() if name in COUNTED}
-    inside = [model for model in models if all(_within(model[name], *ends) for name, ends in limits.items())]
-    return sorted(inside, key=lambda model: abs(model["params"] - params))[:most]
+    windows = [window for window in budget.windows() if window.name in COUNTED]
+    fitting = [model for model in models if not any(window.excess(model.scores) for window in windows)]
+    return sorted(fitting, key=lambda model: abs(model["params"] - params))[:most]
 
 
 def timm_table_costs(counts: dict[str, int], img_size: int, num_classes: int) -> dict[str, float]:
@@ -111,15 +111,11 @@ def timm_table_costs(counts: dict[str, int], img_size: int, num_classes: int) ->
     return {"params": params, "macs": round(counts["macs"] * (img_size / table["img_size"]) ** 2)}
 
 
-def _within(value: float, low: float | None, high: float | None) -> bool:
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
 # Models of timm trained by the recipe of a run, on its images and for as many steps. A run from a pretrained net
 # fine-tunes them from their own pretrained weights, others train them from scratch.
 
 
-def timm_names(asked: str) -> list[str]:
+def timm_names(baseline: str) -> list[str]:
     """The timm models that a user asks for as baselines, each perhaps with a file of weights behind a colon.
 
     >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224:weights.safetensors")
@@ -127,7 +123,7 @@ def timm_names(asked: str) -> list[str]:
     """
     import timm  # late: it takes longer to import than torch
 
-    words = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
+    words = list(dict.fromkeys(word.strip() for word in baseline.split(",") if word.strip()))
     names = [word.removeprefix(PREFIX) for word in words]
     for word, name in zip(words, map(timm_name, names), strict=True):
         if not word.startswith(PREFIX):
@@ -138,9 +134,9 @@ def timm_names(asked: str) -> list[str]:
     return names
 
 
-def timm_name(asked: str) -> str:
+def timm_name(source: str) -> str:
     """The name of a model without the file of its weights."""
-    return asked.partition(":")[0]
+    return source.partition(":")[0]
 
 
 def build_timm(
@@ -222,17 +218,17 @@ def fresh_timm(
         return build_timm(timm_name(name), **shape, drop_path_rate=drop_path_rate, **weights)
 
 
-def pretrained_options(asked: str) -> dict[str, Any]:
+def pretrained_options(source: str) -> dict[str, Any]:
     """What makes timm build a model with its pretrained weights, or with those of the file that was named."""
     import timm
 
-    name, _, file = asked.partition(":")
+    name, _, file = source.partition(":")
     state = timm_weights(name, Path(file) if file else None)
     model = timm.create_model(name)
     rest = set(map(id, model.get_classifier().parameters()))  # the classifier is for other classes, or not there
     missing = [key for key, weight in model.named_parameters() if key not in state and id(weight) not in rest]
     if missing:
-        raise UserError(f"{PREFIX}{asked}: {missing[0]} is missing; are these weights of {name}?")
+        raise UserError(f"{PREFIX}{source}: {missing[0]} is missing; are these weights of {name}?")
     return {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
 
 
@@ -248,7 +244,6 @@ def train_timm(
     settings: dict[str, Any] | None = None,
     drop_path_rate: float = 0.0,
     pretrained: bool = False,
-    quiet: bool = False,
 ) -> ModelResult:
     """Trains a timm model as any of ours and evaluates it."""
     costs = timm_costs([name], shape)[name]
@@ -257,19 +252,22 @@ def train_timm(
     settings = {**(settings or {}), "arch": f"{PREFIX}{name}"}
     settings |= {"weights": fingerprint(model)} if pretrained else {}
     path, label = folder.path if folder else None, f"baseline {name}"
-    train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, quiet=quiet, label=label)
+    train_model(model, batches, recipe, folder=path, seed=seed, settings=settings, label=label)
     scores = split_accuracies(model, batches, recipe.precision, join_world(device))
     return ModelResult(f"{PREFIX}{name}", {}, {**costs, **scores})
 
 
-def split_accuracies(model: nn.Module, batches: BatchSource, precision: str, world: World = ALONE) -> dict[str, float]:
-    """A trained model's accuracy, or the score of its task, on the test images and on held-out ones, if any.
+def split_accuracies(
+    model: nn.Module, batches: BatchSource, precision: str, world: World = ALONE, splits: Sequence[Split] = ()
+) -> dict[str, float]:
+    """A trained model's accuracy, or the score of its task, by names such as holdout_accuracy.
 
     Args:
         world: Processes that share the images, and all call this alike.
+        splits: Which images; by default the test images and the held-out ones, if any.
     """
     name = objective_of(batches).score
-    splits: list[Split] = ["holdout", "test"] if batches.held_out else ["test"]
+    splits = splits or (("holdout", "test") if batches.held_out else ("test",))
     scores = {split: evaluate(model, batches, split, precision=precision, world=world) for split in splits}
     return {f"{split}_{name}": score[name] for split, score in scores.items()}
 
@@ -278,9 +276,9 @@ def count_images(batches: BatchSource) -> ImageCounts:
     return ImageCounts(batches.held_out, batches.test_images, batches.num_classes)
 
 
-def check_baselines(run: Run, asked: str) -> dict[str, dict[str, int]]:
+def check_baselines(run: Run, baseline: str) -> dict[str, dict[str, int]]:
     """The costs of the timm models asked for. Raises now what their training would raise after a long search."""
-    return timm_costs(timm_names(asked), run.image_shape)
+    return timm_costs(timm_names(baseline), run.image_shape)
 
 
 def drop_path_rate(space: Space) -> float:
@@ -288,7 +286,7 @@ def drop_path_rate(space: Space) -> float:
     return float(space.options.get("drop_path_rate", 0.0))
 
 
-def train_baselines(run: Run, asked: str, recipe: Recipe, pretrained: bool = False) -> list[ModelResult]:
+def train_baselines(run: Run, baseline: str, recipe: Recipe, pretrained: bool = False) -> list[ModelResult]:
     """Trains the timm models that are asked for, on the run's images and for as many steps; all processes together.
 
     Args:
@@ -299,7 +297,7 @@ def train_baselines(run: Run, asked: str, recipe: Recipe, pretrained: bool = Fal
     settings = {**images, "drop_path_rate": rate}
     facts = (run.image_shape, run.options.seed, run.folder.baselines, settings, rate, pretrained)
     job = TimmJob(run.batches, recipe, *facts)
-    names, results = timm_names(asked), None
+    names, results = timm_names(baseline), None
     if run.world.size == 1 and len(names) > 1:
         memory = partial(baseline_memory, run, recipe, names, rate)
         results = run_tasks(job, names, run.executor, run.device, run.folder.baselines, "baselines", memory)

@@ -25,21 +25,12 @@ from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import count_images
 from nasformer.runs.data import normalize_images
-from nasformer.runs.finish import Start, finish_winner, single_recipe
+from nasformer.runs.finish import Finisher, Start, single_recipe, with_cost_objective
 from nasformer.runs.options import RunCommand
 from nasformer.runs.pretrained import pretrained_recipe, sort_net, steps_for, training_size
 from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import Run, open_run
-from nasformer.runs.search import ArchSearch, check_search
-from nasformer.runs.ship import ship
-from nasformer.runs.sizes import (
-    SizeMaker,
-    publish_result,
-    size_cost,
-    uniform_reference,
-    with_cost_objective,
-    with_sizes,
-)
+from nasformer.runs.search import check_search
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import ModelResult, Order
 from nasformer.search.run import SearchResult
@@ -62,37 +53,32 @@ def run_cut(command: RunCommand) -> RunResult | None:
     source = find_pretrained(command.from_ or "")
     command = replace(command, importance=command.importance_for("surgeon"))
     find_importance(command.importance)
-    whole = source.space.with_options(**command.model_options())
-    command = with_cost_objective(command.with_shares(whole.costs(source.own_arch)), "agreement")
+    full_costs = source.space.with_options(**command.model_options()).costs(source.own_arch)
+    command = with_cost_objective(command.with_shares(full_costs), "agreement")
     with open_run(command, "supernet", source.facts.classes or source.model.num_classes) as run:
         if not run.world.main:
             return None
         normalize_images(run.batches, source.facts)
         run.measure_profile(command, command.search.objectives)
-        budget = command.budget()
-        check_search(run.space, command.search, budget, run.options.seed, AgreementEvaluator.objectives)
+        check_search(run.space, command.search, command.budget(), run.options.seed, AgreementEvaluator.objectives)
         full = sorted_net(run, source, command.importance)
         compensation = Compensation(supernet_from(full, run.space).eval(), calibration_images(run.batches))
         evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
-        data = (run.options.seed, run.folder, run.options.data, run.profile, run.settings)
-        job = ArchSearch(evaluator, budget, command.search, *data)
-        trained = [full_result(run, full, source.own_arch, evaluator)]
-        trained += uniform_reference(run, budget, evaluator.model, evaluator.measure_model)
-        result = job.summarise(job.run(), trained)
-        run.publish(evaluator.model(result.arch), result)
+        finisher = make_finisher(run, command, evaluator)
+        trained = [full_result(run, source.own_arch, evaluator), *finisher.uniform_reference(command.budget())]
+        result = run.search_by(run.job(evaluator, command.search, command.budget()), trained)
+        return finisher.ship(finisher.finish(result))
 
-        def starts(arch: Arch) -> dict[str, Start]:
-            if command.finish != "finetune":
-                return {}
-            return {"distilled": distillation(run, command, evaluator.model(arch), full)}
 
-        judge = (evaluator.measure_model, "holdout_agreement")
-        result = finish_winner(run, result, starts(result.arch), *judge)
-        maker = SizeMaker(run, evaluator.model, starts, *judge, command.export)
-        result = publish_result(run, with_sizes(result, maker, "agreement", command.front, size_cost(command)))
-        if command.export:
-            ship(run.folder)
-    return result
+def make_finisher(run: Run, command: RunCommand, evaluator: AgreementEvaluator) -> Finisher:
+    """What ships the winner, which with `--finish finetune` learns the full net's answers first, without labels."""
+    recipe = distillation_recipe(pretrained_recipe(command.train), run.batches)
+
+    def starts(arch: Arch) -> dict[str, Start]:
+        distilled = command.finish == "finetune"
+        return {"distilled": Start(evaluator.model(arch), recipe, evaluator.full)} if distilled else {}
+
+    return Finisher(run, command, evaluator.model, starts, evaluator.measure_model, "agreement")
 
 
 def sorted_net(run: Run, source: Pretrained, importance: str) -> Backbone:
@@ -109,21 +95,17 @@ def calibration_images(batches: BatchSource) -> Iterable[Tensor]:
     return batches.calibration(SORTING_IMAGES, 64)
 
 
-def full_result(run: Run, full: Backbone, arch: Arch, evaluator: AgreementEvaluator) -> ModelResult:
+def full_result(run: Run, arch: Arch, evaluator: AgreementEvaluator) -> ModelResult:
     """The full net in the result, for comparison."""
-    return ModelResult("full net", arch.to_dict(), {**run.space.costs(arch), **evaluator.measure_model(full)})
-
-
-def distillation(run: Run, command: RunCommand, model: Backbone, full: Backbone) -> Start:
-    """The short training of the winner: it learns the full net's answers, no labels."""
-    return Start(model, distillation_recipe(pretrained_recipe(command.train), run.batches), full)
+    scores = evaluator.measure_model(evaluator.full)
+    return ModelResult("full net", arch.to_dict(), {**run.space.costs(arch), **scores})
 
 
 def distillation_recipe(recipe: Recipe, batches: BatchSource) -> Recipe:
     """How a winner learns the full net's answers; where its length is open, as long as a net would be fine-tuned."""
     steps = steps_for(training_size(batches, recipe))
-    lasts = {"iterations": recipe.iterations or steps} if recipe.epochs == "auto" else {}
-    return single_recipe(recipe, **lasts, teacher=None, teacher_weight=1.0, teacher_answers="soft")
+    length = {"iterations": recipe.iterations or steps} if recipe.epochs == "auto" else {}
+    return single_recipe(recipe, **length, teacher=None, teacher_weight=1.0, teacher_answers="soft")
 
 
 class AgreementEvaluator:
@@ -144,7 +126,7 @@ class AgreementEvaluator:
         self.space, self.compensation = compensation.supernet.space, compensation
         self.full, self.batches, self.precision = full, batches, precision
         self.labelled = int((batches.class_counts > 0).sum()) > 1
-        self.answers = {split: [probabilities for probabilities, _ in self.predict(full, split)] for split in SPLITS}
+        self.expected = {split: [probabilities for probabilities, _ in self.predict(full, split)] for split in SPLITS}
 
     def predict(self, model: nn.Module, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
         """Probabilities of the classes, and labels, batch by batch."""
@@ -157,9 +139,9 @@ class AgreementEvaluator:
         those of the net, accuracy.
         """
         shared, right, count = 0.0, 0, 0
-        for expected, (found, labels) in zip(self.answers[split], self.predict(model, split), strict=True):
-            shared += torch.minimum(expected, found).sum().item()
-            right += int((found.argmax(-1) == labels).sum())
+        for expected, (probabilities, labels) in zip(self.expected[split], self.predict(model, split), strict=True):
+            shared += torch.minimum(expected, probabilities).sum().item()
+            right += int((probabilities.argmax(-1) == labels).sum())
             count += len(labels)
         scores = {"agreement": shared / count}
         return scores | {"accuracy": right / count} if self.labelled else scores

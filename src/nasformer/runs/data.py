@@ -6,7 +6,7 @@ trained on, normalised as then, and a search never sees images that its supernet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
+from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.data.preprocessing import for_channels
@@ -50,28 +51,11 @@ def load_batches(
     read in colour, unless all are grey. With `answers`, the classes of a net, images need no labels. Another task than
     classification opens its own.
     """
-    opened = chosen_task(options).load_batches(options, recipe, world, device, img_size, in_chans, usual_size, bad_list)
-    if opened is not None:
-        return opened
-    if options.download and not world.main:
-        world.wait_for_main()
-    data = (find_files if options.stream is True else open_data)(
-        options.data,
-        holdout=options.holdout,
-        train_images=options.train_images,
-        seed=options.seed,
-        img_size=img_size,
-        in_chans=in_chans,
-        usual_size=usual_size,
-        root=options.data_root,
-        download=options.download and world.main,
-        max_bad=options.max_bad,
-        bad_list=bad_list if world.main else None,
-        quiet=not world.main,
-        answers=answers,
-    )
-    if options.download and world.main:
-        world.wait_for_main()
+    loaded = chosen_task(options).load_batches(options, recipe, world, device, img_size, in_chans, usual_size, bad_list)
+    if loaded is not None:
+        return loaded
+    sizes = {"img_size": img_size, "in_chans": in_chans, "usual_size": usual_size}
+    data = open_images(options, world, sizes, bad_list, answers)
     process: dict[str, Any] = {"rank": world.rank, "world": world.size, "device": device, "repeats": recipe.repeats}
     order, uncropped = (recipe.augment, recipe.batch_size, options.seed), recipe.augment.crop == "resized"
     if not isinstance(data, ImageFiles):
@@ -80,6 +64,34 @@ def load_batches(
         data.bad.log = bad_list  # from here on each process meets other files
         return Batches(stream_files(data, options.workers, world.size), *order, **process)
     return Batches(data.decode(uncropped), *order, **process)
+
+
+def open_images(
+    options: DataOptions,
+    world: World,
+    sizes: Mapping[str, Any],
+    bad_list: Path | None,
+    answers: Sequence[str] | int | None,
+) -> Data | ImageFiles:
+    """The images of a classification; where they are to be downloaded, the main process does that for all."""
+    if options.download and not world.main:
+        world.wait_for_main()
+    data = (find_files if options.stream is True else open_data)(
+        options.data,
+        holdout=options.holdout,
+        train_images=options.train_images,
+        seed=options.seed,
+        root=options.data_root,
+        download=options.download and world.main,
+        max_bad=options.max_bad,
+        bad_list=bad_list if world.main else None,
+        quiet=not world.main,
+        answers=answers,
+        **sizes,
+    )
+    if options.download and world.main:
+        world.wait_for_main()
+    return data
 
 
 def too_large(files: ImageFiles, uncropped: bool, device: torch.device, world: World) -> bool:
@@ -107,12 +119,12 @@ def image_options(batches: BatchSource) -> dict[str, int]:
 
 def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
     """The space for these images: size, channels and classes are the data's."""
-    given = image_options(batches)
+    of_images = image_options(batches)
     for name in ("in_chans", "num_classes"):
-        asked = getattr(options, name, None)
-        if asked is not None and asked != given[name]:
-            raise UserError(f"{options.data} has {name} {given[name]}, not {asked}; leave --{name} out")
-    return space_for(space, options).with_options(**given)
+        requested = getattr(options, name, None)
+        if requested is not None and requested != of_images[name]:
+            raise UserError(f"{options.data} has {name} {of_images[name]}, not {requested}; leave --{name} out")
+    return space_for(space, options).with_options(**of_images)
 
 
 def check_options(options: Any, batches: BatchSource, trained: Space) -> None:

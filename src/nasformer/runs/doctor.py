@@ -84,8 +84,8 @@ class SupernetRun:
             return read_space(self.folder.supernet / CONFIG)
         if self.checkpoint and self.checkpoint.settings.arch:
             raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
-        asked = self.checkpoint.settings.model_options if self.checkpoint else None
-        return get_space(self.config.space or "", **options_from_json(asked or self.config.model))
+        options = self.checkpoint.settings.model_options if self.checkpoint else None
+        return get_space(self.config.space or "", **options_from_json(options or self.config.model))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that the training took of the fixed subnets."""
@@ -145,25 +145,25 @@ def recorded_references(folder: RunFolder) -> tuple[int | None, dict[str, float]
         return None, {}
     result = RunResult.load(folder.result)
     trained = {model.name: model.get("holdout_accuracy") for model in result.trained}
-    known = {name: accuracy for name, accuracy in trained.items() if not math.isnan(accuracy)}
-    return (result.images.holdout if result.images else None), known
+    accuracies = {name: accuracy for name, accuracy in trained.items() if not math.isnan(accuracy)}
+    return (result.images.holdout if result.images else None), accuracies
 
 
 NEAREST_MEAN = "the nearest class mean of plain pixels"
-MEAN_IMAGES = 4096
-"""Training images of which the means are taken, and images on which they are judged, at most."""
+MEAN_IMAGES, MEAN_BATCH = 4096, 256
+"""Training images of which the means are taken, and images on which they are judged, at most; those read at a time."""
 
 
-def nearest_mean_accuracy(batches: BatchSource, split: Split, batch_size: int = 256) -> float:
+def nearest_mean_accuracy(batches: BatchSource, split: Split) -> float:
     """How often the class is right whose mean training image is the nearest: what pixels alone tell."""
     size = batches.in_chans * batches.img_size**2
     sums, counts = torch.zeros(batches.num_classes, size), torch.zeros(batches.num_classes, 1)
-    for x, labels in islice(batches.evaluation("train", batch_size), MEAN_IMAGES // batch_size):
+    for x, labels in islice(batches.evaluation("train", MEAN_BATCH), MEAN_IMAGES // MEAN_BATCH):
         sums.index_add_(0, labels.cpu(), x.flatten(1).float().cpu())
         counts.index_add_(0, labels.cpu(), torch.ones(len(labels), 1))
     means = torch.where(counts > 0, sums / counts, torch.inf)  # a class that was not seen is never the nearest
     right = total = 0
-    for x, labels in islice(batches.evaluation(split, batch_size), MEAN_IMAGES // batch_size):
+    for x, labels in islice(batches.evaluation(split, MEAN_BATCH), MEAN_IMAGES // MEAN_BATCH):
         nearest = torch.cdist(x.flatten(1).float().cpu(), means).nan_to_num(torch.inf).argmin(1)
         right, total = right + int((nearest == labels.cpu()).sum()), total + len(labels)
     return right / total

@@ -64,11 +64,11 @@ def evolve_run(command: EvolveCommand, on_step: Callable[[int, Record], None]) -
 
 def write_evolution(path: Path, command: EvolveCommand, records: Sequence[Record]) -> None:
     """Writes the records so far. A run that only catches up takes nothing away from what an earlier one wrote."""
-    asked: Record = {"data": command.data, "budget": str(command.budget()), "options": asdict(command.evolve)}
+    header: Record = {"data": command.data, "budget": str(command.budget()), "options": asdict(command.evolve)}
     before = read_json(path) if path.exists() else {}
     earlier: list[Any] = before.get("steps", [])
-    if before != {**asked, "steps": [*records, *earlier[len(records) :]]}:
-        write_json(path, {**asked, "steps": list(records)})
+    if before != {**header, "steps": [*records, *earlier[len(records) :]]}:
+        write_json(path, {**header, "steps": list(records)})
 
 
 class SpaceEvaluator:
@@ -92,7 +92,7 @@ class SpaceEvaluator:
                 self.sample(stage)
         stage.world.wait_for_main()
         candidates = read_candidates(stage.folder.journal)[1]  # which all processes can
-        return [one for one in candidates if "failures" not in one.scores]
+        return [candidate for candidate in candidates if "failures" not in candidate.scores]
 
     def stage(self, number: int, space: Space) -> Run:
         return self.run.inside(f"steps/{number}", space)
@@ -100,8 +100,8 @@ class SpaceEvaluator:
     def equivalent(self, recipe: Recipe) -> RunCommand:
         """The command that would do the same with a single space."""
         common = {item.name for item in fields(RunCommand)} & {item.name for item in fields(EvolveCommand)}
-        asked = {name: getattr(self.run.options, name) for name in common}
-        return RunCommand(**asked | {"train": recipe, "search": self.search, "export": False})
+        options = {name: getattr(self.run.options, name) for name in common}
+        return RunCommand(**options | {"train": recipe, "search": self.search, "export": False})
 
     def recipe(self, number: int) -> Recipe:
         further = self.command.evolve.further_epochs

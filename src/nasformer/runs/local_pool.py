@@ -60,8 +60,8 @@ def training_memory(
     batches: BatchSource, model: nn.Module, recipe: Recipe, device: torch.device, teacher: nn.Module | None = None
 ) -> int:
     """What a training of a model needs, with its own copy of the images; the model is trained by two steps."""
-    taught = teacher_of(recipe, batches, device, teacher)
-    trainer = Trainer(model.to(device).train(), batches, recipe, teacher=taught, quiet=True)
+    taught_by = teacher_of(recipe, batches, device, teacher)
+    trainer = Trainer(model.to(device).train(), batches, recipe, teacher=taught_by, quiet=True)
     images, targets = next(batches.train_batches(0))
     return step_memory(trainer, 0, images, targets, teacher) + image_bytes(batches)
 
@@ -96,15 +96,15 @@ def fitting_jobs(tasks: int, cores: int, free: float, needed: float) -> int:
 
 
 def choose_jobs(
-    asked: int | Literal["auto"], tasks: int, device: torch.device, label: str, memory: Callable[[], int]
+    jobs: int | Literal["auto"], tasks: int, device: torch.device, label: str, memory: Callable[[], int]
 ) -> int:
     """How many of the trainings run at a time; what is chosen is said.
 
     Args:
         memory: Measures what the largest of them needs on a GPU.
     """
-    if asked != "auto" or tasks < 2:
-        return max(1, min(tasks, asked if asked != "auto" else 1))
+    if jobs != "auto" or tasks < 2:
+        return max(1, min(tasks, jobs if jobs != "auto" else 1))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if device.type != "cuda":
         count, why = max(1, min(tasks, cores // CPU_CORES)), f"on {cores} cores"
@@ -151,10 +151,10 @@ class LocalPool:
 
     def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
         """The results of tasks in their order; `Failed` for one that cannot be done."""
-        waiting, outcomes, given = deque(range(len(tasks))), dict[int, Any](), 0
+        waiting, outcomes, yielded = deque(range(len(tasks))), dict[int, Any](), 0
         reports = dict[int, Report]()
         with StopSignals() as stop, progress(f"{self.label}, %", 100) as show:
-            while given < len(tasks):
+            while yielded < len(tasks):
                 while waiting and len(self.children) < self.count:
                     self.start(waiting[0], tasks[waiting.popleft()])
                 number, message = self.next_message(stop)
@@ -167,9 +167,9 @@ class LocalPool:
                     say(f"{number + 1}: {message}")
                 done = len(tasks) - len(waiting) - len(self.children)
                 show(*overview(done, reports, len(tasks)))
-                while given in outcomes:
-                    yield outcomes.pop(given)
-                    given += 1
+                while yielded in outcomes:
+                    yield outcomes.pop(yielded)
+                    yielded += 1
 
     def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
         raise UserError("an asynchronous search needs workers: --executor ray")
@@ -226,7 +226,7 @@ def overview(done: int, reports: Mapping[int, Report], tasks: int) -> tuple[int,
     (31, '2: resnet18 50/200 loss 2.1; 3: vit 0/100')
     """
     shares = [report.done / max(report.total, 1) for report in reports.values()]
-    lines = [f"{n + 1}: {one.label} {one.done}/{one.total} {one.note}".rstrip() for n, one in sorted(reports.items())]
+    lines = [f"{number + 1}: {report}".rstrip() for number, report in sorted(reports.items())]
     percent = int(100 * (done + sum(shares)) / tasks)
     return percent if done == tasks else min(percent, 99), "; ".join(lines)
 

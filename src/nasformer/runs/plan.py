@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -31,7 +32,14 @@ from nasformer.runs.cut import distillation_recipe
 from nasformer.runs.data import fit_to_data
 from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PlanCommand
-from nasformer.runs.pretrained import is_cuttable, knows_classes, pretrained_recipe, stage_recipes, training_size
+from nasformer.runs.pretrained import (
+    Recipes,
+    is_cuttable,
+    knows_classes,
+    pretrained_recipe,
+    stage_recipes,
+    training_size,
+)
 from nasformer.runs.run import Run, asked_space, check_before_images, in_numbers
 from nasformer.runs.search import check_search
 from nasformer.search.budget import Budget
@@ -168,15 +176,15 @@ class Plan:
 
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
-    space, whole = asked_space(command), source_arch(command.from_) if command.from_ else None
+    space, full_arch = asked_space(command), source_arch(command.from_) if command.from_ else None
     if command.from_:
         command = replace(command, train=pretrained_recipe(command.train))
     recipe = command.train
-    check_before_images(in_numbers(command, space, whole), space, choose_device(command.device).type)
+    check_before_images(in_numbers(command, space, full_arch), space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
         answers = space.full_options["num_classes"] if command.no_training else None
         run = Run(RunFolder(folder), command, space, recipe, World(), answers, list_bad=False)
-        command = in_numbers(command, run.space, whole)
+        command = in_numbers(command, run.space, full_arch)
         budget = command.budget()
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, budget, command.seed, usual_objectives(run))
@@ -257,37 +265,39 @@ def time_stages(run: Run, command: PlanCommand, budget: Budget, timm_names: Iter
 
 def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str] = ()) -> StageTimes:
     """The stages of a run from a pretrained net; its weights do not matter for that, so none are downloaded."""
-    recipe, steps, space = command.train, command.steps, run.space
-    recipes = stage_recipes(recipe, training_size(run.batches, recipe), run.batches.steps_per_epoch)
-    if command.no_training:
-        recipes = replace(recipes, finish=distillation_recipe(recipe, run.batches))
-    full, arch = space.build(space.root.largest()).to(run.device), example_arch(run, budget)
-    supernet, nothing = Supernet(space, run.options.seed).to(run.device), StageTime(0, 0.0)
-    tuned = train = finish = nothing
-    larger, of_teacher = untuned_teacher(run, recipe), None
-    if larger:
-        of_teacher = time_training(run, "teacher", larger, recipes.alone, steps)
-        recipes = recipes.without_teacher()
-    if not command.no_training:
-        tuned = time_training(run, "full net", full, recipes.full, steps, larger)
-    taught = larger or (None if recipe.teacher else full)
-    if not command.no_training:
-        train = time_training(run, "supernet", supernet, recipes.supernet, steps, taught)
+    recipe, space, arch = command.train, run.space, example_arch(run, budget)
+    full = space.build(space.root.largest()).to(run.device)
+    supernet = Supernet(space, run.options.seed).to(run.device)
+    larger, recipes = untuned_teacher(run, recipe), planned_recipes(run, command)
+    measure, no_time = partial(time_training, run, steps=command.steps), StageTime(0, 0.0)
+    teacher_time = measure("teacher", larger, recipes.alone) if larger else None
+    recipes = recipes.without_teacher() if larger else recipes
+    teacher, trained = larger or (None if recipe.teacher else full), not command.no_training
+    full_time = measure("full net", full, recipes.full, teacher=larger) if trained else no_time
+    supernet_time = measure("supernet", supernet, recipes.supernet, teacher=teacher) if trained else no_time
+    winner_time = no_time
     if trainings := finish_trainings(command):
-        once = time_training(run, "winner", space.build(arch).to(run.device), recipes.finish, steps, taught)
-        finish = replace(once, count=trainings * once.count)
+        winner_time = measure("winner", space.build(arch).to(run.device), recipes.finish, teacher=teacher)
+        winner_time = replace(winner_time, count=trainings * winner_time.count)
     search = time_search(run, command.search, budget, supernet, arch)
     return StageTimes(
-        full=tuned,
-        teacher=of_teacher,
-        train=train,
+        full=full_time,
+        teacher=teacher_time,
+        train=supernet_time,
         search=search,
-        retrain=finish,
+        retrain=winner_time,
         baselines=time_baselines(run, command, recipes.alone, search, timm_names),
         device=str(run.device),
         note="",
         rest_seconds=REST_SECONDS,
     )
+
+
+def planned_recipes(run: Run, command: PlanCommand) -> Recipes:
+    """The recipes of the stages of a run from a pretrained net."""
+    recipe = command.train
+    recipes = stage_recipes(recipe, training_size(run.batches, recipe), run.batches.steps_per_epoch)
+    return replace(recipes, finish=distillation_recipe(recipe, run.batches)) if command.no_training else recipes
 
 
 def untuned_teacher(run: Run, recipe: Recipe) -> Backbone | None:
@@ -359,10 +369,10 @@ def step_cost(
     recipe: Recipe,
     steps: int,
     sampler: Callable[[int], Any] | None,
-    taught_by: nn.Module | None,
+    own_teacher: nn.Module | None,
 ) -> tuple[float, int]:
     """Seconds of a step of training, the loading of images included: the median of a few; and the bytes it needs."""
-    teacher = teacher_of(recipe, run.batches, run.device, taught_by)
+    teacher = teacher_of(recipe, run.batches, run.device, own_teacher)
     if isinstance(model, Supernet) and sampler:
         for arch in (arch for step in range(WARM_UP + steps) for arch in sampler(step)):
             for segment in run.space.plan(arch):
@@ -385,9 +395,8 @@ def step_cost(
                 break
     trainer.graphs = None  # what they need beyond is taken only where it is to spare
     images, targets = next(batches)
-    return median(seconds[min(warm_up, len(seconds) - 1) :]), step_memory(
-        trainer, warm_up + steps, images, targets, taught_by
-    )
+    usual = median(seconds[min(warm_up, len(seconds) - 1) :])
+    return usual, step_memory(trainer, warm_up + steps, images, targets, own_teacher)
 
 
 def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:

@@ -36,19 +36,9 @@ from nasformer.families.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_names, train_baselines
 from nasformer.runs.data import fit_to_data, normalize_images
-from nasformer.runs.finish import Start, accuracies, finish_winner, single_recipe
+from nasformer.runs.finish import Finisher, Start, accuracies, single_recipe, with_cost_objective
 from nasformer.runs.options import RunCommand
-from nasformer.runs.run import Run, open_run
-from nasformer.runs.ship import ship
-from nasformer.runs.sizes import (
-    SizeMaker,
-    publish_result,
-    size_cost,
-    uniform_reference,
-    with_cost_objective,
-    with_sizes,
-)
-from nasformer.runs.stages import training_work
+from nasformer.runs.run import Run, open_run, training_work
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
@@ -84,45 +74,35 @@ from slices of the full net has far to go."""
 
 def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
-    command = replace(command, importance=command.importance_for("gate"))
+    command = replace(command, importance=command.importance_for("gate"), train=pretrained_recipe(command.train))
     find_importance(command.importance)
     for name in timm_names(command.baseline):
         pretrained_options(name)  # refused now rather than when their turn comes
-    source, score = find_pretrained(command.from_ or ""), command.score
-    command = with_cost_objective(replace(command, train=pretrained_recipe(command.train)), score)
-    with open_run(command, "supernet", whole=source.own_arch) as run:
-        assert isinstance(run.options, RunCommand)
-        command = run.options
-        job = PretrainedRun(run, source, command)
-        run.measure_profile(command, command.search.objectives)
-        budget = command.budget()
+    source = find_pretrained(command.from_ or "")
+    with open_run(with_cost_objective(command, command.score), "supernet", full_arch=source.own_arch) as run:
+        job = PretrainedRun(run, source, run.options)
+        run.measure_profile(job.command, job.command.search.objectives)
         with job.stages():
             job.tune_teacher()
             full = job.full()
             supernet = job.supernet(full)
             trained = [job.full_result(full)]
-            trained += train_baselines(run, command.baseline, job.recipes.alone, pretrained=True)
+            trained += train_baselines(run, job.command.baseline, job.recipes.alone, pretrained=True)
             if not run.world.main:
                 return None
-            cut = partial(recalibrated, supernet, batches=run.batches, images=run.options.calibration_images)
-            trained += uniform_reference(run, budget, cut, accuracies(run))
-            result = run.search(supernet, command.search, budget, trained)
-            result = finish_winner(run, result, job.starts(result.arch, supernet, full))
-        starts = partial(job.starts, supernet=supernet, full=full)
-        maker = SizeMaker(run, cut, starts, accuracies(run), f"holdout_{score}", command.export)
-        result = publish_result(run, with_sizes(result, maker, score, command.front, size_cost(command)))
-        if command.export:
-            ship(run.folder)
-    return result
+            finisher, budget = job.finisher(supernet, full), job.command.budget()
+            trained += finisher.uniform_reference(budget)
+            result = finisher.finish(run.search(supernet, job.command.search, budget, trained))
+        return finisher.ship(result)
 
 
-def pretrained_recipe(asked: Recipe) -> Recipe:
+def pretrained_recipe(recipe: Recipe) -> Recipe:
     """The recipe of the supernet: what the user left at its default takes the value for a pretrained net."""
     plain = Recipe()
-    left = {item.name for item in fields(Recipe) if getattr(asked, item.name) == getattr(plain, item.name)}
-    if asked.teacher:  # one of the user's choice, which may be of any kind: only its answers can be compared
+    left = {item.name for item in fields(Recipe) if getattr(recipe, item.name) == getattr(plain, item.name)}
+    if recipe.teacher:  # one of the user's choice, which may be of any kind: only its answers can be compared
         left -= {"teacher_features"}
-    return replace(asked, **{name: value for name, value in PRETRAINED.items() if name in left})
+    return replace(recipe, **{name: value for name, value in PRETRAINED.items() if name in left})
 
 
 @dataclass(frozen=True)
@@ -149,18 +129,18 @@ def stage_recipes(recipe: Recipe, images: int, steps_per_epoch: int) -> Recipes:
     A length that the user gives, in epochs or steps, is that of the supernet and of the winner; the full net takes
     half of it.
     """
-    asked = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
-    steps = int(asked) / 2 if asked else steps_for(images)
+    length = recipe.iterations or (recipe.epochs != "auto" and recipe.total_steps(steps_per_epoch))
+    steps = int(length) / 2 if length else steps_for(images)
 
-    def last(share: float) -> dict[str, Any]:
+    def lasting(share: float) -> dict[str, Any]:
         count = max(1, round(share * steps))
         return {"iterations": count, "warmup_epochs": 0.1 * count / steps_per_epoch}
 
-    taught = {"teacher": None, "teacher_weight": 0.0}
+    untaught = {"teacher": None, "teacher_weight": 0.0}
     return Recipes(
-        full=single_recipe(recipe, **last(1), layer_decay=0.75, **({} if recipe.teacher else taught)),
-        supernet=replace(recipe, **last(2)),
-        finish=single_recipe(recipe, **last(2)),
+        full=single_recipe(recipe, **lasting(1), layer_decay=0.75, **({} if recipe.teacher else untaught)),
+        supernet=replace(recipe, **lasting(2)),
+        finish=single_recipe(recipe, **lasting(2)),
     )
 
 
@@ -283,6 +263,14 @@ class PretrainedRun:
         teacher = None if self.recipes.supernet.teacher else self.larger or full
         self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
         return supernet
+
+    def finisher(self, supernet: Supernet, full: Backbone) -> Finisher:
+        """What finishes and ships the winner of the search."""
+        run, command = self.run, self.command
+        cut = partial(recalibrated, supernet, batches=run.batches, images=run.options.calibration_images)
+        return Finisher(
+            run, command, cut, partial(self.starts, supernet=supernet, full=full), accuracies(run), command.score
+        )
 
     def starts(self, arch: Arch, supernet: Supernet, full: Backbone) -> dict[str, Start]:
         """How the winner is finished: from its slices of the supernet, and from those of the full net."""

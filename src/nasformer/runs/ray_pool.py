@@ -137,14 +137,14 @@ class RayPool:
 
     def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
         """The results of tasks in their order; `Failed` for one that failed three times."""
-        batch, given = Batch(tasks, deque(range(len(tasks)))), 0
-        while given < len(tasks):
-            self.hire(len(tasks) - len(batch.outcomes) - given)
+        batch, yielded = Batch(tasks, deque(range(len(tasks)))), 0
+        while yielded < len(tasks):
+            self.hire(len(tasks) - len(batch.outcomes) - yielded)
             self.assign(batch)
             self.collect(batch)
-            while given in batch.outcomes:
-                yield batch.outcomes.pop(given)
-                given += 1
+            while yielded in batch.outcomes:
+                yield batch.outcomes.pop(yielded)
+                yielded += 1
 
     def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
         """Results with the numbers of their tasks, as they come; `more` gives tasks where none wait, or no more."""
@@ -165,11 +165,11 @@ class RayPool:
 
     # Workers
 
-    def hire(self, wanted: int) -> None:
+    def hire(self, count: int) -> None:
         """Starts workers up to what the cluster has room for; lets go those that wait in vain for room."""
         self.connect()
-        wanted = min(wanted, self.count_room())
-        for _ in range(wanted - len(self.workers)):
+        count = min(count, self.count_room())
+        for _ in range(count - len(self.workers)):
             actor, device = self.host.remote(), "cuda" if self.gpus else "cpu"
             opened = actor.open.remote(os.getcwd(), loaded_plugins(), self.threads, device, [self.stored])
             self.workers.append(Worker(actor, opened))
@@ -204,23 +204,23 @@ class RayPool:
     def count_room(self) -> int:
         """How many workers the cluster has room for, which changes with its nodes."""
         if time.monotonic() - self.counted_at > POLL:
-            there = self.ray.cluster_resources()
+            available = self.ray.cluster_resources()
             needed = {"CPU": self.options.cpus_per_trial, "GPU": self.gpus}
             # Half a GPU cannot be taken from two different ones, so whole shares of each device are counted.
-            rooms = [shares(there.get(name, 0.0), amount) for name, amount in needed.items() if amount]
+            rooms = [shares(available.get(name, 0.0), amount) for name, amount in needed.items() if amount]
             self.room = min([*rooms, self.options.max_concurrent_trials or math.inf])  # type: ignore[assignment]
             self.counted_at = time.monotonic()
-            self.warn_of_waiting(needed, there)
+            self.warn_of_waiting(needed, available)
         return self.room
 
-    def warn_of_waiting(self, needed: Mapping[str, float], there: Mapping[str, float]) -> None:
+    def warn_of_waiting(self, needed: Mapping[str, float], available: Mapping[str, float]) -> None:
         """Says what a worker needs, where there has been none for long; at once, if the cluster has no room for one."""
         if any(worker.node for worker in self.workers):
             self.warn_at = math.inf
         elif self.warn_at == math.inf:
             self.warn_at = self.counted_at + (PATIENCE if self.room else 0.0)
         if self.counted_at >= self.warn_at:
-            parts = [f"{amount:g} {name} of {there.get(name, 0.0):g}" for name, amount in needed.items() if amount]
+            parts = [f"{amount:g} {name} of {available.get(name, 0.0):g}" for name, amount in needed.items() if amount]
             say(f"waiting for workers: each needs {' and '.join(parts)} in the cluster")
             self.warn_at = self.counted_at + PATIENCE
 
@@ -240,13 +240,13 @@ class RayPool:
 
     def collect(self, batch: Batch) -> None:
         """Waits for the next answers, and deals with each."""
-        asked = {worker.answer: worker for worker in self.workers if worker.answer is not None}
-        if not asked:
+        pending = {worker.answer: worker for worker in self.workers if worker.answer is not None}
+        if not pending:
             return time.sleep(POLL)
-        wait = min([POLL, *(max(0.0, worker.deadline - time.monotonic()) for worker in asked.values())])
-        answers, _ = self.ray.wait(list(asked), timeout=wait)
+        wait = min([POLL, *(max(0.0, worker.deadline - time.monotonic()) for worker in pending.values())])
+        answers, _ = self.ray.wait(list(pending), timeout=wait)
         for answer in answers:
-            self.receive(asked[answer], batch)
+            self.receive(pending[answer], batch)
         for worker in [worker for worker in self.workers if worker.deadline < time.monotonic()]:
             self.lose(worker, batch, f"no answer within {self.timeout:g} s")
         return None
@@ -316,13 +316,13 @@ class RayPool:
         self.stored = None
 
 
-def shares(there: float, needed: float) -> int:
+def shares(available: float, needed: float) -> int:
     """How many workers fit; one that needs a part of a device gets it from a single one.
 
     >>> shares(2.0, 0.4), shares(3.0, 2.0)
     (4, 1)
     """
-    return int(there) * int(1 / needed + 1e-9) if needed <= 1 else int(there / needed + 1e-9)
+    return int(available) * int(1 / needed + 1e-9) if needed <= 1 else int(available / needed + 1e-9)
 
 
 def last_line(text: str) -> str:

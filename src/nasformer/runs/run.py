@@ -7,7 +7,7 @@ without training. Each stage goes on where a killed run stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -44,23 +44,23 @@ from nasformer.runs.data import (
     task_settings,
     training_images,
 )
-from nasformer.runs.finish import finish_recipes, finish_winner, supernet_starts
+from nasformer.runs.finish import finish_recipes, finish_winner, ship, supernet_starts
 from nasformer.runs.options import ExecutorOptions, JobOptions, RunCommand, RunOptions, SearchCommand, TrainCommand
 from nasformer.runs.ray_pool import check_ray
 from nasformer.runs.search import (
     ArchSearch,
+    Evaluator,
     InheritedEvaluator,
     UntrainedEvaluator,
     check_racing,
     check_search,
     publish,
 )
-from nasformer.runs.ship import ship
-from nasformer.runs.stages import supernet_work
 from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import ModelResult, Problem
+from nasformer.search.strategies.base import Strategy
 from nasformer.search.strategies.registry import complete_options, find_strategy
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
@@ -143,13 +143,13 @@ def training_free_run(command: SearchCommand) -> RunResult:
 
 @contextmanager
 def open_run(
-    command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, whole: Arch | None = None
+    command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, full_arch: Arch | None = None
 ) -> Iterator[Run]:
     """The run of a command, whose folder no other process may use meanwhile.
 
     Args:
         answers: The classes of a net whose answers stand for labels, or how many there are.
-        whole: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
+        full_arch: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
     """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
@@ -157,10 +157,10 @@ def open_run(
     folder, world = RunFolder(command.out), join_world(device)
     folder.check_own(kind)
     space = asked_space(command, folder)
-    check_before_images(in_numbers(command, space, whole), space, device.type)
+    check_before_images(in_numbers(command, space, full_arch), space, device.type)
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, getattr(command, "train", None) or UNTRAINED, world, answers)
-        run.options = in_numbers(run.options, run.space, whole)  # its head depends on the images
+        run.options = in_numbers(run.options, run.space, full_arch)  # its head depends on the images
         if world.main:
             with (
                 folder.recording(kind, run.options, run.space.name),
@@ -171,9 +171,9 @@ def open_run(
             yield run
 
 
-def in_numbers(command: Any, space: Space, whole: Arch | None) -> Any:
+def in_numbers(command: Any, space: Space, full_arch: Arch | None) -> Any:
     """The command with numbers in place of shares of a net."""
-    return command.with_shares(space.costs(whole)) if whole is not None else command
+    return command.with_shares(space.costs(full_arch)) if full_arch is not None else command
 
 
 KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
@@ -199,17 +199,17 @@ def check_before_images(command: Any, space: Space, device: str) -> None:
         executor = getattr(command, "executor", "local")
         check_racing(search, objectives or InheritedEvaluator.objectives, not getattr(command, "proxy", ""), executor)
         if objectives and not getattr(command, "proxy", ""):
-            known = KNOWN_SCORES | dict.fromkeys(find_task(getattr(command, "task", "classify")).scores, 0.0)
-            known |= {"agreement": 0.0} if getattr(command, "no_training", False) else {}
-            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(known)
+            scores = KNOWN_SCORES | dict.fromkeys(find_task(getattr(command, "task", "classify")).scores, 0.0)
+            scores |= {"agreement": 0.0} if getattr(command, "no_training", False) else {}
+            Problem(space.root, space.costs, Budget(), tuple(objectives), command.seed).point(scores)
 
 
 def check_task(command: Any) -> None:
     """Refuses what only classification has so far."""
     if getattr(command, "task", "classify") == "classify":
         return
-    asked = {"--proxy": getattr(command, "proxy", ""), "--no-training": getattr(command, "no_training", False)}
-    for option, value in asked.items():
+    flags = {"--proxy": getattr(command, "proxy", ""), "--no-training": getattr(command, "no_training", False)}
+    for option, value in flags.items():
         if value:
             raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
 
@@ -249,8 +249,8 @@ class Run:
         options = streamed_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it
         defaults = space.full_options
-        asked = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
-        sizes = asked["img_size"], asked["in_chans"], defaults["img_size"]
+        named = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
+        sizes = named["img_size"], named["in_chans"], defaults["img_size"]
         files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
         self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
         self.options = replace(options, stream=self.batches.streamed)
@@ -340,19 +340,29 @@ class Run:
         trained: Sequence[ModelResult] = (),
         compiled: bool = False,
     ) -> RunResult:
-        """Searches the supernet and publishes the winner beside its references."""
+        """Searches the supernet."""
         if compiled:
             supernet.compile()
         job = self.search_job(supernet, options, budget)
         judged = (supernet, self.batches, self.recipe.precision, self.options.calibration_images)
         with threads_of_training(self.folder.train):
-            result = job.summarise(job.run(on_open=lambda: warn_of_noise(*judged)), trained)
+            return self.search_by(job, trained, lambda: warn_of_noise(*judged))
+
+    def search_by(
+        self, job: ArchSearch, trained: Sequence[ModelResult], on_open: Callable[[], None] | None = None
+    ) -> RunResult:
+        """Searches and publishes the winner beside its references."""
+        result = job.summarise(job.run(on_open), trained)
         self.publish(job.evaluator.model(result.arch), result)
         return result
 
     def search_job(self, supernet: Supernet, options: SearchOptions, budget: Budget) -> ArchSearch:
+        """The search of a supernet."""
         settings = (self.recipe.precision, self.options.calibration_images, self.options.seed)
-        evaluator = InheritedEvaluator(supernet, self.batches, *settings)
+        return self.job(InheritedEvaluator(supernet, self.batches, *settings), options, budget)
+
+    def job(self, evaluator: Evaluator, options: SearchOptions, budget: Budget) -> ArchSearch:
+        """A search by any evaluator, in the run's folder."""
         data = (self.options.seed, self.folder, self.options.data, self.profile, self.settings)
         return ArchSearch(evaluator, budget, options, *data, executor=self.executor)
 
@@ -414,6 +424,48 @@ class Run:
         return TrainLog.last_loss(self.folder.log)
 
 
+# The work of a run's stages in MACs, by which progress tells the remaining time of the whole run
+
+TRAINING = 3
+"""Forward passes that a training image costs: backward takes two more."""
+
+
+def typical_macs(problem: Problem) -> tuple[float, float]:
+    """MACs midway between the smallest and the largest arch of a space, and those of an arch within the budget."""
+    ends = [problem.costs(arch)["macs"] for arch in (problem.node.smallest(), problem.node.largest())]
+    return sum(ends) / 2, problem.costs(problem.sample(problem.rng("stages")))["macs"]
+
+
+def training_work(recipe: Recipe, steps_per_epoch: int, macs: float) -> float:
+    """A training of a net with so many MACs; in a sandwich several nets are trained in a step."""
+    nets = 2 + recipe.sandwich if recipe.sandwich else 1
+    return TRAINING * nets * macs * recipe.batch_size * recipe.total_steps(steps_per_epoch)
+
+
+def supernet_work(
+    recipe: Recipe,
+    batches: BatchSource,
+    strategy: Strategy,
+    baselines: Mapping[str, Mapping[str, int]],
+    finish: Mapping[str, Recipe],
+) -> dict[str, float]:
+    """The stages from the supernet's training on, by the labels of their progress.
+
+    Args:
+        strategy: That of the search, which evaluates its candidates on the held-out images.
+        baselines: Costs of the timm models that are trained beside it.
+        finish: Recipes by which the winner is trained in the end.
+    """
+    macs, winner_macs = typical_macs(strategy.problem)
+    single, steps = next(iter(finish.values()), recipe), batches.steps_per_epoch
+    return {
+        "supernet": training_work(recipe, steps, macs),
+        **{f"baseline {name}": training_work(single, steps, cost["macs"]) for name, cost in baselines.items()},
+        "search": strategy.evaluations * batches.held_out * winner_macs,
+        **{f"winner, {name}": training_work(last, steps, winner_macs) for name, last in finish.items()},
+    }
+
+
 def warn_of_noise(supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int) -> None:
     """Says before a search that the held-out images cannot tell its candidates apart, where they are too few."""
     if objective_of(batches) is not CLASSIFICATION:  # its score is no share of images
@@ -430,8 +482,8 @@ def make_scorer(command: Any, space: Space) -> Scorer:
     device, batches = choose_device(command.device), None
     if command.data:
         # Images keep their size, unless another was asked for, by an option or in a table.
-        asked = command.img_size if hasattr(command, "img_size") else space.options.get("img_size")
-        batches = probe_batches(command, asked, device)
+        img_size = command.img_size if hasattr(command, "img_size") else space.options.get("img_size")
+        batches = probe_batches(command, img_size, device)
         space = fit_to_data(space, batches, command)
     return Scorer(space, command.proxy, batches=batches, seed=command.seed, device=device, **command.probing())
 
@@ -439,6 +491,6 @@ def make_scorer(command: Any, space: Space) -> Scorer:
 def probe_batches(command: Any, img_size: int | None, device: torch.device) -> BatchSource:
     """Plain training images, shuffled, without augmentation."""
     plain = Recipe(batch_size=command.probe_size, augment=AugmentOptions(crop="none", hflip=0.0, smoothing=0.0))
-    asked = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
-    options = DataOptions(data=command.data, seed=command.seed, **asked)
+    shared = {name: getattr(command, name) for name in ("data_root", "download", "max_bad") if hasattr(command, name)}
+    options = DataOptions(data=command.data, seed=command.seed, **shared)
     return load_batches(options, plain, World(), device, img_size, usual_size=USUAL_SIZE)

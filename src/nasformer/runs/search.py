@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
+from torch import Tensor
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
@@ -28,9 +29,8 @@ from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
-from nasformer.runs.jobs import CHUNK, ProxyJob, SubnetJob
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import Job, RayPool
+from nasformer.runs.ray_pool import Job, RayPool, Work
 from nasformer.search.budget import Budget, references
 from nasformer.search.options import Racing, SearchOptions
 from nasformer.search.problem import ModelResult, Order, Problem
@@ -52,6 +52,9 @@ from nasformer.utils.progress import progress, say
 
 CHECKED_SUBNETS = 20
 """Random subnets in the check-up of a supernet."""
+CHUNK = 8
+"""Archs of a task by proxies: scoring more of them together gains next to nothing on a CPU (AutoFormer micro by DSS and
+NASWOT: 0.077 s an arch for 8, 0.072 s for 16), and a generation of 50 still keeps seven workers busy."""
 
 
 class Evaluator(Protocol):
@@ -125,9 +128,9 @@ class InheritedEvaluator:
         with progress("check-up of the supernet", CHECKED_SUBNETS + 2) as report:
 
             def accuracy(arch: Arch) -> float:
-                found = self.subnets.accuracy(arch)
+                share = self.subnets.accuracy(arch)
                 report(next(done))
-                return found
+                return share
 
             health = check_up(self.space, accuracy, self.seed, CHECKED_SUBNETS)
         return {"health": health, "images": count_images(self.subnets.batches)}
@@ -177,6 +180,52 @@ class UntrainedEvaluator:
     @property
     def device(self) -> torch.device:
         return self.scorer.device
+
+
+# The same on workers: a job is pickled, so it holds what it needs and nothing on a device. Images in memory travel with
+# it; of images that are streamed the paths do, which must be valid on every node.
+
+
+@dataclass(frozen=True)
+class SubnetJob:
+    """Judges archs by the weights that they inherit from a supernet."""
+
+    space: Space
+    weights: dict[str, Tensor]
+    batches: BatchSource
+    precision: str
+    calibration_images: int
+    compiled: bool
+
+    @classmethod
+    def of(cls, subnets: SubnetEvaluator, calibration_images: int) -> SubnetJob:
+        supernet = subnets.supernet
+        weights = {name: tensor.detach().cpu() for name, tensor in supernet.weights.state_dict().items()}
+        compiled = supernet.compile_options is not None
+        # Costs are counted here, not by workers: so a profile stays at home.
+        space = replace(supernet.space, predicted=None)
+        return cls(space, weights, subnets.batches, subnets.precision, calibration_images, compiled)
+
+    def open(self, device: str) -> Work:
+        supernet = Supernet(self.space)
+        supernet.weights.load_state_dict(self.weights)
+        supernet.to(device)
+        if self.compiled:
+            supernet.compile()
+        subnets = SubnetEvaluator(supernet, self.batches.to(device), self.precision, self.calibration_images)
+        return lambda archs: [subnets(arch) for arch in archs]
+
+
+@dataclass(frozen=True)
+class ProxyJob:
+    """Scores untrained archs: means by proxy as a search wants them ("many"), or all values ("score_many")."""
+
+    scorer: Scorer
+    method: Literal["many", "score_many"] = "many"
+
+    def open(self, device: str) -> Work:
+        work: Work = getattr(self.scorer.to(device), self.method)
+        return work
 
 
 @dataclass
@@ -270,10 +319,10 @@ class ArchSearch:
 
     def asynchronous(self, options: SearchOptions) -> bool:
         """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""
-        asked = self.executor.asynchronous and options.strategy != "random"
-        if asked and not self.quiet:
+        asynchronous = self.executor.asynchronous and options.strategy != "random"
+        if asynchronous and not self.quiet:
             say("an asynchronous search: it depends on which worker is fast, so it cannot be repeated exactly")
-        return asked
+        return asynchronous
 
     @contextmanager
     def open_executor(self, race: Race | None = None) -> Iterator[Executor]:
@@ -286,24 +335,24 @@ class ArchSearch:
         with closing(pool):
             yield Chunks(pool, self.evaluator.chunk)
 
-    def rival(self, found: SearchResult) -> dict[str, Arch]:
+    def rival(self, search: SearchResult) -> dict[str, Arch]:
         """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
         if self.options.strategy == "random":
             return {}
         if self.options.baseline == "random":
-            again = replace(self.options, strategy="random", options={"evaluations": len(found.candidates)})
+            again = replace(self.options, strategy="random", options={"evaluations": len(search.candidates)})
             return best_of_random(self.search(again, self.folder.random_journal if self.folder else None))
-        return best_of_start(self.problem(), found.candidates)
+        return best_of_start(self.problem(), search.candidates)
 
-    def summarise(self, found: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
+    def summarise(self, search: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
         """The winner beside random archs, the smallest and the largest in the budget, and further baselines.
 
         Args:
             trained: Models that were trained on their own.
         """
-        chosen = choose_winner(self.profile, self.space, found, self.budget, self.folder.path if self.folder else None)
+        chosen = choose_winner(self.profile, self.space, search, self.budget, self.folder.path if self.folder else None)
         drawn = self.options.random_references
-        rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(found)
+        rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(search)
         costs, classifies = self.space.costs(chosen.arch), self.space.model.task == "classify"
         winner, *rows = self.rows({"winner": chosen.arch, **rivals})
         return RunResult(
@@ -313,10 +362,10 @@ class ArchSearch:
             winner=winner.with_scores(chosen.measured),
             references=[*rows, *trained],
             timm=fitting_timm_models(self.budget, costs["params"], self.space) if classifies else None,
-            front=found.front,
-            note=found.note,
+            front=search.front,
+            note=search.note,
             latency=chosen.latency,
-            **self.evaluator.summary(found),
+            **self.evaluator.summary(search),
         )
 
     def rows(self, archs: Mapping[str, Arch]) -> list[ModelResult]:

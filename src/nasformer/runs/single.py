@@ -36,11 +36,11 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as, normalize_images
+from nasformer.runs.finish import ship
 from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.runs.ray_pool import Work, check_ray
 from nasformer.runs.run import Run, asked_space, open_run
-from nasformer.runs.ship import ship
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
@@ -112,7 +112,7 @@ def retrain_memory(commands: Sequence[RetrainCommand]) -> int:
 def best_candidates(folder: RunFolder, count: int) -> list[Arch]:
     """The best candidates of a run's search by the score that it raised; of equal ones the cheaper."""
     run = read_run(folder.path)
-    judged = sorted(run.judged, key=lambda one: (-one.scores[run.score], one.scores.get("params", 0)))
+    judged = sorted(run.judged, key=lambda c: (-c.scores[run.score], c.scores.get("params", 0)))
     if not judged:
         raise UserError(f"{folder} has no candidates; search it first")
     return [candidate.arch for candidate in judged[:count]]
@@ -212,8 +212,8 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str,
     head = {name: merged.pop(name) for name in head_option_names() if name in merged}
     if command.task == task:
         command = with_head(command, head)
-    named = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
-    return replace(command, space=space, arch=arch, model=merged, **named)
+    shape = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
+    return replace(command, space=space, arch=arch, model=merged, **shape)
 
 
 def with_head(options: Any, head: Mapping[str, Any]) -> Any:
@@ -228,20 +228,20 @@ def check_out(command: RetrainCommand | FinetuneCommand) -> None:
         raise UserError(f"{command.out} is the folder to start from; train in another --out folder")
 
 
-def searched_space(folder: RunFolder, asked: str | None) -> str:
-    space = folder.read_config().space or asked
+def searched_space(folder: RunFolder, name: str | None) -> str:
+    space = folder.read_config().space or name
     if not space:
         raise UserError(f"{folder.config} names no space; name it with --space")
-    if asked and asked != space:
-        raise UserError(f"{folder} searched {space}, not {asked}; ask for --space {space}")
+    if name and name != space:
+        raise UserError(f"{folder} searched {space}, not {name}; ask for --space {space}")
     return space
 
 
 def searched_options(folder: RunFolder) -> dict[str, Any]:
     """The model options of a search. One by a proxy leaves no model behind: its options are those asked for."""
     model, config = folder.model / MODEL_CONFIG, folder.read_config()
-    asked = {"img_size": config.img_size, "patch_size": config.patch_size} | config.model
-    options = ModelConfig.load(model).options if model.exists() else asked
+    requested = {"img_size": config.img_size, "patch_size": config.patch_size} | config.model
+    options = ModelConfig.load(model).options if model.exists() else requested
     return options_from_json({name: value for name, value in options.items() if value is not None})
 
 
@@ -279,8 +279,8 @@ def find_source(command: FinetuneCommand) -> PretrainedSource:
     if command.run.startswith("timm:"):
         if command.arch:
             raise UserError(f"{command.run} is a net, which has its architecture; leave --arch out")
-        found = find_pretrained(command.run)
-        return PretrainedSource(RunFolder(path), found.model, found.space.name, shared=False, images=found.facts)
+        net = find_pretrained(command.run)
+        return PretrainedSource(RunFolder(path), net.model, net.space.name, shared=False, images=net.facts)
     shared = path.is_file() or (path / "supernet").is_dir() or (path / SUPERNET_CONFIG).exists()
     if shared and (command.arch or not is_finished(RunFolder(path))):
         supernet = load_supernet(path, get_space(command.space) if command.space else None)
@@ -345,13 +345,13 @@ def evaluate_folder(
     folder, model, batches = load_for_evaluation(path, options, arch)
     names = class_names(folder.facts("classes").get("classes") or batches.classes, model, folder.path)
     task, facts = get_task(model.task), {"model": str(path), "data": options.data, "split": split}
-    found = task.judge(model, batches, split, names)
-    if out and isinstance(found, Confusion):
-        write_confusion(found, out, **facts)
+    evaluation = task.judge(model, batches, split, names)
+    if out and isinstance(evaluation, Confusion):
+        write_confusion(evaluation, out, **facts)
     elif out:
-        write_evaluation(found, out, **facts)
-        task.draw(model, batches, split, out, found)
-    return found
+        write_evaluation(evaluation, out, **facts)
+        task.draw(model, batches, split, out, evaluation)
+    return evaluation
 
 
 def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
@@ -362,28 +362,39 @@ def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
 
 def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tuple[RunFolder, Backbone, BatchSource]:
     """A model on its device, where it was, and its images, prepared as in its training."""
-    device = choose_device(options.device)
-    inherited = bool(arch) or ((path / "supernet").is_dir() and not (path / "model").is_dir())
-    if inherited:
-        supernet = load_supernet(path)
-        model = extract(supernet, supernet.space.arch(arch) if arch else RunFolder(path).winner(supernet.space))
-    else:
-        path = model_folder(path)
-        model = load_model(path)
-    asked = getattr(options, "task", "classify")
-    if model.task != asked and asked != "classify":
-        raise UserError(f"{path} is a model for --task {model.task}, not {asked}; leave --task out")
+    device, inherited = choose_device(options.device), has_only_supernet(path) or bool(arch)
+    folder = RunFolder(path if inherited else model_folder(path))
+    model = inherited_model(folder, arch) if inherited else load_model(folder.path)
+    task = getattr(options, "task", "classify")
+    if model.task != task and task != "classify":
+        raise UserError(f"{folder} is a model for --task {model.task}, not {task}; leave --task out")
     if model.task != "classify":
         options = with_head(replace(options, task=model.task), model.options)
-    sizes = model.options["img_size"], model.options["in_chans"]
-    batches = load_batches(options, UNTRAINED, World(), device, *sizes)
-    normalize_as(batches, RunFolder(path))
-    if adopt := getattr(batches, "adopt", None):
-        adopt(model.options, RunFolder(path).facts("classes", "words", "text_encoder"))
-    for name, value in image_options(batches).items():
-        if model.options[name] != value:
-            raise UserError(f"{path} is for {name} {model.options[name]}, but {options.data} has {value}")
+    batches = batches_of(model, folder, options)
     model = model.to(device)
     if inherited:
         recalibrate(model, batches, options.calibration_images)
-    return RunFolder(path), model, batches
+    return folder, model, batches
+
+
+def has_only_supernet(path: Path) -> bool:
+    return (path / "supernet").is_dir() and not (path / "model").is_dir()
+
+
+def inherited_model(run: RunFolder, arch: str | None) -> Backbone:
+    """An arch with the weights that it inherits from the supernet of a run; by default the winner."""
+    supernet = load_supernet(run.path)
+    return extract(supernet, supernet.space.arch(arch) if arch else run.winner(supernet.space))
+
+
+def batches_of(model: Backbone, folder: RunFolder, options: Any) -> BatchSource:
+    """Images for a model, prepared as in its training; others than it was trained for are refused."""
+    sizes = model.options["img_size"], model.options["in_chans"]
+    batches = load_batches(options, UNTRAINED, World(), choose_device(options.device), *sizes)
+    normalize_as(batches, folder)
+    if adopt := getattr(batches, "adopt", None):
+        adopt(model.options, folder.facts("classes", "words", "text_encoder"))
+    for name, value in image_options(batches).items():
+        if model.options[name] != value:
+            raise UserError(f"{folder} is for {name} {model.options[name]}, but {options.data} has {value}")
+    return batches

@@ -106,7 +106,7 @@ class Tracker:
     """Lines of each file that were passed on."""
 
     def update(self) -> None:
-        for path, values_of in ((self.folder.log, training_values), (self.folder.journal, candidate_values)):
+        for path, values_of in ((self.folder.log, scalars), (self.folder.journal, candidate_values)):
             done = self.passed.get(path.name, 0)
             lines = whole_lines(path)[done:]
             for record in (parse_json(line, path) for line in lines):
@@ -130,14 +130,10 @@ def whole_lines(path: Path) -> list[bytes]:
     return content[: content.rfind(b"\n") + 1].splitlines()
 
 
-def training_values(line: Mapping[str, Any]) -> dict[str, float]:
-    return scalars(dict(line))
-
-
 def candidate_values(record: Mapping[str, Any]) -> dict[str, float]:
     """Costs and scores of a candidate; the header of a journal has none."""
-    known = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "id"}
-    return {f"search/{name}": float(value) for name, value in known.items()} if "arch" in record else {}
+    numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "id"}
+    return {f"search/{name}": float(value) for name, value in numbers.items()} if "arch" in record else {}
 
 
 @contextmanager

@@ -47,12 +47,12 @@ class BudgetOptions:
     def limits(self) -> dict[str, Any]:
         """What was given: counts as they were written, time in milliseconds and memory in bytes."""
         counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}
-        given = {name: value for name, value in counts.items() if value is not None}
+        limits = {name: value for name, value in counts.items() if value is not None}
         if self.max_latency is not None:
-            given["max_latency_ms"] = parse_milliseconds(self.max_latency)
+            limits["max_latency_ms"] = parse_milliseconds(self.max_latency)
         if self.max_memory is not None:
-            given["max_memory_bytes"] = parse_bytes(self.max_memory)
-        return given
+            limits["max_memory_bytes"] = parse_bytes(self.max_memory)
+        return limits
 
     def budget(self) -> Budget:
         return Budget(**{name: self.quantity(name, value) for name, value in self.limits().items()})
@@ -62,19 +62,19 @@ class BudgetOptions:
             raise UserError(f"--{name.replace('_', '-')} {value} is a share, but of what? Name a net with --from")
         return parse_quantity(value)
 
-    def with_shares(self, whole: Mapping[str, float]) -> Self:
+    def with_shares(self, costs: Mapping[str, float]) -> Self:
         """The limits with numbers in place of shares such as 50%, which are shares of these costs.
 
         >>> BudgetOptions(max_macs="50%").with_shares({"macs": 1_000_000}).max_macs
         500000
         """
-        shares = {name: value for name, value in self.limits().items() if is_share(value) and whole}
+        shares = {name: value for name, value in self.limits().items() if is_share(value) and costs}
         for name, value in shares.items():
             share = parse_quantity(str(value).strip().removesuffix("%"))
             if not 0 < share <= 100:
                 flag = f"--{name.replace('_', '-')}"
                 raise UserError(f"{flag} is {value}; expected more than 0% and at most 100%")
-            shares[name] = math.floor(whole[name.partition("_")[2]] * share / 100)
+            shares[name] = math.floor(costs[name.partition("_")[2]] * share / 100)
         return replace(self, **shares)
 
 
@@ -104,7 +104,7 @@ class SearchOptions:
     """what to raise or, with a leading minus, to lower, such as accuracy and -params for a front; none: accuracy, or
     with proxies the ranks by all of them together, or for cyclic the score of the topology and that of the size"""
     options: dict[str, Any] = field(default_factory=dict)
-    """options of strategies by name; those that the chosen one does not have are left out, see `unused_options`"""
+    """options of strategies by name; those that the chosen one does not have are left out"""
 
     def __post_init__(self) -> None:
         check_range(self, "random_references", 1, DRAWS, whole=True)
@@ -128,21 +128,9 @@ class SearchOptions:
             evaluations: For strategies that have this option, where the user left it open.
         """
         declared = complete_options(find_strategy(self.strategy), {})
-        given = {"evaluations": evaluations} | self._given()
-        return {name: given[name] for name in declared if name in given}
-
-    @property
-    def unused_options(self) -> list[str]:
-        """The given options that the chosen strategy does not have.
-
-        >>> SearchOptions("random", options={"population": 50, "evaluations": None}).unused_options
-        ['population']
-        """
-        declared = complete_options(find_strategy(self.strategy), {})
-        return [name for name in self._given() if name not in declared]
-
-    def _given(self) -> dict[str, Any]:
-        return {name: value for name, value in self.options.items() if value is not None}
+        options = {"evaluations": evaluations}
+        options |= {name: value for name, value in self.options.items() if value is not None}
+        return {name: options[name] for name in declared if name in options}
 
 
 def merge_options(name: str, declared: Sequence[tuple[str, StrategyOption]]) -> StrategyOption:

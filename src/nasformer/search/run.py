@@ -61,8 +61,8 @@ class Executor(Protocol):
     def stream(self, more: Callable[[], Sequence[Arch]]) -> Iterator[tuple[int, Outcome]]:
         """The scores of archs that `more` gives, with their numbers, as they come."""
 
-    def evaluate(self, archs: Sequence[Arch], known: int = 0) -> Iterator[Sequence[Outcome]]:
-        """The scores of all archs but the first `known`, which the journal has; in order, as they come."""
+    def evaluate(self, archs: Sequence[Arch], recorded: int = 0) -> Iterator[Sequence[Outcome]]:
+        """The scores of all archs but the first `recorded`, which the journal has; in order, as they come."""
 
 
 class Pool(Protocol):
@@ -86,15 +86,15 @@ class InProcess:
     def __init__(self, evaluate: Evaluate) -> None:
         self.scores_of = evaluate
 
-    def evaluate(self, archs: Sequence[Arch], known: int = 0) -> Iterator[Sequence[Outcome]]:
-        if known == len(archs):
+    def evaluate(self, archs: Sequence[Arch], recorded: int = 0) -> Iterator[Sequence[Outcome]]:
+        if recorded == len(archs):
             return
         if isinstance(self.scores_of, EvaluateMany):
             # All of them again, so that the scores do not depend on where a search was killed.
             scores = self.scores_of.many(archs)
-            yield [each for _, each in zip(archs, scores, strict=True)][known:]
+            yield [score for _, score in zip(archs, scores, strict=True)][recorded:]
         else:
-            yield from ([self.scores_of(arch)] for arch in archs[known:])
+            yield from ([self.scores_of(arch)] for arch in archs[recorded:])
 
     def stream(self, more: Callable[[], Sequence[Arch]]) -> Iterator[tuple[int, Outcome]]:
         raise UserError("an asynchronous search needs workers: --executor ray")
@@ -115,11 +115,11 @@ class Chunks:
     def status(self) -> str:
         return self.pool.status
 
-    def evaluate(self, archs: Sequence[Arch], known: int = 0) -> Iterator[Sequence[Outcome]]:
-        first = known // self.size * self.size
+    def evaluate(self, archs: Sequence[Arch], recorded: int = 0) -> Iterator[Sequence[Outcome]]:
+        first = recorded // self.size * self.size
         chunks = [archs[start : start + self.size] for start in range(first, len(archs), self.size)]
         outcomes = self.pool.map(chunks) if self.size == 1 else iter(self._one_by_one(chunks))
-        skip = known - first
+        skip = recorded - first
         for outcome in outcomes:
             scores = [outcome] if isinstance(outcome, Failed) else outcome
             yield scores[skip:]
@@ -271,28 +271,28 @@ def _run_asynchronously(
     strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
 ) -> None:
     """Asks again when the last of a batch is being evaluated and half of it is known; tells what is known by then."""
-    asked: list[Proposal] = []
-    known: list[tuple[Proposal, Scores]] = []
+    proposals: list[Proposal] = []
+    scored: list[tuple[Proposal, Scores]] = []
     enough = 0
 
     def more() -> list[Arch]:
         nonlocal enough
-        if strategy.done or len(known) < enough:
+        if strategy.done or len(scored) < enough:
             return []
-        if known:
-            strategy.tell(known)
-            known.clear()
+        if scored:
+            strategy.tell(scored)
+            scored.clear()
         batch = [] if strategy.done else strategy.ask()
-        asked.extend(batch)
+        proposals.extend(batch)
         enough = max(1, len(batch) // 2)
         return [proposal.arch for proposal in batch]
 
     with _reporting(strategy, evaluator, on_candidate, quiet) as report:
         strategy.adopt([(proposal, report(candidate).scores) for proposal, candidate in evaluator.restore_all()])
         for number, outcome in evaluator.executor.stream(more):
-            (candidate,) = evaluator.write([asked[number]], [outcome])
-            known.append((asked[number], report(candidate).scores))
-    strategy.tell(known)
+            (candidate,) = evaluator.write([proposals[number]], [outcome])
+            scored.append((proposals[number], report(candidate).scores))
+    strategy.tell(scored)
 
 
 @contextmanager

@@ -116,11 +116,11 @@ def use_shares(root: Node, archs: Sequence[Arch], choices: Mapping[str, Sequence
     shares = {name: np.zeros((len(archs), len(values))) for name, values in choices.items()}
     columns = {name: {value: column for column, value in enumerate(values)} for name, values in choices.items()}
     for row, arch in enumerate(archs):
-        found = Counter(use for use in uses(root, arch) if use[0] in choices)
+        counts = Counter(use for use in uses(root, arch) if use[0] in choices)
         places = Counter[str]()
-        for (name, _), count in found.items():
+        for (name, _), count in counts.items():
             places[name] += count
-        for (name, value), count in found.items():
+        for (name, value), count in counts.items():
             shares[name][row, columns[name][value]] = count / places[name]
     return shares
 
@@ -133,7 +133,6 @@ def fit_tendency(
     top: float,
     step: float,
     min_samples: float,
-    seed: int = 0,
 ) -> Tendency:
     """How the E-T error depends on the values of a dimension.
 
@@ -145,13 +144,13 @@ def fit_tendency(
         min_samples: Values of a smaller count are left out of the line.
     """
     counts, et = et_errors(shares, errors, top, np.ones((1, len(errors))))
-    known = counts[0] >= max(min_samples, np.finfo(float).tiny)
+    used = counts[0] >= max(min_samples, np.finfo(float).tiny)
     line = None
-    if known.sum() >= 2:
-        draws = np.random.default_rng(seed).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
-        places = np.asarray(values, dtype=float)[known] / step
-        slope, intercept = fit_line(places, et[:, known], counts[:, known])
-        others, _ = fit_line(places, *reversed(et_errors(shares[:, known], errors, top, draws)))
+    if used.sum() >= 2:
+        draws = np.random.default_rng(0).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
+        places = np.asarray(values, dtype=float)[used] / step
+        slope, intercept = fit_line(places, et[:, used], counts[:, used])
+        others, _ = fit_line(places, *reversed(et_errors(shares[:, used], errors, top, draws)))
         line = Line(float(slope[0]), float(np.nanstd(others, ddof=1)), float(intercept[0]))
     known_et = tuple(None if np.isnan(error) else float(error) for error in et[0])
     return Tendency(tuple(counts[0].tolist()), known_et, line)
@@ -285,7 +284,7 @@ def why_illegal(new: Values, old: Sequence[float], low: float | None, high: floa
 # The shifted dimensions together: a space whose archs can be built, and which is not too large
 
 
-def apply_shifts(space: Space, wanted: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
+def apply_shifts(space: Space, choices: Choices, max_cardinality: float | None = None) -> tuple[Space, dict[str, str]]:
     """The space with as many of the wanted choices as are possible, and why the others are not.
 
     Args:
@@ -293,17 +292,17 @@ def apply_shifts(space: Space, wanted: Choices, max_cardinality: float | None = 
         max_cardinality: The most members that it may have; one that has more already may not grow.
     """
     most = None if max_cardinality is None else max(max_cardinality, space.root.cardinality)
-    if not why_impossible(space, wanted, wanted, most):
-        return space.with_choices(wanted), {}
+    if not why_impossible(space, choices, choices, most):
+        return space.with_choices(choices), {}
     taken: dict[str, Sequence[Scalar]] = {}
-    reasons = dict.fromkeys(wanted, "")
+    reasons = dict.fromkeys(choices, "")
     progress = True
     while progress:
         progress = False
         for name in list(reasons):
-            reasons[name] = why_impossible(space, {**taken, name: wanted[name]}, [name], most)
+            reasons[name] = why_impossible(space, {**taken, name: choices[name]}, [name], most)
             if not reasons[name]:
-                taken[name], progress = wanted[name], True
+                taken[name], progress = choices[name], True
                 del reasons[name]
     return space.with_choices(taken), {name: f"taken back: {why}" for name, why in reasons.items()}
 

@@ -180,8 +180,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if isinstance(content, dict):
         content = next((content[key] for key in NESTED if isinstance(content.get(key), dict)), content)
     if not isinstance(content, dict):
-        found = type(content).__name__
-        raise UserError(f"{path} holds a {found}, expected weights by name, as state_dict() gives them")
+        kind = type(content).__name__
+        raise UserError(f"{path} holds a {kind}, expected weights by name, as state_dict() gives them")
     tensors = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
     for prefix in WRAPPERS:
         if tensors and all(name.startswith(prefix) for name in tensors):

@@ -39,7 +39,7 @@ def loaded_plugins() -> list[str]:
     return sorted(_loaded)
 
 
-def _load(name: str, who: str) -> None:
+def _load(name: str, origin: str) -> None:
     if name in _loaded:
         return
     folder = str(Path.cwd())
@@ -51,6 +51,6 @@ def _load(name: str, who: str) -> None:
         raise
     except Exception as error:
         raise UserError(
-            f"{who} cannot be imported ({type(error).__name__}: {error}); mend it or leave it out"
+            f"{origin} cannot be imported ({type(error).__name__}: {error}); mend it or leave it out"
         ) from error
     _loaded.add(name)

@@ -26,6 +26,9 @@ class Report:
     total: int
     note: str
 
+    def __str__(self) -> str:
+        return f"{self.label} {self.done}/{self.total} {self.note}"
+
 
 _listener: Callable[[Report | str], None] | None = None
 

@@ -1,4 +1,4 @@
-"""Tables as text: HTML with every cell escaped, Markdown, and CSV for spreadsheets and data frames."""
+"""Tables: on the terminal, as HTML with every cell escaped, as Markdown, and as CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from nasformer.utils.files import open_atomic
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> None:
+    """A table whose first column is on the left and whose others, numbers, are on the right."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title) if title else None, **options)  # a space may have brackets in its name
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
 
 
 def html_row(cells: Iterable[str], kind: str = "", head: Sequence[str] = ()) -> str:
@@ -50,29 +64,17 @@ def markdown_table(rows: Mapping[str, str]) -> str:
     return "\n".join(["| | |", "| --- | --- |", *cells])
 
 
-def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    r"""A CSV file. Text that a spreadsheet would run as a formula gets a quote before it.
-
-    >>> csv_text(["name", "value"], [("a, b", 1), ("=1+1", -2.5), ("c", None)])
-    'name,value\n"a, b",1\n\'=1+1,-2.5\nc,\n'
-    """
-    text = io.StringIO()
-    _write_rows(text, head, rows)
-    return text.getvalue()
-
-
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Writes a CSV file row by row, so that it may be larger than the memory."""
+    """Writes a CSV file row by row, so that it may be larger than the memory.
+
+    Text that a spreadsheet would run as a formula gets a quote before it.
+    """
     with open_atomic(path) as file:
         text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="")
-        _write_rows(text, head, rows)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(map(_safe_cell, head))
+        writer.writerows(map(_safe_cell, row) for row in rows)
         text.detach()  # flushed, and still open
-
-
-def _write_rows(file: IO[str], head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(_safe_cell, head))
-    writer.writerows(map(_safe_cell, row) for row in rows)
 
 
 def _safe_cell(cell: Any) -> Any:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from nasformer.cli.tables import print_json, print_verdict
+from nasformer.cli.commands.results import print_verdict
+from nasformer.cli.main import print_json
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
@@ -161,7 +162,7 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
 
 def export(options: ExportCommand, as_json: bool) -> None:
     from nasformer.export.bundle import hub_api, push_to_hub
-    from nasformer.runs.ship import export_folder
+    from nasformer.runs.finish import export_folder
     from nasformer.runs.single import model_folder
 
     if not options.run or not options.to:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from nasformer.cli.tables import print_json
+from nasformer.cli.main import print_json
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
@@ -38,14 +38,9 @@ class ProxiesCommand:
 
 
 @dataclass
-class ScoreCommand(ProbeOptions, SpaceOptions):
-    """Score an untrained architecture by training-free proxies."""
+class ScoringOptions(ProbeOptions):
+    """How untrained architectures are scored."""
 
-    main: ClassVar = ("space", "arch", "proxy", "data", "img_size", "repeats", "probe_size", "seed", "device")
-    example: ClassVar = "nasformer score --space autoformer-tiny-mlp3 --arch autoformer-t --proxy dss,naswot"
-
-    arch: str = ""
-    """a JSON file, inline JSON or a preset's name"""
     data: str = ""
     """images for the proxies that want a labelled batch; none: noise with random labels"""
     seed: int = 0
@@ -59,7 +54,18 @@ class ScoreCommand(ProbeOptions, SpaceOptions):
 
 
 @dataclass
-class RankCommand(ProbeOptions, ExecutorOptions):
+class ScoreCommand(ScoringOptions, SpaceOptions):
+    """Score an untrained architecture by training-free proxies."""
+
+    main: ClassVar = ("space", "arch", "proxy", "data", "img_size", "repeats", "probe_size", "seed", "device")
+    example: ClassVar = "nasformer score --space autoformer-tiny-mlp3 --arch autoformer-t --proxy dss,naswot"
+
+    arch: str = ""
+    """a JSON file, inline JSON or a preset's name"""
+
+
+@dataclass
+class RankCommand(ScoringOptions, ExecutorOptions):
     """How well do proxies rank trained nets, and do they know more than the parameter count?"""
 
     main: ClassVar = ("table", "target", "proxy", "bands", "out", "data", "seed", "device")
@@ -73,20 +79,13 @@ class RankCommand(ProbeOptions, ExecutorOptions):
     """groups of equal size, by parameters, within which nets are compared as well"""
     resamples: int = 1000
     """bootstrap resamples for the intervals"""
-    data: str = ""
-    """images for the proxies that want a labelled batch; none: noise with random labels"""
     out: str = ""
     """a folder for ranking.json, ranking.png and the scores, which another column then need not compute again"""
-    seed: int = 0
-    """seed of everything random"""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "bands", 1)
         check_range(self, "resamples", 1, MAX_RESAMPLES)
-        check_seed(self)
 
 
 def proxies(options: ProxiesCommand, as_json: bool) -> None:
@@ -214,8 +213,8 @@ def score_chunks(
     scorer: Scorer, chunks: Sequence[Sequence[Arch]], options: RankCommand, folder: Path | None
 ) -> Iterator[list[dict[str, Score]]]:
     """The scores of chunks of nets, in their order; here, or on workers."""
-    from nasformer.runs.jobs import ProxyJob
     from nasformer.runs.ray_pool import RayPool, result_of
+    from nasformer.runs.search import ProxyJob
 
     if options.executor == "local":
         yield from map(scorer.score_many, chunks)

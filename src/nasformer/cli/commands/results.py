@@ -9,9 +9,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from nasformer.cli.tables import print_json, print_table
+from nasformer.cli.main import print_json
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
+from nasformer.utils.tables import print_table
 from nasformer.utils.units import check_range, check_threads, format_quantity
 
 if TYPE_CHECKING:
@@ -231,6 +232,19 @@ def print_patterns(patterns: Patterns) -> None:
             f"the budget is narrow: {patterns.repaired} of {patterns.draws} random archs were led into it step by step"
             ", so they are not quite a fair sample"
         )
+
+
+def print_verdict(run: str) -> None:
+    """What the run comes to, and what would help."""
+    from nasformer.results.contents import read_run
+    from nasformer.results.verdict import judge
+
+    verdict = judge(read_run(run))
+    if verdict is None:
+        return
+    print("\n".join(verdict.sentences))
+    for advice in verdict.advice:
+        print(f"advice: {advice}")
 
 
 # The command that draws where the heads of a block look: attention.

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from nasformer.cli.tables import print_json, print_table, print_verdict
+from nasformer.cli.commands.results import print_verdict
+from nasformer.cli.main import print_json
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.tasks.options import task_scores
 from nasformer.utils.progress import in_hours
+from nasformer.utils.tables import print_table
 from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
@@ -126,8 +128,8 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
         commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
     task = ["--task", options.task] if options.task != "classify" else []
     if task:
-        asked = ["--question", "what is this?"] if options.task == "vqa" else ["--out", f"{folder}-answers"]
-        commands[0] += asked
+        further = ["--question", "what is this?"] if options.task == "vqa" else ["--out", f"{folder}-answers"]
+        commands[0] += further
     images = [*task, *data_words(options, data=result.data)]
     commands.append(["nasformer", "finetune", str(folder.model), *images, "--out", f"{folder}-finetuned"])
     for words in commands:
@@ -219,10 +221,10 @@ def print_times(plan: Plan) -> None:
     stages |= {stage.name: stage for stage in time.baselines}
     width = max(map(len, stages))
     for label, stage in stages.items():
-        each = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
+        parts = f"{stage.count:,} {stage.unit}s of {stage.seconds_each:.3g} s"
         memory = f", {stage.memory_bytes / 1e9:.2g} GB of memory" if stage.memory_bytes else ""
         if stage.count:
-            print(f"{label:{width}} {in_hours(stage.seconds):>9}   {each} on {time.device}{memory}")
+            print(f"{label:{width}} {in_hours(stage.seconds):>9}   {parts} on {time.device}{memory}")
     if time.rest_seconds:
         print(f"{'images, reports, export':{width}} {in_hours(time.rest_seconds):>9}")
         print(f"{'all of it':{width}} {in_hours(time.seconds):>9}")

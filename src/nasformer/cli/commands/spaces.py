@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from nasformer.cli.main import COMMANDS, find_command, make_parser
+from nasformer.cli.main import COMMANDS, find_command, make_parser, print_json
 from nasformer.cli.parser import COMMON_FLAGS, columns, find_recipe, list_recipes
-from nasformer.cli.tables import print_json
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.search.options import BudgetOptions

@@ -103,7 +103,7 @@ def _defaults(strategy: type[Strategy]) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in parameters}
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def _suggest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f", did you mean {close[0]!r}? Known: " if close else "; known: "
-    return f"{name!r}{hint}{', '.join(known)}"
+    return f"{name!r}{hint}{', '.join(names)}"

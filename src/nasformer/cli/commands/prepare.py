@@ -1,4 +1,4 @@
-"""The command that measures this machine: profile."""
+"""Commands that prepare for runs: pack (images into shards) and profile (this machine)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,77 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from nasformer.cli.tables import print_json, print_table
+from nasformer.cli.main import print_json
+from nasformer.data.options import MAX_BAD
 from nasformer.errors import UserError
 from nasformer.families.options import SpaceOptions
 from nasformer.tasks.options import TaskOptions
+from nasformer.utils.tables import print_table
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
     from nasformer.families.space import Space
     from nasformer.latency.profile import Profile
+
+
+@dataclass
+class PackCommand:
+    """Scale images once and pack them into a few large files, which train faster."""
+
+    positional: ClassVar = ("source",)
+    main: ClassVar = ("to", "size", "quality", "check", "max_bad")
+    example: ClassVar = "nasformer pack photos --size 256 --to photos-256"
+
+    source: str = ""
+    """a folder of images or a set by name, as --data takes it; with --check a folder of shards"""
+    to: str = ""
+    """the folder for the shards; what is there already of the same packing is kept"""
+    size: int = 256
+    """images whose short side is longer are scaled down to this many pixels: 256 for training at 224"""
+    quality: int = 90
+    """JPEG quality of images that are scaled; others keep their bytes"""
+    shard_images: int = 10_000
+    """images in a shard"""
+    check: bool = False
+    """read every byte of the shards in SOURCE and compare the checksums, instead of packing"""
+    max_bad: float = MAX_BAD
+    """share of the image files that may be unreadable: they are left out and listed in TO/bad_images.txt"""
+    data_root: str = "data"
+    """the folder that holds the sets with a name"""
+    download: bool = False
+    """download a set with a name that is not there"""
+
+    def __post_init__(self) -> None:
+        check_range(self, "size", 1, whole=True)
+        check_range(self, "quality", 1, 100, whole=True)
+        check_range(self, "shard_images", 1, whole=True)
+        check_range(self, "max_bad", 0, 1)
+
+
+def pack(options: PackCommand, as_json: bool) -> int | None:
+    from nasformer.data.shards import INDEX, check_shards, describe, pack_files
+    from nasformer.data.sources import list_files
+    from nasformer.results.folder import check_output
+    from nasformer.utils.schema import to_json
+
+    if options.check:
+        damaged = check_shards(Path(options.source))
+        print_json({"damaged": damaged}) if as_json else print(
+            "\n".join(damaged) or "all shards are as they were packed"
+        )
+        return 1 if damaged else None
+    if not options.source or not options.to:
+        raise UserError("say what to pack and where to: nasformer pack FOLDER --to SHARDS")
+    folder = check_output(Path(options.to).expanduser(), INDEX, "--to")
+    listing = list_files(options.source, options.data_root, options.download)
+    settings = (options.size, options.quality, options.shard_images, options.max_bad)
+    index = pack_files(listing, folder, *settings)
+    print_json(to_json(index)) if as_json else print(describe(index, folder))
+    return None
+
+
+# Measuring this machine
+
 
 ROWS = 12  # kinds of layers in the printed table
 MOST = 2**20  # images, threads, nets and rounds: more would never end
@@ -105,8 +167,8 @@ def space_for_images(options: ProfileCommand) -> Space:
     from nasformer.data.files import ImageFiles
     from nasformer.data.sources import open_data
 
-    asked = {"img_size": options.img_size, "in_chans": options.in_chans, "usual_size": space.full_options["img_size"]}
-    images = open_data(options.data, root=options.data_root, holdout=0, quiet=True, **asked)
+    sizes = {"img_size": options.img_size, "in_chans": options.in_chans, "usual_size": space.full_options["img_size"]}
+    images = open_data(options.data, root=options.data_root, holdout=0, quiet=True, **sizes)
     if isinstance(images, ImageFiles):
         size, channels, classes = images.size, images.channels, images.splits.classes
     else:
@@ -151,7 +213,7 @@ def short_names(keys: list[str]) -> dict[str, str]:
     }
     short = {}
     for key, (layer, options) in parsed.items():
-        others = [set(found) for name, found in parsed.values() if name == layer]
+        others = [set(choices) for name, choices in parsed.values() if name == layer]
         common = set.intersection(*others) if len(others) > 1 else set()
         short[key] = " ".join([layer, *(option for option in options if option not in common)])
     return short
