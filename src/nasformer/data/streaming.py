@@ -95,7 +95,7 @@ class ImageStream:
     fill: Tensor | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     keep: bool = False
-    lanes: SimpleQueue[torch.cuda.Stream] = field(default_factory=SimpleQueue)  # of a GPU, beside the training's
+    lanes: SimpleQueue[torch.cuda.Stream] | None = None  # of a GPU, beside the training's
 
     @property
     def labels(self) -> Tensor:
@@ -171,15 +171,15 @@ class ImageStream:
         Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
         memory that was given back meanwhile might be written to while it is read.
         """
-        if self.device.type != "cuda":
+        if self.lanes is None:
             yield
             return
         stream = self.lanes.get()
         try:
             with torch.cuda.stream(stream):
                 yield
-                stream.synchronize()
         finally:
+            stream.synchronize()
             self.lanes.put(stream)
 
     def _batch(self, items: list[Item]) -> Loaded:
