@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from itertools import islice
@@ -189,6 +190,11 @@ def test_resuming_decodes_nothing_of_what_came_before(root: Path, monkeypatch: p
     monkeypatch.setattr(ImageStream, "_load", lambda *args: (read.append(args[1]), original(*args))[1])
     take(source, 1, start=1000)
     assert 8 <= len(read) <= 8 * (1 + streaming.AHEAD)
+
+
+def test_a_stream_travels_to_other_processes(root: Path) -> None:
+    source = stream(root)
+    check_same(take(pickle.loads(pickle.dumps(source)), 2), take(source, 2))
 
 
 @pytest.mark.parametrize("repeats", [1, 3])

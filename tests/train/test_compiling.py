@@ -109,6 +109,20 @@ def test_where_the_compiler_fails_the_training_goes_on(child: FakeChild, capsys:
     tiny.assert_same(found, tiny.train(None, tiny.recipe(iterations=6))[0])
 
 
+def test_where_compiled_code_fails_nothing_of_its_trial_is_left(
+    child: FakeChild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Rehearsal) -> None:
+        x = torch.randn(self.shape)
+        self.model(x, self.archs[0]).square().mean().backward()  # gradients, and random numbers of stochastic depth
+        raise RuntimeError("out of memory in a backward pass")
+
+    monkeypatch.setattr(Rehearsal, "run", fail)
+    found, _ = tiny.train(None, tiny.recipe(iterations=6, compile="auto"), **DEPTH)
+    assert found.compile_options is None
+    tiny.assert_same(found, tiny.train(None, tiny.recipe(iterations=6), **DEPTH)[0])
+
+
 def test_few_archs_have_all_kinds() -> None:
     supernet = tiny.supernet()
     archs = [tiny.SPACE.sample(seed) for seed in range(100)]

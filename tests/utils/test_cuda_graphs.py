@@ -15,17 +15,22 @@ import nasformer
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import Trainer, train_model, train_supernet
 from nasformer.utils import cuda_graphs
-from nasformer.utils.cuda_graphs import USES, CudaGraphs
+from nasformer.utils.cuda_graphs import USES, CudaGraphs, Recording
 
 OPTIONS: dict[str, Any] = {"autoformer-micro": {"patch_size": 4}, "esformer-s0": {}}
 SPACE = nasformer.get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
 
 
 class Rerun:
-    """In place of a pool of a GPU's memory: recorded work is run again."""
+    """In place of a pool of a GPU's memory: recorded work is run again.
+
+    As on a GPU, a replay puts gradients where the one before it has put them, and takes what memory it needs from the
+    other parts of the pool.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.replayed = 0
+        self.gradients = dict[Any, list[Tensor | None]]()  # by recording
 
     @contextmanager
     def behind_all(self) -> Iterator[None]:
@@ -40,8 +45,22 @@ class Rerun:
             self.replayed += 1
             with torch.set_grad_enabled(gradients):
                 work()
+            self.reuse_memory(work.__self__)
 
         return replay
+
+    def reuse_memory(self, recording: Recording) -> None:
+        new = getattr(recording, "gradients", [])
+        places = self.gradients.setdefault(recording, new)
+        recording.gradients = places
+        with torch.no_grad():
+            for place, gradient in zip(places, new, strict=True):
+                if place is not None and gradient is not None:
+                    place.copy_(gradient)
+            for other, gradients in self.gradients.items():
+                for gradient in gradients if other is not recording else []:
+                    if gradient is not None:
+                        gradient.fill_(torch.nan)
 
 
 @pytest.fixture
@@ -145,6 +164,42 @@ def test_what_cannot_be_recorded_runs_as_usual(graphs: None, monkeypatch: pytest
     ]
     assert all(torch.equal(result, linear(x)) for result in results)
     assert "capturing" in replays.trouble
+
+
+def test_statistics_are_right_after_a_recording_that_failed(graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.autograd, "grad", no_memory)
+    replays, norm, x = CudaGraphs(), nn.BatchNorm1d(3), torch.randn(4, 3)
+    usual = nn.BatchNorm1d(3)
+    tensors = [*norm.parameters(), norm.running_mean, norm.running_var]
+
+    def forward(x: Tensor, weights: Any) -> tuple[Tensor]:
+        weight, bias, mean, variance = weights
+        return (F.batch_norm(x, mean, variance, weight, bias, training=True),)
+
+    for _ in range(USES + 1):
+        replays("part", forward, x, tensors)  # type: ignore[arg-type]
+        usual(x)
+    assert "memory" in replays.trouble
+    assert torch.equal(norm.running_mean, usual.running_mean)  # type: ignore[arg-type]
+
+
+def no_memory(*args: Any, **options: Any) -> Any:
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+
+def test_recordings_of_weights_that_have_been_moved_are_made_anew(graphs: None) -> None:
+    supernet, x, arch = nasformer.Supernet(SPACE).eval(), torch.randn(2, 1, 8, 8), SPACE.root.largest()
+    replays = CudaGraphs()
+    with torch.no_grad():
+        for _ in range(USES + 1):
+            with supernet.replaying(replays):
+                supernet(x, arch)
+        assert replays.recordings
+        supernet.load_state_dict({name: 2 * tensor for name, tensor in supernet.state_dict().items()}, assign=True)
+        with supernet.replaying(replays):
+            moved = supernet(x, arch)
+        assert not replays.recordings
+        assert torch.equal(moved, supernet(x, arch))
 
 
 def test_compilation_forgets_recordings(graphs: None) -> None:

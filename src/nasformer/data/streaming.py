@@ -30,9 +30,7 @@ from nasformer.utils.progress import say
 AHEAD = 4  # batches being read and decoded while one is in use
 LANES = 2  # CUDA streams: while one batch is decoded, another is put together
 READ = 32  # files read at a time for a GPU, which decodes faster than Python hands out work
-KEPT_SHARE = (
-    0.1  # of the memory that counts as free: a hold-out that needs no more is kept, since a search needs it often
-)
+KEPT_SHARE = 0.1  # of the memory that counts as free: a hold-out that needs no more is kept, as searches need it often
 Bad = tuple[str, str]  # a file that cannot be read, and why
 
 
@@ -95,7 +93,7 @@ class ImageStream:
     fill: Tensor | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     keep: bool = False
-    lanes: SimpleQueue[torch.cuda.Stream] = field(default_factory=SimpleQueue)  # of a GPU, beside the training's
+    lanes: SimpleQueue[torch.cuda.Stream] | None = None  # of a GPU, beside the training's
 
     @property
     def labels(self) -> Tensor:
@@ -133,12 +131,11 @@ class ImageStream:
 
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
         """Has a batch read and decoded. Work is done in the order of submission, so that none waits for later one."""
-        if (
-            self.together and replace
-        ):  # evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's
+        # Evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's.
+        if self.together and replace:
             parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
-            contents = [pool.submit(self._read, part) for part in parts]
-            return pool.submit(self._decode_together, numbers, contents, replace)
+            files = [pool.submit(self._read, part, replace) for part in parts]
+            return pool.submit(self._decode_together, numbers, files, replace)
         items = [pool.submit(self._load, number, replace) for number in numbers]
         return pool.submit(self._collect, items)
 
@@ -171,15 +168,15 @@ class ImageStream:
         Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
         memory that was given back meanwhile might be written to while it is read.
         """
-        if self.device.type != "cuda":
+        if self.lanes is None:
             yield
             return
         stream = self.lanes.get()
         try:
             with torch.cuda.stream(stream):
                 yield
-                stream.synchronize()
         finally:
+            stream.synchronize()
             self.lanes.put(stream)
 
     def _batch(self, items: list[Item]) -> Loaded:
@@ -216,9 +213,10 @@ class ImageStream:
         on_gpu = self.device.type == "cuda" and decodes_jpegs(self.device)
         return on_gpu and (self.fill is not None or not self.source.scaled)
 
-    def _read(self, numbers: list[int]) -> list[Tensor | None]:
-        """The contents of files; None for those that the GPU cannot decode."""
-        return [self._read_jpeg(number) for number in numbers]
+    def _read(self, numbers: list[int], replace: bool) -> list[Tensor | Item]:
+        """The contents of files; those that the GPU cannot decode are decoded here."""
+        contents = [(number, self._read_jpeg(number)) for number in numbers]
+        return [self._load(number, replace) if content is None else content for number, content in contents]
 
     def _read_jpeg(self, number: int) -> Tensor | None:
         try:
@@ -228,15 +226,15 @@ class ImageStream:
         header = jpeg_header(content)
         return content if header and header.plain(self.source.channels) and header.upright else None
 
-    def _decode_together(self, numbers: list[int], parts: list[Future[list[Tensor | None]]], replace: bool) -> Loaded:
-        contents = [content for part in parts for content in part.result()]
+    def _decode_together(self, numbers: list[int], parts: list[Future[list[Tensor | Item]]], replace: bool) -> Loaded:
+        files = [file for part in parts for file in part.result()]
         with self._lane():
-            decoded = iter(self._decode_jpegs([content for content in contents if content is not None]))
+            decoded = iter(self._decode_jpegs([file for file in files if isinstance(file, Tensor)]))
             items = []
-            for number, content in zip(numbers, contents, strict=True):
-                image = None if content is None else next(decoded)
+            for number, file in zip(numbers, files, strict=True):
+                image = next(decoded) if isinstance(file, Tensor) else None
                 if image is None:
-                    item = self._load(number, replace)
+                    item = file if isinstance(file, Item) else self._load(number, replace)
                     item.image = None if item.image is None else self._send(item.image)
                 else:
                     item = Item(self._bounded(image), int(self.labels[number]), [])

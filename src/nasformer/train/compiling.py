@@ -151,15 +151,17 @@ def covering(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Afterwards random numbers, statistics and gradients are as before."""
+    """Afterwards random numbers and statistics are as before, and there are no gradients, even if something fails."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     device = next(model.parameters()).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-    model.zero_grad()
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        model.zero_grad()
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 @dataclass(frozen=True)

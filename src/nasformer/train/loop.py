@@ -522,6 +522,8 @@ class Trainer:
     def gradients(self, x: Tensor, targets: Tensor, archs: list[Arch | None]) -> Tensor:
         """Adds up the gradients of a step's archs, in a sandwich the largest first; returns the sum of their losses."""
         largest, *others = archs
+        if self.graphs:
+            self.graphs.adds_up = len(archs) * self.recipe.accumulate > 1
         if self.class_weights is not None:
             targets = targets * self.class_weights
         supervision = Supervision(targets, {})

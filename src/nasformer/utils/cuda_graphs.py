@@ -34,10 +34,13 @@ class CudaGraphs:
 
     Args:
         uses: How often a part runs as usual before it is recorded.
+
+    Attributes:
+        adds_up: Whether gradients of several passes are added up before they are used.
     """
 
     def __init__(self, uses: int = USES) -> None:
-        self.usual_uses = uses
+        self.usual_uses, self.adds_up = uses, False
         self.clear()
 
     @classmethod
@@ -71,6 +74,8 @@ class CudaGraphs:
             after: The name of the place where the outputs go.
         """
         key = (part, before, tuple(x.shape), x.stride(), x.dtype, x.requires_grad, torch.is_grad_enabled())
+        if key in self.recordings and self.recordings[key].addresses != addresses(weights):
+            self.clear()  # the net has been moved
         if key not in self.recordings:
             self.uses[key] += 1
             self.waits[key] += self.gpu_waits(x.device)
@@ -86,7 +91,7 @@ class CudaGraphs:
         if recording.backward is None:
             return recording.replay(x)
         learned = [weight for weight in weights if weight.requires_grad]
-        outputs: Outputs = Replay.apply(recording, x, *learned)  # type: ignore[no-untyped-call]
+        outputs: Outputs = Replay.apply(recording, self.adds_up, x, *learned)  # type: ignore[no-untyped-call]
         return outputs
 
     def gpu_waits(self, device: torch.device) -> bool:
@@ -123,7 +128,7 @@ class Recording:
         before: str,
         after: str,
     ) -> None:
-        self.function, self.given = forward, Outputs()
+        self.function, self.given, self.addresses = forward, Outputs(), addresses(weights)
         self.x = graphs.place((before, 0), x.detach())
         # Leaves of its own, at the same places: those of the net may belong to a graph of gradients on another stream.
         self.leaf = self.x.detach().requires_grad_(x.requires_grad)
@@ -133,19 +138,26 @@ class Recording:
         statistics = [(weight, weight.clone()) for weight in weights if not weight.requires_grad]
         pool = graphs.pool(after if torch.is_grad_enabled() else "evaluation", x.device)
         with torch.random.fork_rng([x.device] if x.is_cuda else []), uncached_autocast(x.device):
-            with pool.behind_all():  # once as usual, for what is made at the first run on a stream
-                self.given = forward(self.leaf, self.weights)
-                self.y = [graphs.place((after, number), output.detach()) for number, output in enumerate(self.given)]
-                learns = any(output.requires_grad for output in self.given)
-                self.gradients_of_y = [graphs.place((after, number, "gradient"), y) for number, y in enumerate(self.y)]
-                self.gradient_of_x = graphs.place((before, 0, "gradient"), self.x) if x.requires_grad else None
-                if learns:
-                    self.run_backward()
-            for weight, value in statistics:
-                weight.copy_(value)
+            try:
+                with pool.behind_all():  # once as usual, for what is made at the first run on a stream
+                    learns = self.run_once(graphs, before, after)
+            finally:
+                for weight, value in statistics:
+                    weight.copy_(value)
             self.forward = pool.record(self.run_forward)
             self.backward = pool.record(self.run_backward) if learns else None
         self.given = ()
+
+    def run_once(self, graphs: CudaGraphs, before: str, after: str) -> bool:
+        """Runs and finds places for all that goes in and out; returns whether there are gradients."""
+        self.given = self.function(self.leaf, self.weights)
+        self.y = [graphs.place((after, number), output.detach()) for number, output in enumerate(self.given)]
+        self.gradients_of_y = [graphs.place((after, number, "gradient"), y) for number, y in enumerate(self.y)]
+        self.gradient_of_x = graphs.place((before, 0, "gradient"), self.x) if self.leaf.requires_grad else None
+        learns = any(output.requires_grad for output in self.given)
+        if learns:
+            self.run_backward()
+        return learns
 
     def run_forward(self) -> None:
         self.given = self.function(self.leaf, self.weights)
@@ -163,12 +175,18 @@ class Recording:
         self.forward()
         return tuple(y.detach() for y in self.y)
 
-    def replay_backward(self, gradients_of_y: Sequence[Tensor]) -> list[Tensor | None]:
-        """The gradient of x, and those of the weights that are learned."""
+    def replay_backward(self, gradients_of_y: Sequence[Tensor], adds_up: bool) -> list[Tensor | None]:
+        """The gradient of x, and those of the weights that are learned.
+
+        A weight's first gradient becomes its `.grad` without a copy, unless somebody else has the tensor. The memory is
+        overwritten by the next replay: where gradients add up, autograd is given the tensors that are kept here.
+        """
         assert self.backward
         for place, gradient in zip(self.gradients_of_y, gradients_of_y, strict=True):
             put(place, gradient)
         self.backward()
+        if adds_up:
+            return [self.gradient_of_x, *self.gradients]
         return [None if tensor is None else tensor.detach() for tensor in (self.gradient_of_x, *self.gradients)]
 
 
@@ -176,13 +194,13 @@ class Replay(torch.autograd.Function):
     """A recorded part in the graph of gradients."""
 
     @staticmethod
-    def forward(ctx, recording: Recording, x: Tensor, *learned: Tensor) -> Outputs:  # type: ignore[no-untyped-def, override]
-        ctx.recording = recording
+    def forward(ctx, recording: Recording, adds_up: bool, x: Tensor, *learned: Tensor) -> Outputs:  # type: ignore[no-untyped-def, override]
+        ctx.recording, ctx.adds_up = recording, adds_up
         return recording.replay(x)
 
     @staticmethod
     def backward(ctx, *gradients: Tensor):  # type: ignore[no-untyped-def, override]
-        return None, *ctx.recording.replay_backward(gradients)
+        return None, None, *ctx.recording.replay_backward(gradients, ctx.adds_up)
 
 
 class Pool:
@@ -196,9 +214,11 @@ class Pool:
         """The stream, behind all that has been launched so far, and before all that comes."""
         current = torch.cuda.current_stream(self.side.device)
         self.side.wait_stream(current)
-        with torch.cuda.stream(self.side):
-            yield
-        current.wait_stream(self.side)
+        try:
+            with torch.cuda.stream(self.side):
+                yield
+        finally:
+            current.wait_stream(self.side)
 
     def record(self, work: Work) -> Work:
         """Records the kernels of some work; what is returned launches them.
@@ -228,6 +248,10 @@ def put(place: Tensor, value: Tensor) -> None:
     """Copies a value to its place, unless it is there."""
     if place.data_ptr() != value.data_ptr():
         place.copy_(value)
+
+
+def addresses(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
 
 
 def uncached_autocast(device: torch.device) -> torch.autocast:
