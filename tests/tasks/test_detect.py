@@ -19,8 +19,8 @@ from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.tasks.boxes import Instance, Scene, encode, open_scenes
 from nasformer.tasks.detect import CocoAP, Found, SceneBatches, coco_results
+from nasformer.tasks.masks import draw_objects
 from nasformer.tasks.options import DetectOptions, TaskOptions
-from nasformer.tasks.pictures import draw_objects
 from nasformer.utils.rng import generator
 from tasks.objects import write_objects
 

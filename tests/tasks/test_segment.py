@@ -11,10 +11,9 @@ import torch
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.tasks.joint import fit, jitter, unfit
-from nasformer.tasks.masks import open_masks
+from nasformer.tasks.batches import fit, jitter, unfit
+from nasformer.tasks.masks import beside, indexed, open_masks, overlay
 from nasformer.tasks.options import SegmentOptions
-from nasformer.tasks.pictures import beside, indexed, overlay
 from nasformer.tasks.registry import example_images
 from nasformer.tasks.segment import MaskBatches, MeanIoU, Segmentation, pixel_cross_entropy, segment_image
 from nasformer.utils.rng import generator

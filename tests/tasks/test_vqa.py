@@ -27,8 +27,7 @@ from nasformer.families.storage import load_model
 from nasformer.layers.vqa import VQAHead
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import VQAOptions
-from nasformer.tasks.vqa import QuestionBatches, VQAAccuracy, answer_scores, open_questions
-from nasformer.tasks.words import TextEncoder
+from nasformer.tasks.vqa import QuestionBatches, TextEncoder, VQAAccuracy, answer_scores, open_questions
 from nasformer.utils.files import read_json
 from small_run import json_output, output, refused
 from tasks.shapes import write_questions

@@ -27,7 +27,7 @@ from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.families.base import Backbone, Segment
 from nasformer.families.storage import preprocessing_of
 from nasformer.layers.segmentation import fitted_size
-from nasformer.tasks.words import encode, word_numbers
+from nasformer.layers.vqa import encode, word_numbers
 
 # Source extraction: the code of some classes and functions together with all they need, and nothing else.
 #

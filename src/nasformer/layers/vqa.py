@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,30 @@ MLP_RATIO = 4
 DROPOUT = 0.1
 PADDING = 0
 """What stands behind the last word of a question."""
+UNKNOWN = 1
+"""The number of words that are not in the vocabulary."""
+
+
+def split_words(text: str) -> list[str]:
+    """
+    >>> split_words("What's left of the 2 chairs?")
+    ["what's", 'left', 'of', 'the', '2', 'chairs']
+    """
+    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
+
+
+def encode(text: str, words: Mapping[str, int], length: int) -> Tensor:
+    """The numbers of the words of a question, with PADDING behind them.
+
+    >>> encode("is the sky blue?", {"is": 2, "blue": 3}, 5).tolist()
+    [2, 1, 1, 3, 0]
+    """
+    numbers = [words.get(word, UNKNOWN) for word in split_words(text)][:length]
+    return torch.tensor(numbers + [PADDING] * (length - len(numbers)))
+
+
+def word_numbers(words: Sequence[str]) -> dict[str, int]:
+    return {word: number for number, word in enumerate(words, UNKNOWN + 1)}
 
 
 class VQAHead(nn.Module):

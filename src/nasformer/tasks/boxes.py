@@ -86,6 +86,10 @@ class SceneFiles:
     def __post_init__(self) -> None:
         self.labels = torch.zeros(len(self.scenes), dtype=torch.int64)
 
+    @property
+    def images(self) -> list[str]:
+        return [scene.image for scene in self.scenes]
+
     def __len__(self) -> int:
         return len(self.scenes)
 

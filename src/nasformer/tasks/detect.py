@@ -30,12 +30,11 @@ from nasformer.families.space import Space
 from nasformer.layers.detection import Detection, Target
 from nasformer.layers.segmentation import fitted_size
 from nasformer.layers.stem import Grid
+from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, jitter_together, read_pixels, unique_stems
 from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, open_scenes
-from nasformer.tasks.joint import fit, jitter_together
+from nasformer.tasks.masks import draw_objects, side_by_side
 from nasformer.tasks.options import DETECT, DetectOptions, PredictOptions
-from nasformer.tasks.pictures import draw_objects, side_by_side
 from nasformer.tasks.registry import Evaluation, TrainedModel, example_images, register_task
-from nasformer.tasks.segment import FileTask, MaskBatches, existing, read_pixels, unique_stems
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.utils.files import write_json
@@ -271,8 +270,8 @@ DETECTION = Objective("box_ap", sum_of_losses, metric_of, EVALUATION_BATCH, exam
 # Batches
 
 
-class SceneBatches(MaskBatches):
-    """Batches of images with objects, otherwise as those of images with masks."""
+class SceneBatches(FileBatches):
+    """Batches of images with objects."""
 
     task = DETECT
 
@@ -280,18 +279,11 @@ class SceneBatches(MaskBatches):
         super().__init__(*args, **settings)
         self.objective = replace(DETECTION, score=self.options.judged_by)
 
-    def pair(self, files: SceneFiles, index: int) -> Any:  # type: ignore[override]
-        """An image at its own size, and what is in it."""
-        scene = files.scenes[index]
-        if self.decoded is None or scene.image not in self.decoded:
-            image = read_pixels(scene.image, self.in_chans)
-            if self.decoded is None:
-                return image, scene
-            self.decoded[scene.image] = image, scene  # type: ignore[assignment]
-        return self.decoded[scene.image]
+    def read_pair(self, files: SceneFiles, index: int) -> tuple[Tensor, Scene]:
+        return read_pixels(files.images[index], self.in_chans), files.scenes[index]
 
-    def learned(self, scene: Scene) -> Target:
-        return scene.target()
+    def learned(self, content: Scene) -> Target:
+        return content.target()
 
     def jittered(self, image: Tensor, target: Target, source: torch.Generator) -> tuple[Tensor, Target]:
         """An image and its objects, of which those that are cut off or too small are left out."""
@@ -307,9 +299,6 @@ class SceneBatches(MaskBatches):
 
     def together(self, targets: Sequence[Target]) -> list[Target]:
         return [{name: value.to(self.device, non_blocking=True) for name, value in one.items()} for one in targets]
-
-    def truth(self, scene: Scene) -> Scene:
-        return scene
 
 
 # The task
@@ -367,7 +356,7 @@ class Detect(FileTask):
         found = found or self.judge(model, batches, split, batches.classes)
         folder.mkdir(parents=True, exist_ok=True)
         for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
-            image, scene = batches.pair(batches.files[split], index)  # type: ignore[arg-type]
+            image, scene = batches.pair(batches.files[split], index)
             answer = detect_image(model, image, batches.img_size, batches.mean, batches.std).sure()
             true, words = scene.target(), [batches.classes[one.label] for one in scene.instances if not one.crowd]
             truth = draw_objects(image, true["boxes"], true.get("masks"), true["labels"] - 1, words)

@@ -1,4 +1,4 @@
-"""Images with masks in files: which there are, by layout; which classes their ids name; and which cannot be used.
+"""Images with masks in files: their layouts, classes, checks and pictures.
 
 A pair that cannot be used (a mask is missing, has another size or ids without a class, or a file is broken) is left
 out, counted and listed like an image that cannot be read, until there are too many.
@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
+from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
 from nasformer.data.decode import BadImage, read_header
 from nasformer.data.files import SURVEY_THREADS, BadImages
@@ -234,8 +236,6 @@ class Labels:
 
 def read_ids(path: str) -> np.ndarray:
     """The ids of a mask's pixels: palette entries, or grey values of 8 or 16 bits; raises BadImage."""
-    from PIL import Image
-
     if not path:
         raise BadImage("it has no mask")
     try:
@@ -356,3 +356,69 @@ def check_pairs(files: MaskFiles, labels: MaskReader, bad: BadImages) -> Iterato
             if isinstance(found, str):
                 bad.add(image, found)
             yield found if isinstance(found, int) else None
+
+
+# Pictures
+
+OPACITY = 0.6
+GAP = 4  # pixels between panels
+MOST_COLOURS = 254
+
+
+def palette() -> np.ndarray:
+    """A colour for each class, as Pascal VOC has them: neighbours in number are far apart; ignored pixels are white.
+
+    >>> palette()[:3].tolist()
+    [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
+    """
+    colours = np.zeros((256, 3), np.uint8)
+    for bit in range(8):
+        for channel in range(3):
+            colours[:, channel] |= ((np.arange(256) >> (3 * bit + channel)) & 1).astype(np.uint8) << (7 - bit)
+    colours[IGNORED] = 255
+    return colours
+
+
+def overlay(image: Tensor, mask: Tensor) -> Image.Image:
+    """A mask in colours, through which the image (uint8, 1 or 3 channels) can be seen."""
+    pixels = image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy().astype(np.float32)
+    mixed = OPACITY * palette()[mask.cpu().numpy()] + (1 - OPACITY) * pixels
+    return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def beside(image: Tensor, truth: Tensor, answer: Tensor) -> Image.Image:
+    """The image, the true mask and the answered one, from left to right."""
+    return side_by_side(plain(image), overlay(image, truth), overlay(image, answer))
+
+
+def side_by_side(*panels: Image.Image) -> Image.Image:
+    """Pictures of one size from left to right."""
+    columns, rows = panels[0].size
+    picture = Image.new("RGB", (len(panels) * (columns + GAP) - GAP, rows), "white")
+    for number, panel in enumerate(panels):
+        picture.paste(panel, (number * (columns + GAP), 0))
+    return picture
+
+
+def plain(image: Tensor) -> Image.Image:
+    """An image (uint8, 1 or 3 channels) as it is."""
+    return Image.fromarray(image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
+
+
+def draw_objects(image: Tensor, boxes: Tensor, masks: Tensor | None, labels: Tensor, words: list[str]) -> Image.Image:
+    """Boxes with words, and masks, over an image (uint8, 1 or 3 channels), in the colours of their classes (from 1)."""
+    picture = image.expand(3, -1, -1).contiguous().cpu()
+    colours = [tuple(palette()[1 + label % MOST_COLOURS].tolist()) for label in labels.tolist()]
+    if masks is not None and len(masks):
+        picture = draw_segmentation_masks(picture, masks.bool().cpu(), alpha=OPACITY, colors=colours)
+    if len(boxes):
+        named = {"label_colors": "white", "label_background_colors": colours, "fill_labels": True}
+        picture = draw_bounding_boxes(picture, boxes.cpu(), words, colours, width=2, **named)
+    return plain(picture)
+
+
+def indexed(mask: Tensor) -> Image.Image:
+    """A mask as a PNG with a palette, whose pixels are classes."""
+    picture = Image.fromarray(mask.cpu().numpy().astype(np.uint8), mode="P")
+    picture.putpalette(palette().flatten().tolist())
+    return picture

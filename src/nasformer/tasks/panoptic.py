@@ -30,21 +30,16 @@ from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
 from nasformer.layers.panoptic import INSTANCE_MAPS
 from nasformer.layers.segmentation import fitted_size
-from nasformer.tasks.joint import unfit
-from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, split_masks
+from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
+from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, beside, overlay, split_masks
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions
-from nasformer.tasks.pictures import beside, overlay
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
 from nasformer.tasks.segment import (
     EVALUATION_BATCH,
     WORST,
-    FileTask,
     MaskBatches,
-    existing,
     pixel_cross_entropy,
-    read_pixels,
     segment_image,
-    unique_stems,
 )
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
@@ -495,7 +490,7 @@ OBJECTIVE = Objective("pq", panoptic_loss, PanopticQuality, EVALUATION_BATCH, ex
 class PanopticBatches(MaskBatches):
     """Batches of images with maps of segments."""
 
-    task, objective, mask_bytes = PANOPTIC, OBJECTIVE, 4
+    task, objective, target_bytes = PANOPTIC, OBJECTIVE, 4
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

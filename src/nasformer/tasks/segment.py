@@ -6,62 +6,42 @@ Images are fitted into a square of the model's size. Scores are counted at the s
 from __future__ import annotations
 
 import math
-import os
-from abc import abstractmethod
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
-from statistics import fmean
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor, nn
 
-from nasformer.data.augment import color_jitter
-from nasformer.data.decode import channels_first, check_channels, converted
-from nasformer.data.files import BadImages, fits
+from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
-from nasformer.data.loaders import (
-    WHOLE,
-    BatchSource,
-    Share,
-    Split,
-    batch_indices,
-    calibration_indices,
-    check_split,
-    clamp_batch,
-    rank_slice,
-    steps_per_epoch,
-)
-from nasformer.data.options import AugmentOptions
-from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.loaders import BatchSource, Split, check_split
 from nasformer.errors import UserError
 from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
-from nasformer.supernet.pretrained import IMAGENET
-from nasformer.tasks.joint import Pair, fit, jitter, scaled_canvas, unfit
-from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, open_masks
+from nasformer.tasks.batches import (
+    FileBatches,
+    FileTask,
+    Pair,
+    existing,
+    jitter,
+    read_pixels,
+    scaled_canvas,
+    unfit,
+    unique_stems,
+)
+from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
-from nasformer.tasks.pictures import beside, indexed, overlay
-from nasformer.tasks.registry import Evaluation, Prediction, Task, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.loss import Answers
-from nasformer.train.recipe import Recipe
-from nasformer.utils.rng import Draws, Purpose, generator
 
 EVALUATION_BATCH = 16
 WORST, MOST_SHARES = 3, 5
 """Classes that are named as the worst of an evaluation, and as the largest of an image."""
-AHEAD = 3
-"""Batches that are decoded while others are trained on."""
 
 
 # Loss and metric
@@ -203,149 +183,28 @@ SEGMENTATION = Objective(
 # Batches
 
 
-class MaskBatches:
-    """Batches of images with masks, decoded by threads as they are needed, or once where all fit into memory.
+class MaskBatches(FileBatches):
+    """Batches of images with masks."""
 
-    What an item looks like depends on (seed, step, position in the global batch) alone.
-    """
+    task, objective, target_bytes = SEGMENT, SEGMENTATION, 1
 
-    task: ClassVar[Any] = SEGMENT
-    objective: Objective = SEGMENTATION
-    mask_bytes: ClassVar[int] = 1
-    """Of a pixel of a mask."""
+    def read_pair(self, files: MaskFiles, index: int) -> Pair:
+        return read_pixels(files.images[index], self.in_chans), self.data.labels.read(files.masks[index])
 
-    def __init__(
-        self,
-        data: MaskData,
-        augment: AugmentOptions,
-        batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-        repeats: int = 1,
-        *,
-        img_size: int,
-        in_chans: int = 3,
-        options: Any = None,
-        workers: int = 4,
-    ) -> None:
-        self.data, self.classes, self.options = data, data.labels.classes, options or self.task.options()
-        self.augment = check_augment(augment.for_images(img_size, in_chans))
-        self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
-        self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
-        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
-        self.device, self.workers = torch.device(device), workers
-        self.img_size, self.in_chans = img_size, check_channels(in_chans)
-        self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
-        keeps = fits(data.pixels * (in_chans + self.mask_bytes), torch.device("cpu"), world)
-        self.decoded: dict[str, Pair] | None = {} if keeps else None
-        self.streamed = not keeps
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
-
-    @property
-    def held_out(self) -> int:
-        return len(self.files["holdout"])
-
-    @property
-    def test_images(self) -> int:
-        return len(self.files["test"])
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        return Preprocessing((self.img_size, self.img_size), self.in_chans, 1.0, "bilinear", self.mean, self.std)
-
-    @property
-    def class_counts(self) -> Tensor:
-        raise UserError("masks have many classes in an image; balance is for classification, leave it out")
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.files["train"]), self.batch_size)
-
-    @property
-    def fill(self) -> list[int]:
-        """The mean colour, in bytes."""
-        return [round(255 * value) for value in self.mean]
-
-    def pair(self, files: MaskFiles, index: int) -> Pair:
-        """An image and its mask at their own size."""
-        path = files.images[index]
-        if self.decoded is not None and path in self.decoded:
-            return self.decoded[path]
-        pair = read_pixels(path, self.in_chans), self.data.labels.read(files.masks[index])
-        if self.decoded is not None:
-            self.decoded[path] = pair
-        return pair
+    def jittered(self, image: Tensor, target: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        x, moved = jitter(image, target, self.img_size, self.options, self.augment, self.fill, source)
+        return x, self.target(moved)
 
     def target(self, mask: Tensor) -> Tensor:
         """What is learned of a mask in the square of the model."""
         return mask
 
-    def jittered(self, image: Tensor, mask: Any, source: torch.Generator) -> tuple[Tensor, Any]:
-        """An image in the square of the model as training sees it, and what is learned of it."""
-        x, moved = jitter(image, mask, self.img_size, self.options, self.augment, self.fill, source)
-        return x, self.target(moved)
-
-    def learned(self, mask: Any) -> Any:
-        """What is learned of an image, at its own size."""
-        return mask
-
-    def together(self, targets: Sequence[Any]) -> Any:
-        """The targets of a training batch, on the device."""
+    def together(self, targets: Sequence[Tensor]) -> Tensor:
         stacked = torch.stack(list(targets)).to(self.device, non_blocking=True)
         return stacked if stacked.is_floating_point() else stacked.long()
 
-    def truth(self, mask: Any) -> Any:
-        """What an image is evaluated by, at its own size."""
-        return mask.to(self.device, non_blocking=True).long()
-
-    def train_indices(self, start_step: int) -> Iterator[tuple[int, Tensor]]:
-        """Each step, and the images of this process in its batch."""
-        for step in count(start_step):
-            everything = batch_indices(len(self.files["train"]), self.batch_size, step, self.seed, self.repeats)
-            yield step, rank_slice(everything, self.rank, self.world)
-
-    def train_batches(self, start_step: int = 0) -> Iterator[Any]:
-        files = self.files["train"]
-
-        def item(step: int, position: int, index: int) -> tuple[Tensor, Any]:
-            source = generator(self.seed, Purpose.GEOMETRY, step, position)
-            image, mask = self.pair(files, index)
-            return self.jittered(image, self.learned(mask), source)
-
-        places = (
-            [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine.tolist())]
-            for step, mine in self.train_indices(start_step)
-        )
-        for step, pairs in enumerate(self.loaded(item, places), start_step):
-            images, targets = zip(*pairs, strict=True)
-            yield self.normalised(self.coloured(torch.stack(images), step)), self.together(targets)
-
-    def coloured(self, images: Tensor, step: int) -> Tensor:
-        """A batch on the device, with colours that the recipe jitters."""
-        images, strength = images.to(self.device, non_blocking=True), self.augment.color_jitter
-        draws = Draws(generator(self.seed, Purpose.JITTER, step), len(images), self.rank, self.world)
-        return color_jitter(images, strength, draws) if strength else images
-
-    def evaluation(
-        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, list[Any]]]:
-        """A split once, or some of its images, or a share of its batches: squares, and masks at their own size."""
-        files = self.files[check_split(split, self.held_out)]
-
-        def item(index: int) -> Pair:
-            image, mask = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), mask
-
-        chosen = torch.arange(len(files)) if numbers is None else numbers
-        parts = chosen.split(batch_size)[share[0] :: share[1]]
-        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
-            x = self.normalised(torch.stack([image for image, _ in pairs]))
-            yield x, [self.truth(mask) for _, mask in pairs]
+    def truth(self, content: Tensor) -> Tensor:
+        return content.to(self.device, non_blocking=True).long()
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         """The images and masks of a split, one by one, at their own size."""
@@ -353,44 +212,8 @@ class MaskBatches:
         for (pair,) in self.loaded(lambda index: self.pair(files, index), ([(index,)] for index in range(len(files)))):
             yield pair
 
-    def to(self, device: torch.device | str) -> MaskBatches:
-        """The same images for another device."""
-        other = copy(self)
-        other.device = torch.device(device)
-        return other
 
-    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
-        files = self.files["train"]
-
-        def item(index: int) -> Pair:
-            image, mask = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), mask
-
-        parts = calibration_indices(len(files), images, min(batch_size, EVALUATION_BATCH), self.seed)
-        mine = parts[share[0] :: share[1]]
-        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in mine)):
-            yield self.normalised(torch.stack([image for image, _ in pairs]))
-
-    def normalised(self, images: Tensor) -> Tensor:
-        return normalise(images.to(self.device, non_blocking=True), self.mean, self.std)
-
-    def loaded(self, item: Any, batches: Iterable[Sequence[tuple[int, ...]]]) -> Iterator[list[Pair]]:
-        """Batches of items, a few of them ahead, by threads; with no workers one after the other."""
-        if not self.workers:
-            for batch in batches:
-                yield [item(*place) for place in batch]
-            return
-        waiting = deque[list[Future[Pair]]]()
-        pool = ThreadPoolExecutor(self.workers)
-        try:
-            for batch in batches:
-                waiting.append([pool.submit(item, *place) for place in batch])
-                if len(waiting) > AHEAD:
-                    yield [future.result() for future in waiting.popleft()]
-            while waiting:
-                yield [future.result() for future in waiting.popleft()]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+# Images
 
 
 @torch.inference_mode()
@@ -449,78 +272,14 @@ def window_starts(length: int, size: int) -> list[int]:
     return [round(step * (length - size) / max(steps, 1)) for step in range(steps + 1)]
 
 
-def read_pixels(path: str, channels: int) -> Tensor:
-    """The image as its pixels lie in the file, since masks are drawn on these; uint8 [channels, rows, columns]."""
-    try:
-        with Image.open(path) as image:
-            return torch.from_numpy(np.ascontiguousarray(channels_first(converted(image, channels))))
-    except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
-        raise UserError(f"{path} cannot be read any more ({error}); restore it") from error
-
-
-def check_augment(augment: AugmentOptions) -> AugmentOptions:
-    """Refuses what is for whole images with one label."""
-    for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
-        if getattr(augment, name):
-            raise UserError(f"train.augment.{name} is for classification; leave it out with other tasks")
-    return augment
-
-
-class FileTask(Task):
-    """A task whose images lie in files beside what is to be learned of them."""
-
-    batches: ClassVar[type[MaskBatches]] = MaskBatches
-    batch_norm: ClassVar[bool] = True
-    """Whether the head has it."""
-
-    @abstractmethod
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
-        """Reads, splits and checks the files of a folder."""
-
-    def check_recipe(self, recipe: Recipe, world: World) -> None:
-        """Refuses what the task cannot be trained with."""
-        if recipe.balance:
-            raise UserError(f"balance is for classification; leave it out with --task {self.name}")
-        if recipe.inplace_distillation and self.objective.taught is None:
-            raise UserError(f"inplace_distillation has no answers to compare with --task {self.name}; leave it out")
-        if self.batch_norm and recipe.batch_size // world.size // recipe.accumulate < 2:
-            raise UserError("batch norm of the segmentation head needs two images at a time; raise --train.batch-size")
-
-    def load_batches(
-        self,
-        options: Any,
-        recipe: Recipe,
-        world: World,
-        device: torch.device,
-        img_size: int | None,
-        in_chans: int | None = None,
-        usual_size: int = 224,
-        bad_list: Path | None = None,
-    ) -> MaskBatches:
-        self.check_recipe(recipe, world)
-        bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
-        amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
-        return self.batches(
-            self.open(Path(options.data), options.of_task, bad, **amounts),
-            recipe.augment,
-            recipe.batch_size,
-            options.seed,
-            world.rank,
-            world.size,
-            device,
-            recipe.repeats,
-            img_size=img_size or usual_size,
-            in_chans=in_chans or 3,
-            options=options.of_task,
-            workers=options.workers if options.workers != "auto" else max(1, (os.cpu_count() or 1) // world.size),
-        )
+# The task
 
 
 @register_task
 class Segment(FileTask):
     """Semantic segmentation with a UPerNet or DeepLab head."""
 
-    facts, objective = SEGMENT, SEGMENTATION
+    facts, objective, batches = SEGMENT, SEGMENTATION, MaskBatches
 
     def space(self, space: Space, options: SegmentOptions) -> Space:
         return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
@@ -587,19 +346,3 @@ def class_shares(answer: Tensor, classes: Sequence[str]) -> dict[str, float]:
     counts = torch.bincount(answer.flatten(), minlength=len(classes)).tolist()
     shares = {name: count / answer.numel() for name, count in zip(classes, counts, strict=True) if count}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def existing(file: str) -> str:
-    if not Path(file).is_file():
-        raise UserError(f"there is no image {file}; check the path")
-    return file
-
-
-def unique_stems(files: Sequence[str]) -> list[str]:
-    """Names for what is written of each file: its own, or its number where another file has the same.
-
-    >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
-    ['0', 'y', '2']
-    """
-    stems = [Path(file).stem for file in files]
-    return [stem if stems.count(stem) == 1 else str(number) for number, stem in enumerate(stems)]

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,13 +45,11 @@ from nasformer.errors import UserError
 from nasformer.families.dense import dense_space
 from nasformer.families.space import Space
 from nasformer.families.storage import facts_in
-from nasformer.tasks.joint import fit
-from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles
+from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
+from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_pixels
+from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, plain
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
-from nasformer.tasks.pictures import plain
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
-from nasformer.tasks.segment import FileTask, MaskBatches, existing, read_pixels
-from nasformer.tasks.words import UNKNOWN, TextEncoder, encode, split_words, word_numbers
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.loss import Answers
@@ -144,6 +143,58 @@ def best_answer(question: Question) -> str:
 def most_frequent(counts: Counter[str], most: int) -> list[str]:
     """The most frequent ones, in an order that does not depend on that of the files."""
     return [text for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]]
+
+
+class TextEncoder:
+    """A pretrained text encoder of transformers, whose weights stay as they are.
+
+    So its features of a question are computed once and kept.
+
+    Args:
+        source: Its name on the Hugging Face hub, or a folder.
+        length: Tokens of a question that are read.
+    """
+
+    def __init__(self, source: str, length: int) -> None:
+        self.source, self.length, self.known = source, length, dict[str, Tensor]()
+
+    @cached_property
+    def parts(self) -> tuple[Any, Any]:
+        """Tokenizer and model."""
+        try:
+            from transformers import AutoModel, AutoTokenizer
+        except ImportError:
+            raise UserError("--vqa.text needs transformers; install it: pip install 'nasformer[vqa]'") from None
+        try:
+            tokenizer, model = AutoTokenizer.from_pretrained(self.source), AutoModel.from_pretrained(self.source)
+        except Exception as error:  # no such name or folder, no network: transformers raises a dozen kinds
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"cannot load the text encoder {self.source} ({reason}); check its name") from error
+        return tokenizer, model.eval().requires_grad_(False)
+
+    @property
+    def dim(self) -> int:
+        """Features of a token."""
+        return int(self.parts[1].config.hidden_size)
+
+    def __call__(self, texts: Sequence[str], device: torch.device) -> Tensor:
+        """Features [texts, tokens, dim]; zeros behind the last token of each."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        if new:
+            self.known |= dict(zip(new, self.features(new, device).half().cpu(), strict=True))
+        return torch.stack([self.known[text] for text in texts]).to(device, torch.float32)
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str], device: torch.device) -> Tensor:
+        tokenizer, model = self.parts
+        shape = {"padding": "max_length", "truncation": True, "max_length": self.length}
+        tokens = tokenizer(list(texts), return_tensors="pt", **shape).to(device)
+        found = model.to(device)(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+        return found.last_hidden_state * tokens["attention_mask"][..., None]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the weights, which another process loads itself."""
+        return {"source": self.source, "length": self.length, "known": {}}
 
 
 # Files
@@ -380,10 +431,10 @@ OBJECTIVE = Objective(
 )
 
 
-class QuestionBatches(MaskBatches):
+class QuestionBatches(FileBatches):
     """Batches of images with questions; what counts as an image elsewhere is a question here."""
 
-    task, objective, mask_bytes = VQA, OBJECTIVE, 0
+    task, objective = VQA, OBJECTIVE
 
     mirrored = False
     """Questions ask for left and right."""
@@ -418,7 +469,9 @@ class QuestionBatches(MaskBatches):
         if not {"classes", "words"} <= set(facts):
             raise UserError("the model does not say which answers and words it knows; train it again")
         known = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
-        self.data, self.classes = replace(self.data, labels=known), known.classes
+        data = self.data
+        assert isinstance(data, MaskData)
+        self.data, self.classes = replace(data, labels=known), known.classes
         self.numbers = word_numbers(known.words)
         self.options = replace(self.options, max_words=options["max_words"], text=facts.get("text_encoder", ""))
         self.encoder = TextEncoder(self.options.text, self.options.max_words) if self.options.text else None
