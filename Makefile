@@ -43,7 +43,7 @@ chaos: $(RAY_STAMP)
 	$(BIN)/python benchmarks/chaos.py --kills 50  # workers, nodes and commands; about 25 minutes on two cores
 
 catalogue: $(STAMP)  # the spaces and proxies that `nasformer spaces` and `nasformer proxies` list without torch
-	$(BIN)/python -c "from nasformer.families.registry import write_catalogue; write_catalogue()"
+	$(BIN)/python -c "from nasformer.models.registry import write_catalogue; write_catalogue()"
 	$(BIN)/python -c "from nasformer.proxies.registry import write_catalogue; write_catalogue()"
 
 docs: $(DOCS_STAMP)

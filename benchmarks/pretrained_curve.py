@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.search.budget import Budget, uniform_arch
 from nasformer.search.run import search
 from nasformer.space.arch import Arch

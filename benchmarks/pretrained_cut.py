@@ -38,11 +38,11 @@ from torch import Tensor, nn
 from nasformer.data.images import Data, ImageSet
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
-from nasformer.families.base import Backbone
-from nasformer.families.space import Space
-from nasformer.families.storage import WeightFacts, build_from
 from nasformer.layers.attention import SelfAttention
 from nasformer.layers.blocks import Mlp
+from nasformer.models.base import Backbone
+from nasformer.models.space import Space
+from nasformer.models.storage import WeightFacts, build_from
 from nasformer.search.budget import Budget
 from nasformer.search.run import search
 from nasformer.space.arch import Arch

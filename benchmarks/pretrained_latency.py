@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from nasformer.families.pretrained import source_space
 from nasformer.latency.measure import cpu_threads, make_clock, make_runner, undisturbed
+from nasformer.models.pretrained import source_space
 from nasformer.search.budget import Budget, uniform_arch
 from nasformer.space.arch import Arch
 from nasformer.space.feasible import sample_feasible

@@ -42,7 +42,7 @@ class Evaluator:
 
 def search_run(folder: Path, name: str, count: int) -> int:
     """Searches, or goes on with the journal in the folder; gives the number of candidates that were evaluated."""
-    from nasformer.families.registry import get_space
+    from nasformer.models.registry import get_space
     from nasformer.results.result import RunResult
     from nasformer.search.budget import Budget
     from nasformer.search.problem import ModelResult

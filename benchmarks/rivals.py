@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from nasformer.cli.main import find_command, make_parser
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.results.contents import read_run
 from nasformer.runs.run import open_run
 from nasformer.space.arch import Arch

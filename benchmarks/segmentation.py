@@ -27,10 +27,9 @@ from torch import nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
-from nasformer.families.dense import dense_space, head_option_names
-from nasformer.families.registry import get_space
-from nasformer.families.storage import build_from, facts_in, fresh_model, load_model
-from nasformer.families.timm_dense import TimmNet
+from nasformer.models.dense import TimmNet, dense_space, head_option_names
+from nasformer.models.registry import get_space
+from nasformer.models.storage import build_from, facts_in, fresh_model, load_model
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.masks import open_masks
 from nasformer.tasks.options import SegmentOptions

@@ -14,8 +14,8 @@ import nasformer
 
 ROOT = Path(nasformer.__file__).parent
 ORDER = (
-    *("errors", "utils", "space", "search", "data", "layers", "families", "supernet", "train", "tasks", "proxies"),
-    *("export", "latency", "ranking", "attention", "space_search", "results", "report", "runs", "cli"),
+    *("errors", "utils", "space", "search", "data", "layers", "models", "families", "supernet", "train", "tasks"),
+    *("proxies", "export", "latency", "ranking", "attention", "space_search", "results", "report", "runs", "cli"),
 )
 NO_TORCH = ("space", "search", "errors", "utils.files", "utils.progress", "utils.schema", "utils.units")
 

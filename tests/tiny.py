@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nasformer.data.loaders import Batch, Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe

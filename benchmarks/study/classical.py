@@ -14,7 +14,7 @@ from typing import Any
 
 from nasformer import Arch, Choice, Repeat, Space, Struct, register_space
 from nasformer.families.autoformer import AutoFormer
-from nasformer.families.base import Segment
+from nasformer.models.base import Segment
 
 
 class ClassicalAutoFormer(AutoFormer):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nasformer.families.registry import BUILTIN_FAMILIES, register_with_timm
+from nasformer.models.registry import BUILTIN_FAMILIES, register_with_timm
 
 if TYPE_CHECKING:
     from nasformer.attention.maps import AttentionMaps, attention_maps
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from nasformer.data.sources import from_dataset, load_data
     from nasformer.errors import UserError
     from nasformer.export.bundle import export_model
-    from nasformer.families.base import Backbone, MapBackbone, Segment, TokenBackbone
-    from nasformer.families.registry import (
+    from nasformer.latency.profile import Profile, make_profile
+    from nasformer.layers.basic import Cost
+    from nasformer.models.base import Backbone, MapBackbone, Segment, TokenBackbone
+    from nasformer.models.registry import (
         get_family,
         get_space,
         list_families,
@@ -26,10 +28,8 @@ if TYPE_CHECKING:
         register_family,
         register_space,
     )
-    from nasformer.families.space import Space
-    from nasformer.families.storage import load_model, save_model
-    from nasformer.latency.profile import Profile, make_profile
-    from nasformer.layers.basic import Cost
+    from nasformer.models.space import Space
+    from nasformer.models.storage import load_model, save_model
     from nasformer.proxies.parts import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
@@ -71,14 +71,14 @@ _MODULES = {
     "data.sources": ("load_data", "from_dataset"),
     "errors": ("UserError",),
     "export.bundle": ("export_model",),
-    "families.base": ("Backbone", "MapBackbone", "Segment", "TokenBackbone"),
-    "families.registry": (
-        *("get_family", "get_space", "list_families", "list_spaces", "register_family", "register_space"),
-    ),
-    "families.space": ("Space",),
-    "families.storage": ("load_model", "save_model"),
     "latency.profile": ("Profile", "make_profile"),
     "layers.basic": ("Cost",),
+    "models.base": ("Backbone", "MapBackbone", "Segment", "TokenBackbone"),
+    "models.registry": (
+        *("get_family", "get_space", "list_families", "list_spaces", "register_family", "register_space"),
+    ),
+    "models.space": ("Space",),
+    "models.storage": ("load_model", "save_model"),
     "proxies.parts": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),

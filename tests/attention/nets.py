@@ -10,7 +10,7 @@ from torch import Tensor
 
 from families.small import SPACES, images, randomise
 from nasformer.attention.maps import attention_blocks, attention_layers, find_block
-from nasformer.families.base import Backbone
+from nasformer.models.base import Backbone
 
 torch.set_num_threads(1)
 

@@ -16,7 +16,7 @@ from attention.nets import block_with, net, pictures
 from nasformer.attention.maps import attention_figure, attention_maps
 from nasformer.cli.main import main
 from nasformer.data.images import normalise
-from nasformer.families.storage import load_model, save_model
+from nasformer.models.storage import load_model, save_model
 from nasformer.utils.files import read_json
 from small_run import refused
 

@@ -16,7 +16,7 @@ import nasformer
 import tiny
 from nasformer.cli.main import COMMANDS, main
 from nasformer.cli.parser import recipe_folder
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.utils.files import read_json
 from small_run import command_for, contents, json_output, output, parse, words
 

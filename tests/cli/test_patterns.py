@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nasformer.cli.main import main
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.utils.files import read_json
 from report.made_up import net, write_search
 from small_run import refused

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.families.storage import facts_in, load_model, save_model
+from nasformer.models.storage import facts_in, load_model, save_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import finish as shipping
 from nasformer.utils.files import read_json

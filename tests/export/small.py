@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from families.small import SPACES, randomise
-from nasformer.families.base import Backbone, Segment
-from nasformer.families.space import Space
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 
 FAMILIES = sorted({space.model.family for space in SPACES.values()})

@@ -37,9 +37,9 @@ from nasformer.export.bundle import (
     run_onnx,
     trace,
 )
-from nasformer.families.base import Backbone
-from nasformer.families.space import Space
-from nasformer.families.storage import facts_in, load_model, save_model
+from nasformer.models.base import Backbone
+from nasformer.models.space import Space
+from nasformer.models.storage import facts_in, load_model, save_model
 from nasformer.utils.files import read_json
 
 needs_onnx = pytest.mark.skipif(not (has_onnx() and has_onnxruntime()), reason="needs the extra onnx")

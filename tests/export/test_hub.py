@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from nasformer.cli.main import main
-from nasformer.families.storage import save_model
+from nasformer.models.storage import save_model
 from small_run import json_output, refused
 
 

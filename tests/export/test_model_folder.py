@@ -11,7 +11,7 @@ import torch
 import nasformer
 import tiny
 from nasformer.errors import UserError
-from nasformer.families.storage import load_model, save_model
+from nasformer.models.storage import load_model, save_model
 from nasformer.utils.files import save_tensors
 
 Change = Callable[[bytes], bytes | None]

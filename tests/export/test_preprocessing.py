@@ -28,9 +28,9 @@ from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError
 from nasformer.export.bundle import export_model
 from nasformer.export.standalone import standalone_source
-from nasformer.families.base import Backbone
-from nasformer.families.registry import get_space
-from nasformer.families.storage import facts_in, load_model, preprocessing_of, save_model
+from nasformer.models.base import Backbone
+from nasformer.models.registry import get_space
+from nasformer.models.storage import facts_in, load_model, preprocessing_of, save_model
 from nasformer.utils.files import read_json, save_tensors, write_json
 from nasformer.utils.schema import from_json, to_json
 

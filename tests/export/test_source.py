@@ -19,10 +19,10 @@ from export.small import FAMILIES, small_model, small_of
 from families.small import images
 from nasformer.errors import UserError
 from nasformer.export.standalone import Closure, import_lines, nested, standalone_source
-from nasformer.families.base import Segment
 from nasformer.layers.attention import RelativeAttention
 from nasformer.layers.basic import LayerNorm
 from nasformer.layers.blocks import TransformerBlock
+from nasformer.models.base import Segment
 from nasformer.utils.files import save_tensors
 
 FACTS: dict[str, Any] = {

@@ -15,11 +15,11 @@ import nasformer
 from export.small import FAMILIES, small_model, small_of, varied_arch
 from families.small import images
 from nasformer.errors import UserError
-from nasformer.families import registry
-from nasformer.families.base import Backbone
 from nasformer.families.pit import PiT
-from nasformer.families.registry import BUILTIN_FAMILIES as OUR_FAMILIES
-from nasformer.families.storage import load_model
+from nasformer.models import registry
+from nasformer.models.base import Backbone
+from nasformer.models.registry import BUILTIN_FAMILIES as OUR_FAMILIES
+from nasformer.models.storage import load_model
 
 OTHER_SIZES = {
     "autoformer": (40, 24),

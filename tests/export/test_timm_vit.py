@@ -10,8 +10,8 @@ import torch
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from families.small import randomise
 from nasformer.export.bundle import export_model
-from nasformer.families.base import Backbone
-from nasformer.families.registry import get_space
+from nasformer.models.base import Backbone
+from nasformer.models.registry import get_space
 
 SPACE = get_space("vit-cuts[embed_dim=32;blocks.depth=3;blocks.num_heads=0,1,2;blocks.hidden_dim=0,48,96]", img_size=16)
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from nasformer.families.esformer import declare as declare_esformer
 from nasformer.families.pit import declare as declare_pit
-from nasformer.families.registry import list_families, list_spaces
 from nasformer.families.s3 import declare as declare_s3
-from nasformer.families.space import Space
 from nasformer.families.trionet import declare as declare_trionet
 from nasformer.layers.stem import to_2tuple
+from nasformer.models.registry import list_families, list_spaces
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct
 

@@ -15,9 +15,9 @@ from torch import nn
 from families.small import golden, images, randomise, small_space
 from nasformer.errors import UserError
 from nasformer.families.autoformer import PRESETS, AutoFormer, declare
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.layers.basic import DropPath
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 
 TOY = declare((32, 48), (2, 4), (2.0, 4.0), (2, 3))
 

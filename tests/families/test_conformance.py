@@ -18,9 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import FAMILIES, each_arch, each_space, image_size, images, randomise
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.registry import list_spaces
-from nasformer.families.space import Space
+from nasformer.models.base import Backbone
+from nasformer.models.registry import list_spaces
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 
 

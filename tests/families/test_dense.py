@@ -13,12 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from families.small import family_space, image_size, images, randomise, small_space
 from nasformer.errors import UserError
 from nasformer.export.standalone import standalone_source
-from nasformer.families.dense import dense_space
-from nasformer.families.registry import list_families
-from nasformer.families.space import Space
-from nasformer.families.storage import build_from, load_model, save_model
 from nasformer.latency.measure import EagerRunner
 from nasformer.layers.segmentation import DeepLabV3Head, UPerNetHead
+from nasformer.models.dense import dense_space
+from nasformer.models.registry import list_families
+from nasformer.models.space import Space
+from nasformer.models.storage import build_from, load_model, save_model
 from nasformer.supernet.supernet import Supernet
 
 CLASSES = 5

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from families.small import SPACES, images, randomise
 from nasformer.errors import UserError
 from nasformer.families.esformer import ESFormer
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.layers.basic import DropPath
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
 from nasformer.space.node import genes

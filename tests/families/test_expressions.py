@@ -14,10 +14,10 @@ import tiny
 from nasformer import get_space
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.families.registry import list_spaces
-from nasformer.families.space import Space
-from nasformer.families.storage import load_model
 from nasformer.latency.lookup import default_path
+from nasformer.models.registry import list_spaces
+from nasformer.models.space import Space
+from nasformer.models.storage import load_model
 from nasformer.space.dimensions import dimensions
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
@@ -119,7 +119,7 @@ def test_wrong_expressions_are_refused(text: str, message: str) -> None:
 
 
 def test_values_with_reserved_characters_are_refused() -> None:
-    from nasformer.families.space import expression
+    from nasformer.models.space import expression
 
     with pytest.raises(UserError, match="act has the value 'a;b'; names of spaces can have no values with"):
         expression("mine", {"act": ("a;b",)})

@@ -17,10 +17,10 @@ from torch import nn
 from families.small import golden, images, randomise
 from nasformer.errors import UserError
 from nasformer.families.pit import PRESETS, PiT, declare
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.layers.basic import DropPath
 from nasformer.layers.blocks import TransformerBlock
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 

@@ -14,9 +14,9 @@ import torch
 
 from families.small import FAMILIES, each_space, images
 from nasformer.errors import UserError
-from nasformer.families import registry
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.registry import (
+from nasformer.models import registry
+from nasformer.models.registry import (
     BUILTIN_FAMILIES,
     SpaceEntry,
     catalogue,
@@ -27,8 +27,8 @@ from nasformer.families.registry import (
     register_family,
     register_space,
 )
-from nasformer.families.space import Space
-from nasformer.families.storage import load_model, save_model
+from nasformer.models.space import Space
+from nasformer.models.storage import load_model, save_model
 from nasformer.space.dimensions import dimensions
 
 ROOT = declare((8, 16), (1, 2), (2.0,), (1, 2))
@@ -69,8 +69,8 @@ def test_the_catalogue_is_that_of_the_registry() -> None:
 def test_the_catalogue_needs_no_torch() -> None:
     code = (
         "import sys\n"
-        "from nasformer.families import registry\n"
-        "from nasformer.families.registry import catalogue\n"
+        "from nasformer.models import registry\n"
+        "from nasformer.models.registry import catalogue\n"
         "assert len(catalogue()) > 10\n"
         "assert not {'torch', 'timm', 'numpy'} & set(sys.modules)\n"
     )

@@ -14,11 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from families.small import images, randomise
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
 from nasformer.families.s3 import PRESETS, S3, as_table, declare
-from nasformer.families.space import Space
 from nasformer.layers.basic import DropPath
 from nasformer.layers.window import FAR, WindowAttention, border_mask
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
 from nasformer.space.node import genes

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Size, Tensor
 
-from nasformer.families.sharing import MultiHeadSharing, centre_crop, grouped_prefix, prefix, rule_for
+from nasformer.models.sharing import MultiHeadSharing, centre_crop, grouped_prefix, prefix, rule_for
 
 shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=4)
 

@@ -12,11 +12,11 @@ from torchvision.models import resnet50
 
 from families.small import SPACES, images, randomise
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.families.trionet import TrioNet, stand_alone
 from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
 from nasformer.layers.stem import TrioStem
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.node import corners
 from nasformer.supernet.supernet import Supernet

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from nasformer.families.base import Backbone, Segment
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.latency.measure import describe_machine
 from nasformer.latency.profile import Entry, HoldOut, Profile, Setup, fit_laws, key_of
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 
 MICRO = get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
 HERE = describe_machine(torch.device("cpu"), "eager")

@@ -10,7 +10,6 @@ import pytest
 
 from latency.fake import ELSEWHERE, HERE, MICRO, SETUP, fake_profile, in_profiles
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
 from nasformer.latency.lookup import (
     check_replaceable,
     default_path,
@@ -22,6 +21,7 @@ from nasformer.latency.lookup import (
     with_profile,
 )
 from nasformer.latency.profile import HoldOut, Profile
+from nasformer.models.registry import get_space
 from nasformer.search.options import BudgetOptions
 from nasformer.utils.units import parse_milliseconds
 

@@ -11,8 +11,8 @@ import pytest
 
 from latency.fake import MICRO, fake_profile, milliseconds
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
 from nasformer.latency.profile import Entry, HoldOut, Law, Profile, features_of, fit_laws, fit_line, group_of, key_of
+from nasformer.models.registry import get_space
 
 ARCH = MICRO.sample(seed=1000)
 PLAN = MICRO.plan(ARCH)

@@ -14,7 +14,6 @@ import nasformer
 import tiny  # noqa: F401 - one thread
 from latency.fake import MICRO, FakeClock
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
 from nasformer.latency import profile as profiles
 from nasformer.latency.measure import (
     CpuClock,
@@ -27,6 +26,7 @@ from nasformer.latency.measure import (
     time_nets,
 )
 from nasformer.latency.profile import Profile, covering_archs, key_of, make_profile, other_archs
+from nasformer.models.registry import get_space
 
 CPU = torch.device("cpu")
 

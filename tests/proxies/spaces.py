@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from nasformer.families import autoformer, esformer, pit, s3, trionet
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.node import corners
 from nasformer.space.nodes import Choice

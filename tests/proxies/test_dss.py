@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from families.small import golden_path, randomise
 from nasformer.families.autoformer import declare as declare_autoformer
-from nasformer.families.base import Segment
 from nasformer.families.pit import declare as declare_pit
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.base import Segment
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.proxies import dss as module
 from nasformer.proxies.dss import dss, dss_many, is_projection
 from nasformer.proxies.parts import Probe, noise_probe

@@ -16,7 +16,7 @@ from torch import nn
 import tiny
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.proxies import registry
 from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable, list_proxies, register_proxy

@@ -11,8 +11,8 @@ import torchvision
 from torch import nn
 
 from families.small import golden_path, some_archs
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.proxies.counts import BlockShape, block_shapes
 from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable, get_proxies

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 from nasformer.proxies.saliency import linearise, logit_gradients, logsynflow, synflow

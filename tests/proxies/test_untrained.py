@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import tiny
 from families.small import SPACES, images
-from nasformer.families.base import Segment
 from nasformer.families.pit import declare as declare_pit
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.base import Segment
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.proxies import untrained as module
 from nasformer.proxies.parts import record_calls, reset_gains
 from nasformer.proxies.untrained import UntrainedLayers

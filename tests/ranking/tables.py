@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.ranking.rank import Estimate, Interval, Resamples, percentiles, same_band, signs
 from nasformer.ranking.table import Table, trivial_counts
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.ranking.table import read_table
 from nasformer.search.run import search
 

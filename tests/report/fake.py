@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.search.budget import Budget
 from nasformer.search.problem import Candidate
 from nasformer.search.run import SearchResult, search

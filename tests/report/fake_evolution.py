@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.space.dimensions import dimensions
 from nasformer.utils.files import write_json
 

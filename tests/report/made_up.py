@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.search.journal import Journal
 from nasformer.space.arch import Arch
 from nasformer.utils.files import write_json

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.report.drawing import SHORTEST, Anatomy, Block, Card, Sheet, architectures, dissect, value_ranges
 from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat

@@ -18,7 +18,7 @@ from PIL import Image
 
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.report.evolution import (
     CAPTIONS,
     FIGURES,

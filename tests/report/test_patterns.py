@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.report import patterns as verdicts
 from nasformer.report.drawing import THIRDS
 from nasformer.report.patterns import (

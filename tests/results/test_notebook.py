@@ -6,7 +6,7 @@ import pytest
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.report.plots import plot
 from nasformer.results.contents import RunContents
 from nasformer.results.result import RunResult

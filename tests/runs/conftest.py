@@ -10,8 +10,8 @@ from torch import nn
 
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
-from nasformer.families.registry import get_space
-from nasformer.families.storage import save_model
+from nasformer.models.registry import get_space
+from nasformer.models.storage import save_model
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe

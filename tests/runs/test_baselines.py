@@ -11,7 +11,7 @@ import timm
 
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.report.page import write_report
 from nasformer.results.contents import read_run
 from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_names, timm_table

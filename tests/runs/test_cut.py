@@ -15,7 +15,7 @@ from PIL import Image
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.results.result import RunResult
 from small_run import contents, pictures, refused
 

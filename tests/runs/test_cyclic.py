@@ -12,8 +12,8 @@ import pytest
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.families import registry
-from nasformer.families.registry import get_space
+from nasformer.models import registry
+from nasformer.models.registry import get_space
 from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search import search_training_free
 from nasformer.search.budget import Budget

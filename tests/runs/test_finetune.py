@@ -16,8 +16,8 @@ from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
-from nasformer.families.registry import get_space
-from nasformer.families.storage import adapt_channels, build_from, fresh_model, load_model, save_model
+from nasformer.models.registry import get_space
+from nasformer.models.storage import adapt_channels, build_from, fresh_model, load_model, save_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import single
 from nasformer.runs.finish import provenance

@@ -11,7 +11,7 @@ import torch
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.results.result import RunResult
 from nasformer.runs.finish import choose_weights
 from nasformer.runs.options import FinetuneCommand

@@ -17,7 +17,7 @@ import torch
 import tiny
 from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import run as runs
 from nasformer.runs.data import normalize_as

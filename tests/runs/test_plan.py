@@ -11,7 +11,7 @@ import timm
 
 import tiny
 from nasformer.cli.main import main
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.runs import plan
 from nasformer.runs.plan import disk_needed, survey_space, warnings_of
 from nasformer.search.budget import Budget

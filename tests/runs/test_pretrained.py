@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
-from nasformer.families.pretrained import source_arch, source_space
-from nasformer.families.storage import load_model
+from nasformer.models.pretrained import source_arch, source_space
+from nasformer.models.storage import load_model
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes

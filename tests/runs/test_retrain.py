@@ -15,7 +15,7 @@ import pytest
 import kill
 import tiny
 from nasformer.cli.main import main
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.report.page import write_report
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json

@@ -16,8 +16,8 @@ import pytest
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.families.registry import get_space
-from nasformer.families.storage import load_model
+from nasformer.models.registry import get_space
+from nasformer.models.storage import load_model
 from nasformer.proxies.registry import list_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.search.journal import read_journal

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, Segment
-from nasformer.families.space import Space
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.space import Space
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions, uses

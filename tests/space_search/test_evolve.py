@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice

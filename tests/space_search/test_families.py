@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nasformer.families.registry import get_space, list_spaces
+from nasformer.models.registry import get_space, list_spaces
 from nasformer.space.arch import Arch
 from nasformer.space_search.evolve import choices_of, next_space
 from nasformer.space_search.options import EvolveOptions

@@ -14,7 +14,7 @@ import tiny
 from nasformer.cli.main import find_command, main, make_parser
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.runs import evolve as evolve_runs
 from nasformer.runs import run as runs
 from nasformer.runs.options import EvolveCommand

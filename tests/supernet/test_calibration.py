@@ -17,9 +17,9 @@ from families.small import images, randomise
 from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
-from nasformer.families import registry
 from nasformer.families.esformer import register
-from nasformer.families.storage import load_model
+from nasformer.models import registry
+from nasformer.models.storage import load_model
 from nasformer.runs.search import search_supernet
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch

@@ -10,8 +10,8 @@ from torch import Size
 
 from families.small import FAMILIES, images, randomise, some_archs
 from nasformer.errors import UserError
-from nasformer.families.sharing import SharingRule, centre_crop, grouped_prefix, prefix
-from nasformer.families.space import Space
+from nasformer.models.sharing import SharingRule, centre_crop, grouped_prefix, prefix
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import FIRST, corners

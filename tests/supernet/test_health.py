@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.space.arch import Arch
 from nasformer.supernet.health import (
     baseline_alarms,

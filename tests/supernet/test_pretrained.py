@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.errors import UserError
-from nasformer.families.pretrained import source_space
-from nasformer.families.registry import get_space
+from nasformer.models.pretrained import source_space
+from nasformer.models.registry import get_space
 from nasformer.runs.baselines import count
 from nasformer.supernet.importance import (
     find_importance,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct

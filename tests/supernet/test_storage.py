@@ -18,8 +18,8 @@ from torch import Tensor
 from families.small import golden, golden_path, images, randomise
 from nasformer.errors import UserError
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from families.small import FAMILIES, each_arch, each_family, images, randomise, some_archs
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.sharing import SharingRule
-from nasformer.families.space import Space
+from nasformer.models.sharing import SharingRule
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.node import corners
 from nasformer.supernet.supernet import Supernet

@@ -6,13 +6,13 @@ from typing import Any
 
 from families.small import randomise
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.base import Backbone, Segment
 from nasformer.families.esformer import ESFormer
 from nasformer.families.esformer import declare as declare_esformer
-from nasformer.families.space import Space
 from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import Mlp
 from nasformer.layers.stem import PatchEmbed
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.utils.files import read_json
 from small_run import json_output, refused
 from tasks.objects import write_objects

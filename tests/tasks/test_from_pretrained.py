@@ -15,8 +15,8 @@ from torch import Tensor
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.families.registry import get_space
-from nasformer.families.storage import load_model
+from nasformer.models.registry import get_space
+from nasformer.models.storage import load_model
 from nasformer.runs.data import fit_to_data, load_batches
 from nasformer.runs.pretrained import sort_net, sorting_batches, sorting_loss
 from nasformer.supernet.importance import find_units

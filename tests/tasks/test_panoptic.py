@@ -16,8 +16,8 @@ from families.small import family_space, image_size, images, randomise, small_sp
 from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.families.dense import dense_space
-from nasformer.families.registry import list_families
+from nasformer.models.dense import dense_space
+from nasformer.models.registry import list_families
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.panoptic import (
     CROWD,

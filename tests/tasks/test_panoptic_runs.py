@@ -14,7 +14,7 @@ from PIL import Image
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.utils.files import read_json
 from small_run import json_output, output, refused
 from tasks.shapes import write_panoptic

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
-from nasformer.families.storage import load_model
+from nasformer.models.storage import load_model
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
 from small_run import json_output, output, pictures, refused

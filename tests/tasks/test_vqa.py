@@ -21,10 +21,10 @@ from nasformer.data.files import BadImages
 from nasformer.data.loaders import ImageText
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.families.dense import dense_space
-from nasformer.families.registry import list_families
-from nasformer.families.storage import load_model
 from nasformer.layers.vqa import VQAHead
+from nasformer.models.dense import dense_space
+from nasformer.models.registry import list_families
+from nasformer.models.storage import load_model
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import VQAOptions
 from nasformer.tasks.vqa import QuestionBatches, TextEncoder, VQAAccuracy, answer_scores, open_questions

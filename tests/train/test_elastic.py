@@ -19,7 +19,7 @@ import processes
 import tiny
 from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
-from nasformer.families.registry import get_space
+from nasformer.models.registry import get_space
 from nasformer.supernet.calibration import recalibrate
 from nasformer.train.distributed import reduce_gradients
 from nasformer.train.evaluate import evaluate

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.families.storage import save_model
+from nasformer.models.storage import save_model
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loop import train_supernet
 from nasformer.train.loss import Answers, Teacher, feature_difference, load_teacher, soft_cross_entropy

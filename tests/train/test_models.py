@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tiny
 from nasformer.errors import UserError
-from nasformer.families.storage import save_model
+from nasformer.models.storage import save_model
 from nasformer.runs.single import fresh_model
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model

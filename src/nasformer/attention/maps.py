@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, TokenBackbone
-from nasformer.families.storage import input_shape
 from nasformer.layers.attention import RelativeAttention, SelfAttention, tiled
 from nasformer.layers.resnet import ORDERS, AxisAttention, LocalOperator
 from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention
+from nasformer.models.base import Backbone, TokenBackbone
+from nasformer.models.storage import input_shape
 from nasformer.utils.figures import BLUES, GREY, INK, RED, new_figure, plain
 
 # Calls of fused attention

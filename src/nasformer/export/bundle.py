@@ -26,9 +26,9 @@ from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
 from nasformer.export.card import TIMM_BASE, TIMM_WEIGHTS, model_card
 from nasformer.export.standalone import standalone_source
-from nasformer.families.base import Backbone
-from nasformer.families.storage import CONFIG, WEIGHTS, input_shape, load_model, preprocessing_of, save_model
 from nasformer.layers.vqa import PADDING
+from nasformer.models.base import Backbone
+from nasformer.models.storage import CONFIG, WEIGHTS, input_shape, load_model, preprocessing_of, save_model
 from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import draft_path, read_json, read_tensors, save_tensors, write_bytes, write_text
 from nasformer.utils.progress import say

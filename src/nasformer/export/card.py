@@ -11,9 +11,9 @@ import torch
 
 import nasformer
 from nasformer.export.standalone import ANSWERS, call, predict_call, predicts
-from nasformer.families.base import Backbone
-from nasformer.families.storage import input_shape, preprocessing_of
 from nasformer.layers.basic import total_cost
+from nasformer.models.base import Backbone
+from nasformer.models.storage import input_shape, preprocessing_of
 from nasformer.tasks.options import split_scores
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity

@@ -24,10 +24,10 @@ from nasformer.data.decode import MODES, converted, upright
 from nasformer.data.preprocessing import Preprocessing, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.export.safetensors_reader import read_safetensors
-from nasformer.families.base import Backbone, Segment
-from nasformer.families.storage import preprocessing_of
 from nasformer.layers.segmentation import fitted_size
 from nasformer.layers.vqa import encode, word_numbers
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.storage import preprocessing_of
 
 # Source extraction: the code of some classes and functions together with all they need, and nothing else.
 #

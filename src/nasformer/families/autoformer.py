@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import Segment, TokenBackbone, check_option, patch_grid, rename
-from nasformer.families.registry import register_space
-from nasformer.families.sharing import SharingRules, grouped_prefix, prefix
-from nasformer.families.space import Space
 from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.stem import Grid, PatchEmbed
+from nasformer.models.base import Segment, TokenBackbone, check_option, patch_grid, rename
+from nasformer.models.registry import register_space
+from nasformer.models.sharing import SharingRules, grouped_prefix, prefix
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct

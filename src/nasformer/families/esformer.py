@@ -25,13 +25,13 @@ from typing import Any, Literal
 from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, Segment, check_option, drop_path_rates, total_depth
-from nasformer.families.registry import register_space
-from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
-from nasformer.families.space import Space
 from nasformer.layers.basic import MapHead, MapNorm
 from nasformer.layers.blocks import ConvNeXtBlock, InvertedBottleneck, MapEncoder
 from nasformer.layers.stem import Downsample, Grid, MapStem, to_2tuple
+from nasformer.models.base import STAGES, MapBackbone, Segment, check_option, drop_path_rates, total_depth
+from nasformer.models.registry import register_space
+from nasformer.models.sharing import SharingRules, centre_crop, grouped_prefix
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct

@@ -31,13 +31,13 @@ import torch
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
-from nasformer.families.registry import register_space
-from nasformer.families.sharing import SharingRules, grouped_prefix
-from nasformer.families.space import Space
 from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import TransformerBlock
 from nasformer.layers.stem import Grid, OverlapPatchEmbed, TokenPool, half_grid
+from nasformer.models.base import Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
+from nasformer.models.registry import register_space
+from nasformer.models.sharing import SharingRules, grouped_prefix
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Rule, Struct

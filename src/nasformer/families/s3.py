@@ -39,7 +39,10 @@ from typing import Any, Literal
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.families.base import (
+from nasformer.layers.basic import MapHead, MapNorm
+from nasformer.layers.stem import Grid, MapStem, half_grid
+from nasformer.layers.window import PatchMerging, WindowBlock
+from nasformer.models.base import (
     STAGES,
     MapBackbone,
     Segment,
@@ -49,12 +52,9 @@ from nasformer.families.base import (
     rename,
     total_depth,
 )
-from nasformer.families.registry import register_space
-from nasformer.families.sharing import SharingRules, centre_crop, grouped_prefix
-from nasformer.families.space import Space
-from nasformer.layers.basic import MapHead, MapNorm
-from nasformer.layers.stem import Grid, MapStem, half_grid
-from nasformer.layers.window import PatchMerging, WindowBlock
+from nasformer.models.registry import register_space
+from nasformer.models.sharing import SharingRules, centre_crop, grouped_prefix
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct

@@ -39,13 +39,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from nasformer.errors import UserError
-from nasformer.families.base import STAGES, MapBackbone, Segment, check_option, drop_path_rates, total_depth
-from nasformer.families.registry import register_space
-from nasformer.families.sharing import MultiHeadSharing, SharingRules, centre_crop
-from nasformer.families.space import Space
 from nasformer.layers.basic import MapHead, NoNorm
 from nasformer.layers.resnet import AxialOperator, Bottleneck, ConvOperator, LocalOperator
 from nasformer.layers.stem import TrioStem, half_grid, to_2tuple
+from nasformer.models.base import STAGES, MapBackbone, Segment, check_option, drop_path_rates, total_depth
+from nasformer.models.registry import register_space
+from nasformer.models.sharing import MultiHeadSharing, SharingRules, centre_crop
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, OneOf, Repeat
 from nasformer.space.struct import Struct

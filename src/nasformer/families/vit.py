@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import SUPPORTED, Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
-from nasformer.families.registry import register_space
-from nasformer.families.sharing import SharingRules, grouped_prefix, resampled_positions
-from nasformer.families.space import Space
 from nasformer.layers.basic import LayerNorm, NoNorm
 from nasformer.layers.stem import to_2tuple
 from nasformer.layers.vit import ACTIVATIONS, TokenEmbed, ViTBlock, ViTHead
+from nasformer.models.base import SUPPORTED, Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
+from nasformer.models.registry import register_space
+from nasformer.models.sharing import SharingRules, grouped_prefix, resampled_positions
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Repeat
 from nasformer.space.struct import Struct
@@ -179,6 +179,12 @@ class ViT(TokenBackbone):
         hidden = block.mlp.fc2.in_features
         root = declare_cuts(model.embed_dim, block.attn.num_heads, hidden, len(model.blocks))
         return root, timm_options(model)
+
+    def cuts(self) -> tuple[str, Struct]:
+        """Blocks keep up to as much as the largest of them has."""
+        blocks = self.arch.blocks
+        heads, neurons = max(block.num_heads for block in blocks), max(block.hidden_dim for block in blocks)
+        return "vit-cuts", declare_cuts(self.arch.embed_dim, heads, neurons, len(blocks))
 
     @classmethod
     def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

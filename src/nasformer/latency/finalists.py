@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from nasformer.families.space import Space
 from nasformer.latency.measure import (
     TimedNet,
     describe_machine,
@@ -20,6 +19,7 @@ from nasformer.latency.measure import (
     time_nets,
 )
 from nasformer.latency.profile import Profile, weight_bytes
+from nasformer.models.space import Space
 from nasformer.search.budget import Budget
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch

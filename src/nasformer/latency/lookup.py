@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from nasformer.errors import UserError
-from nasformer.families.registry import get_space, list_spaces
-from nasformer.families.space import Space
 from nasformer.latency.measure import Machine, describe_machine
 from nasformer.latency.profile import MAX_ERROR, Profile, make_profile
+from nasformer.models.registry import get_space, list_spaces
+from nasformer.models.space import Space
 from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions
 from nasformer.utils.progress import say

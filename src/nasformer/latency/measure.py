@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 import nasformer
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, Segment
-from nasformer.families.space import Space
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
 from nasformer.utils.device import cpu_threads

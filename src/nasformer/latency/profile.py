@@ -22,8 +22,6 @@ import numpy as np
 import torch
 
 from nasformer.errors import UserError
-from nasformer.families.base import Segment
-from nasformer.families.space import Space
 from nasformer.latency.measure import (
     Clock,
     Machine,
@@ -40,6 +38,8 @@ from nasformer.latency.measure import (
     undisturbed,
     visit,
 )
+from nasformer.models.base import Segment
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import read_json, write_json

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nasformer.families.base import Backbone, Segment
+from nasformer.models.base import Backbone, Segment
 from nasformer.proxies.parts import Probe, attention_linears, is_block, mlp_linears, require_blocks, weight_layers
 from nasformer.proxies.registry import register_proxy
 from nasformer.proxies.untrained import SideBySide

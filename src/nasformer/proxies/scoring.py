@@ -16,7 +16,7 @@ from torch import nn
 
 from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable, Proxy, get_proxies
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nasformer.families.base import Backbone, Segment
-from nasformer.families.space import Space
+from nasformer.models.base import Backbone, Segment
+from nasformer.models.space import Space
 from nasformer.proxies.nuclear import weight_norm
 from nasformer.proxies.parts import Call, Condition, batch_norms, record_calls, reset_gains
 from nasformer.space.arch import Arch

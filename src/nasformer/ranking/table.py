@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import Segment, options_from_json
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.base import Segment, options_from_json
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.search.journal import stream_journal
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch, Value

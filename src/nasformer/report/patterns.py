@@ -18,10 +18,10 @@ from typing import Any, Literal
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
-from nasformer.families.base import options_from_json
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.latency.finalists import kept_profile
+from nasformer.models.base import options_from_json
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.report.drawing import BLOCKS, THIRDS, is_number, share_bar, shares, stage_number, stage_of
 from nasformer.report.labels import join_words, label
 from nasformer.results.contents import JournalSettings

@@ -15,11 +15,11 @@ from random import Random
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import options_from_json
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
-from nasformer.families.storage import CONFIG as MODEL_CONFIG
 from nasformer.latency.finalists import LatencyResult
+from nasformer.models.base import options_from_json
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
+from nasformer.models.storage import CONFIG as MODEL_CONFIG
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.search.journal import stream_journal

@@ -27,10 +27,10 @@ from typing import Any, Literal
 
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.options import SpaceOptions
-from nasformer.families.space import Space
-from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import WeightFacts
+from nasformer.models.options import SpaceOptions
+from nasformer.models.space import Space
+from nasformer.models.storage import CONFIG as MODEL_CONFIG
+from nasformer.models.storage import WeightFacts
 from nasformer.results.result import RunResult
 from nasformer.search.options import BudgetOptions
 from nasformer.space.arch import Arch

@@ -18,11 +18,11 @@ import torch
 from nasformer.data.files import ImageFiles
 from nasformer.data.sources import open_data
 from nasformer.errors import UserError
-from nasformer.families.pretrained import source_space
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
 from nasformer.latency.measure import time_archs
 from nasformer.latency.profile import Profile
+from nasformer.models.pretrained import source_space
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.results.verdict import Evidence, load_evidence
 from nasformer.runs.finish import finish_recipes
 from nasformer.runs.options import BUDGET, AdviseCommand

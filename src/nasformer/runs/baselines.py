@@ -21,9 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
-from nasformer.families.space import Space
-from nasformer.families.storage import fingerprint
-from nasformer.families.timm_dense import TimmNet, timm_model
+from nasformer.models.dense import TimmNet, timm_model
+from nasformer.models.space import Space
+from nasformer.models.storage import fingerprint
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
 from nasformer.runs.local_pool import run_tasks, training_memory

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.storage import build_from, fingerprint, save_model
+from nasformer.models.base import Backbone
+from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import count_images
 from nasformer.runs.data import normalize_images

@@ -21,8 +21,8 @@ from nasformer.data.preprocessing import for_channels
 from nasformer.data.sources import open_data
 from nasformer.data.streaming import find_files, stream_files
 from nasformer.errors import UserError
-from nasformer.families.space import Space
-from nasformer.families.storage import WeightFacts
+from nasformer.models.space import Space
+from nasformer.models.storage import WeightFacts
 from nasformer.results.folder import RunFolder
 from nasformer.tasks.registry import chosen_task, space_for
 from nasformer.train.distributed import World

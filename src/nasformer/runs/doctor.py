@@ -19,9 +19,9 @@ from torch import Tensor
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.base import options_from_json
-from nasformer.families.registry import get_space
-from nasformer.families.space import Space
+from nasformer.models.base import options_from_json
+from nasformer.models.registry import get_space
+from nasformer.models.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot

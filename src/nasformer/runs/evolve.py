@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.space import Space
-from nasformer.families.storage import fingerprint
+from nasformer.models.space import Space
+from nasformer.models.storage import fingerprint
 from nasformer.report.page import write_report
 from nasformer.results.contents import read_candidates, read_evolution
 from nasformer.results.folder import RunFolder

@@ -23,12 +23,12 @@ from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
-from nasformer.families.base import Backbone
-from nasformer.families.space import Space
-from nasformer.families.storage import CONFIG, WEIGHTS, facts_in, fingerprint, fresh_model, load_model
 from nasformer.latency.finalists import measure as measure_finalists
 from nasformer.latency.finalists import why_unmeasurable
 from nasformer.latency.measure import time_archs
+from nasformer.models.base import Backbone
+from nasformer.models.space import Space
+from nasformer.models.storage import CONFIG, WEIGHTS, facts_in, fingerprint, fresh_model, load_model
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import FinishResult, RunResult

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.options import SpaceOptions
+from nasformer.models.options import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.space_search.options import EvolveOptions

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.families.base import Backbone
-from nasformer.families.pretrained import source_arch, source_space
-from nasformer.families.space import Space
+from nasformer.models.base import Backbone
+from nasformer.models.pretrained import source_arch, source_space
+from nasformer.models.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm, timm_name
 from nasformer.runs.cut import distillation_recipe

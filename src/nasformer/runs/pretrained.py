@@ -29,10 +29,10 @@ from torch import Tensor
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.pretrained import source_space
-from nasformer.families.space import Space
-from nasformer.families.storage import build_from, fingerprint, save_model
+from nasformer.models.base import Backbone
+from nasformer.models.pretrained import source_space
+from nasformer.models.space import Space
+from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_names, train_baselines
 from nasformer.runs.data import fit_to_data, normalize_images

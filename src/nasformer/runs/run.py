@@ -21,13 +21,13 @@ from nasformer.data.files import USUAL_SIZE
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.dense import head_option_names
-from nasformer.families.options import SpaceOptions
-from nasformer.families.space import Space
-from nasformer.families.storage import save_model
 from nasformer.latency.lookup import PREDICTED, check_profiled, measure_if_missing, with_profile
 from nasformer.latency.profile import Profile
+from nasformer.models.base import Backbone
+from nasformer.models.dense import head_option_names
+from nasformer.models.options import SpaceOptions
+from nasformer.models.space import Space
+from nasformer.models.storage import save_model
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import Kind, RunFolder
 from nasformer.results.result import RunResult

@@ -19,11 +19,11 @@ from torch import Tensor
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.space import Space
-from nasformer.families.storage import fingerprint
 from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
 from nasformer.latency.profile import Profile
+from nasformer.models.base import Backbone
+from nasformer.models.space import Space
+from nasformer.models.storage import fingerprint
 from nasformer.proxies.scoring import Scorer
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, options_from_json
-from nasformer.families.dense import head_option_names
-from nasformer.families.registry import get_space
-from nasformer.families.storage import CONFIG as MODEL_CONFIG
-from nasformer.families.storage import (
+from nasformer.models.base import Backbone, options_from_json
+from nasformer.models.dense import head_option_names
+from nasformer.models.registry import get_space
+from nasformer.models.storage import CONFIG as MODEL_CONFIG
+from nasformer.models.storage import (
     ModelConfig,
     WeightFacts,
     build_from,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nasformer.errors import UserError
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions, uses

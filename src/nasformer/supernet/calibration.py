@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nasformer.data.loaders import BatchSource
-from nasformer.families.base import Backbone
+from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.device import World

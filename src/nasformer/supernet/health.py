@@ -15,7 +15,7 @@ from random import Random
 from statistics import mean, median, pstdev
 from typing import Any
 
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.utils.statistics import Z, kendall, spearman, standard_error

@@ -1,4 +1,4 @@
-"""Pretrained nets as supernets: the weights of what users name behind `--from` (see `families/pretrained.py`).
+"""Pretrained nets as supernets: the weights of what users name behind `--from` (see `models/pretrained.py`).
 
 timm:NAME has the weights that timm has of it, timm:NAME:FILE those of a local .safetensors or .pth file. A model of
 ours whose blocks differ is widened to the largest of its blocks, without a change of what it computes.
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.pretrained import (
+from nasformer.models.base import Backbone
+from nasformer.models.pretrained import (
     TRAIN_AGAIN,
     is_file_of_space,
     model_folder,
@@ -24,10 +24,10 @@ from nasformer.families.pretrained import (
     supernet_folder,
     with_source_choices,
 )
-from nasformer.families.registry import get_space
-from nasformer.families.sharing import rule_for
-from nasformer.families.space import Space
-from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, WeightFacts, build_from, fresh_model, load_model
+from nasformer.models.registry import get_space
+from nasformer.models.sharing import rule_for
+from nasformer.models.space import Space
+from nasformer.models.storage import CONFIG, SUPERNET_CONFIG, WeightFacts, build_from, fresh_model, load_model
 from nasformer.space.arch import Arch
 from nasformer.supernet.importance import find_units
 from nasformer.supernet.storage import copy_slice, load_supernet
@@ -177,7 +177,7 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     >>> supernet_of(vit)
     Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 932,554 shared parameters, cpu)
     """
-    from nasformer.families.timm_models import space_of
+    from nasformer.models.timm_models import space_of
 
     if isinstance(model, Backbone):
         space, state = space_of_model(model), dict(model.state_dict())

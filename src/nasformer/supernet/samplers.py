@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nasformer.families.space import Space
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import ByCardinality
 

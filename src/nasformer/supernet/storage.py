@@ -13,10 +13,10 @@ from torch import Size, Tensor
 
 from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
-from nasformer.families.pretrained import read_space
-from nasformer.families.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
-from nasformer.families.space import Space
-from nasformer.families.storage import NOT_OF_BACKBONE, SUPERNET_CONFIG
+from nasformer.models.pretrained import read_space
+from nasformer.models.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
+from nasformer.models.space import Space
+from nasformer.models.storage import NOT_OF_BACKBONE, SUPERNET_CONFIG
 from nasformer.space.dimensions import dimensions
 from nasformer.space.node import corners
 from nasformer.space.nodes import Choice

@@ -20,10 +20,10 @@ from torch.func import functional_call
 
 from nasformer.data.loaders import ImageText
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, Segment, container
-from nasformer.families.sharing import SharingRule, SharingRules, rule_for
-from nasformer.families.space import Space
 from nasformer.layers.basic import set_drop_path
+from nasformer.models.base import Backbone, Segment, container
+from nasformer.models.sharing import SharingRule, SharingRules, rule_for
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.node import corners

@@ -15,9 +15,9 @@ from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.preprocessing import for_channels, resize_and_crop
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.space import Space
-from nasformer.families.storage import facts_in, preprocessing_of
+from nasformer.models.base import Backbone
+from nasformer.models.space import Space
+from nasformer.models.storage import facts_in, preprocessing_of
 from nasformer.tasks.options import CLASSIFY, PredictOptions
 from nasformer.tasks.registry import Task, TrainedModel, register_task
 from nasformer.train.evaluate import CLASSIFICATION, Confusion, find_confusion

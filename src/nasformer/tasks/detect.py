@@ -25,11 +25,11 @@ from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
-from nasformer.families.dense import dense_space
-from nasformer.families.space import Space
 from nasformer.layers.detection import Detection, Target
 from nasformer.layers.segmentation import fitted_size
 from nasformer.layers.stem import Grid
+from nasformer.models.dense import dense_space
+from nasformer.models.space import Space
 from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, jitter_together, read_pixels, unique_stems
 from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, open_scenes
 from nasformer.tasks.masks import draw_objects, side_by_side

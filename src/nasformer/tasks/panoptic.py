@@ -26,10 +26,9 @@ from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
-from nasformer.families.dense import dense_space
-from nasformer.families.space import Space
-from nasformer.layers.panoptic import INSTANCE_MAPS
-from nasformer.layers.segmentation import fitted_size
+from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
+from nasformer.models.dense import dense_space
+from nasformer.models.space import Space
 from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
 from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, beside, overlay, split_masks
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions

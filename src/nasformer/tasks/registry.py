@@ -16,9 +16,9 @@ from torch import nn
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.preprocessing import for_channels
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
-from nasformer.families.space import Space
-from nasformer.families.storage import class_names, facts_in, load_model, preprocessing_of
+from nasformer.models.base import Backbone
+from nasformer.models.space import Space
+from nasformer.models.storage import class_names, facts_in, load_model, preprocessing_of
 from nasformer.tasks.options import BUILTIN_TASKS, TASKS, PredictOptions, TaskFacts, find_task
 from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective

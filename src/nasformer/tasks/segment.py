@@ -19,8 +19,8 @@ from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split, check_split
 from nasformer.errors import UserError
-from nasformer.families.dense import dense_space
-from nasformer.families.space import Space
+from nasformer.models.dense import dense_space
+from nasformer.models.space import Space
 from nasformer.tasks.batches import (
     FileBatches,
     FileTask,

@@ -42,10 +42,10 @@ from nasformer.data.loaders import (
 )
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.families.dense import dense_space
-from nasformer.families.space import Space
-from nasformer.families.storage import facts_in
 from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
+from nasformer.models.dense import dense_space
+from nasformer.models.space import Space
+from nasformer.models.storage import facts_in
 from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_pixels
 from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, plain
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions

@@ -21,7 +21,7 @@ from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource, Split
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
+from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.space.node import Node, corners
 from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated

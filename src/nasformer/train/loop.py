@@ -25,7 +25,7 @@ from torch.func import functional_call
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batch, Batches, BatchSource
 from nasformer.errors import UserError, is_out_of_memory
-from nasformer.families.base import Backbone
+from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.samplers import Sampler, make_sampler

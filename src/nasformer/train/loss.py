@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
+from nasformer.models.base import Backbone
 from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.files import read_tensors
 
@@ -196,7 +196,7 @@ def load_teacher(
         if task != "classify":
             raise UserError(f"teacher {source} gives classes of whole images; name a model folder for --task {task}")
         return load_timm(source, num_classes, in_chans).to(device)
-    from nasformer.families.storage import load_model
+    from nasformer.models.storage import load_model
 
     model = load_model(source, img_size=None if task == "classify" else img_size)
     if model.task != task:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone
+from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from nasformer import Arch, Choice, Cost, MapBackbone, Repeat, Segment, Space, Struct, register_space
-from nasformer.families.base import patch_grid
-from nasformer.families.sharing import centre_crop
 from nasformer.layers.basic import MapHead, MapNorm
 from nasformer.layers.stem import Grid
+from nasformer.models.base import patch_grid
+from nasformer.models.sharing import centre_crop
 
 
 class PatchConv(nn.Module):

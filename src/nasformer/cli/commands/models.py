@@ -11,7 +11,7 @@ from nasformer.cli.commands.results import print_verdict
 from nasformer.cli.main import print_json
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.families.options import SpaceOptions
+from nasformer.models.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.tasks.options import PredictOptions, TaskOptions, task_scores
 from nasformer.utils.units import check_threads, format_quantity
@@ -141,7 +141,7 @@ def show(result: RunResult | None, out: str, as_json: bool) -> None:
 
 
 def extract(options: ExtractCommand, as_json: bool) -> None:
-    from nasformer.families.storage import save_model
+    from nasformer.models.storage import save_model
     from nasformer.results.folder import RunFolder, check_output
     from nasformer.runs import single
     from nasformer.supernet.storage import load_supernet

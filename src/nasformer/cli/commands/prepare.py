@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from nasformer.cli.main import print_json
 from nasformer.data.options import MAX_BAD
 from nasformer.errors import UserError
-from nasformer.families.options import SpaceOptions
+from nasformer.models.options import SpaceOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.utils.tables import print_table
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
-    from nasformer.families.space import Space
     from nasformer.latency.profile import Profile
+    from nasformer.models.space import Space
 
 
 @dataclass

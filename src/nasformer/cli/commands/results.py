@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nasformer.attention.maps import AttentionMaps, Query
     from nasformer.data.loaders import BatchSource
-    from nasformer.families.base import Backbone
+    from nasformer.models.base import Backbone
     from nasformer.report.compare import Comparison
     from nasformer.report.patterns import Patterns
     from nasformer.results.result import Diagnosis
@@ -280,7 +280,7 @@ class AttentionCommand(DataOptions):
 
 def attention(options: AttentionCommand, as_json: bool) -> None:
     from nasformer.attention.maps import attention_blocks, attention_maps
-    from nasformer.families.storage import load_model
+    from nasformer.models.storage import load_model
     from nasformer.runs.single import model_folder
     from nasformer.tasks.classify import image_input
     from nasformer.utils.device import choose_device

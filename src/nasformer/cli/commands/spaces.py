@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from nasformer.cli.main import COMMANDS, find_command, make_parser, print_json
 from nasformer.cli.parser import COMMON_FLAGS, columns, find_recipe, list_recipes
 from nasformer.errors import UserError
-from nasformer.families.options import SpaceOptions
+from nasformer.models.options import SpaceOptions
 from nasformer.search.options import BudgetOptions
 from nasformer.utils.units import check_range, check_seed, format_quantity
 
 if TYPE_CHECKING:
-    from nasformer.families.space import Space
+    from nasformer.models.space import Space
 
 
 @dataclass
@@ -62,7 +62,7 @@ def spaces(options: SpacesCommand, as_json: bool) -> None:
         options = replace(options, space=options.name)
     if options.space is not None or options.from_:
         return describe_space(options, as_json)
-    from nasformer.families.registry import catalogue
+    from nasformer.models.registry import catalogue
 
     entries = catalogue()
     if as_json:
@@ -112,7 +112,7 @@ def describe(space: Space) -> dict[str, Any]:
 
 def example_expression(space: Space, pretrained: bool) -> str:
     """An expression that gives a dimension other values, the first that has several; a net must be one of its own."""
-    from nasformer.families.space import expression
+    from nasformer.models.space import expression
     from nasformer.space.dimensions import dimensions
 
     choices = dimensions(space.root).items()

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import Backbone, Segment
 from nasformer.layers.basic import Cost, total_cost
 from nasformer.layers.stem import to_2tuple
+from nasformer.models.base import Backbone, Segment
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
 from nasformer.space.nodes import Choice, Scalar

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.families.base import SUPPORTED, Backbone, options_from_json
-from nasformer.families.dense import dense_space
-from nasformer.families.registry import OF_PLUGINS, get_space, list_spaces
-from nasformer.families.space import Space, parse_choices, parse_expression
-from nasformer.families.storage import CONFIG, SUPERNET_CONFIG, load_model
+from nasformer.models.base import SUPPORTED, Backbone, options_from_json
+from nasformer.models.dense import dense_space
+from nasformer.models.registry import OF_PLUGINS, get_space, list_spaces
+from nasformer.models.space import Space, parse_choices, parse_expression
+from nasformer.models.storage import CONFIG, SUPERNET_CONFIG, load_model
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.utils.files import read_json
@@ -123,18 +123,14 @@ def model_folder(source: str) -> Path:
 
 
 def space_of_model(model: Backbone) -> Space:
-    """What can be cut out of a ViT of ours: blocks keep up to as much as the largest of them has."""
-    from nasformer.families.vit import ViT, declare_cuts
-
-    if not isinstance(model, ViT):
+    """What can be cut out of a model of ours."""
+    if (cuts := model.cuts()) is None:
         raise UserError(
             f"--from: a model folder of {model.family} cannot be cut, one of vit can; start from the run whose "
             f"supernet the model comes from, or train it as it is: nasformer finetune. Of timm, {SUPPORTED}"
         )
-    blocks = model.arch.blocks
-    heads, neurons = max(block.num_heads for block in blocks), max(block.hidden_dim for block in blocks)
-    root = declare_cuts(model.arch.embed_dim, heads, neurons, len(blocks))
-    base = get_space("vit-cuts")
+    name, root = cuts
+    base = get_space(name)
     return with_values(dense_space(base, model.task) if model.task != "classify" else base, root, model.options)
 
 

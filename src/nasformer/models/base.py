@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nasformer.errors import UserError
-from nasformer.families.options import OPTION_RANGES
-from nasformer.families.sharing import SharingRules
 from nasformer.layers.basic import Cost, set_drop_path
 from nasformer.layers.stem import Grid, to_2tuple
+from nasformer.models.options import OPTION_RANGES
+from nasformer.models.sharing import SharingRules
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice
 from nasformer.space.struct import Struct
@@ -103,7 +103,7 @@ class Backbone(nn.Module):
     no_decay_suffixes: ClassVar[frozenset[str]] = frozenset()
     """Ends of the names of weights without weight decay, besides biases and norms."""
     task: ClassVar[str] = "classify"
-    """What it is for: logits of whole images, as models of timm give, or another task (`families/dense.py`)."""
+    """What it is for: logits of whole images, as models of timm give, or another task (`models/dense.py`)."""
     classifiers: ClassVar[tuple[str, ...]] = ("head.fc.",)
     """Beginnings of the names of weights that are for single classes."""
     plan: ClassVar[Callable[..., list[Segment]]]
@@ -176,6 +176,10 @@ class Backbone(nn.Module):
         """
         return None
 
+    def cuts(self) -> tuple[str, Struct] | None:
+        """What can be cut out of this net: the name of a space of the same form, and the declaration; None: nothing."""
+        return None
+
     @classmethod
     def from_timm(cls, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of a model of timm under our names."""
@@ -229,7 +233,7 @@ class Backbone(nn.Module):
 
     def save_pretrained(self, folder: str | Path, **facts: Any) -> Path:
         """Writes weights and config into a folder, with any facts about the model, such as mean and std."""
-        from nasformer.families.storage import save_model
+        from nasformer.models.storage import save_model
 
         return save_model(self, folder, **facts)
 
@@ -239,7 +243,7 @@ class Backbone(nn.Module):
 
         Nothing is downloaded.
         """
-        from nasformer.families.storage import load_model
+        from nasformer.models.storage import load_model
 
         if not Path(folder).is_dir():
             raise UserError(f"there is no folder {folder}; if it is on a hub, download it first and name the folder")

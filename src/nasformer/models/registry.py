@@ -27,8 +27,8 @@ from nasformer.errors import UserError
 from nasformer.utils.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from nasformer.families.base import Backbone
-    from nasformer.families.space import Space
+    from nasformer.models.base import Backbone
+    from nasformer.models.space import Space
 
     F = TypeVar("F", bound=type[Backbone])
 
@@ -93,12 +93,12 @@ def get_space(name: str, **options: Any) -> Space:
     >>> get_space("autoformer-tiny[embed_dim=128,160,192;blocks.depth=4,5]").root.cardinality
     3840
     """
-    from nasformer.families.space import parse_choices, parse_expression
+    from nasformer.models.space import parse_choices, parse_expression
     from nasformer.space.node import corners
 
     base, choices = parse_expression(name)
     if base.startswith("timm:"):
-        from nasformer.families.timm_models import timm_space
+        from nasformer.models.timm_models import timm_space
 
         space = timm_space(base.removeprefix("timm:"))
     else:
@@ -187,7 +187,7 @@ def make_entry_point(family: str) -> Callable[..., Any]:
     """The function that timm calls to make a model of the family."""
 
     def create(pretrained: bool = False, **options: Any) -> Any:
-        from nasformer.families.timm_models import create_model
+        from nasformer.models.timm_models import create_model
 
         return create_model(family, pretrained, **options)
 

@@ -9,7 +9,7 @@ import timm
 import torch
 
 import tiny  # noqa: F401 - one thread, as for all small tensors
-from nasformer.families.timm_dense import TimmNet
+from nasformer.models.dense import TimmNet
 from nasformer.runs.baselines import build_timm, count
 
 SMALL: dict[str, Any] = {"img_size": 64, "in_chans": 3, "num_classes": 3}

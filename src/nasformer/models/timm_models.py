@@ -17,12 +17,12 @@ from timm.models import build_model_with_cfg
 from torch import nn
 
 from nasformer.errors import UserError
-from nasformer.families.base import SUPPORTED, Backbone, options_from_json
-from nasformer.families.pretrained import with_values
-from nasformer.families.registry import get_space, list_families, list_spaces, timm_name
-from nasformer.families.space import Space, read_arch
-from nasformer.families.storage import pretrained_config
 from nasformer.layers.stem import to_2tuple
+from nasformer.models.base import SUPPORTED, Backbone, options_from_json
+from nasformer.models.pretrained import with_values
+from nasformer.models.registry import get_space, list_families, list_spaces, timm_name
+from nasformer.models.space import Space, read_arch
+from nasformer.models.storage import pretrained_config
 from nasformer.space.arch import Arch
 from nasformer.space.struct import Struct
 

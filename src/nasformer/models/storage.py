@@ -18,11 +18,11 @@ from torch import Tensor, nn
 import nasformer
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError, is_out_of_memory
-from nasformer.families.base import Backbone, options_from_json
-from nasformer.families.dense import saved_family
-from nasformer.families.registry import timm_name
-from nasformer.families.space import Space
 from nasformer.layers.stem import to_2tuple
+from nasformer.models.base import Backbone, options_from_json
+from nasformer.models.dense import saved_family
+from nasformer.models.registry import timm_name
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 from nasformer.utils.schema import from_json

@@ -9,7 +9,7 @@ from nasformer.errors import UserError
 from nasformer.utils.units import check_range
 
 if TYPE_CHECKING:
-    from nasformer.families.space import Space
+    from nasformer.models.space import Space
 
 OPTION_RANGES = {
     "img_size": (1, 2**14),
@@ -64,7 +64,7 @@ class SpaceOptions:
 
     def chosen_space(self) -> Space:
         """The space that was named, with the options of the model."""
-        from nasformer.families.registry import get_space, list_spaces
+        from nasformer.models.registry import get_space, list_spaces
 
         if self.from_:
             return self.source_space()
@@ -74,7 +74,7 @@ class SpaceOptions:
 
     def source_space(self) -> Space:
         """The space of what can be cut out of the net that was named."""
-        from nasformer.families.pretrained import source_space
+        from nasformer.models.pretrained import source_space
 
         if self.space:
             raise UserError(f"--from {self.from_} has a space of its own; leave --space {self.space} out")
@@ -82,6 +82,6 @@ class SpaceOptions:
 
     def source_costs(self) -> dict[str, float]:
         """What the net behind --from costs, for limits that are shares of it; nothing where none was named."""
-        from nasformer.families.pretrained import source_arch
+        from nasformer.models.pretrained import source_arch
 
         return self.chosen_space().costs(source_arch(self.from_)) if self.from_ else {}
