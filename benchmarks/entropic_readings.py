@@ -23,7 +23,7 @@ from nasformer import Arch, Space
 from nasformer.proxies.entropic import READINGS, entropies
 from nasformer.proxies.parts import Draw, kaiming_fan_in, kaiming_fan_out, noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
-from nasformer.space.node import Mutation
+from nasformer.space.mutation import Mutation
 from record import benchmark_parser, save_record
 
 REDRAWN = {

@@ -20,9 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nasformer.proxies.ranking import Ranking, Table, rank, read_table
 from nasformer.proxies.scoring import Scorer
-from nasformer.ranking.rank import Ranking, rank
-from nasformer.ranking.table import Table, read_table
 from record import benchmark_parser, save_record
 
 Results = dict[str, dict[str, Any]]

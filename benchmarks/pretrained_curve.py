@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.models.space import Space
-from nasformer.search.budget import Budget, uniform_arch
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget, uniform_arch
 from nasformer.supernet.importance import Compensation, sort_by_importance
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast

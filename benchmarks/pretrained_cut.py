@@ -43,10 +43,9 @@ from nasformer.layers.blocks import Mlp
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts, build_from
-from nasformer.search.budget import Budget
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import sample_feasible
+from nasformer.space.budget import Budget, sample_feasible
 from nasformer.supernet.importance import sort_by_importance
 from nasformer.supernet.pretrained import find_pretrained, supernet_from
 from nasformer.train.evaluate import SubnetEvaluator, evaluate

@@ -18,9 +18,8 @@ import torch
 
 from nasformer.latency.measure import cpu_threads, make_clock, make_runner, undisturbed
 from nasformer.models.pretrained import source_space
-from nasformer.search.budget import Budget, uniform_arch
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import sample_feasible
+from nasformer.space.budget import Budget, sample_feasible, uniform_arch
 from record import benchmark_parser, save_record
 
 NEAR = 0.97

@@ -44,9 +44,9 @@ def search_run(folder: Path, name: str, count: int) -> int:
     """Searches, or goes on with the journal in the folder; gives the number of candidates that were evaluated."""
     from nasformer.models.registry import get_space
     from nasformer.results.result import RunResult
-    from nasformer.search.budget import Budget
     from nasformer.search.problem import ModelResult
     from nasformer.search.run import search
+    from nasformer.space.budget import Budget
 
     space = get_space(name)
     evaluator = Evaluator(space)

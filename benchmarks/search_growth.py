@@ -17,8 +17,7 @@ from typing import Any
 
 from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Repeat, Struct
 from record import benchmark_parser, save_record
 
 BLOCK = Struct(num_heads=Choice(3, 4, 5, 6), mlp_ratio=Choice(2.0, 2.5, 3.0, 3.5, 4.0))

@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 import nasformer
 from nasformer import Arch, Space
 from nasformer.proxies.scoring import Scorer
-from nasformer.space.node import Mutation, genes
+from nasformer.space.mutation import Mutation, genes
 from record import benchmark_parser, save_record
 
 GENES = ("depth", "embed_dim", "expansion", "qkv_dim")

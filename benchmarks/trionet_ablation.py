@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from nasformer.report.drawing import operator_panels
-from nasformer.utils.figures import png
+from nasformer.report.style import png
 
 PARTS = {"nohs": "Hierarchical Sampling", "nomhs": "Multi-Head Sharing", "nosand": "Sandwich rule"}
 COLOURS = 64  # of the picture: as few as look the same

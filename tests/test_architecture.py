@@ -15,7 +15,7 @@ import nasformer
 ROOT = Path(nasformer.__file__).parent
 ORDER = (
     *("errors", "utils", "space", "search", "data", "layers", "models", "families", "supernet", "train", "tasks"),
-    *("proxies", "export", "latency", "ranking", "attention", "space_search", "results", "report", "runs", "cli"),
+    *("proxies", "export", "latency", "space_search", "results", "report", "runs", "cli"),
 )
 NO_TORCH = ("space", "search", "errors", "utils.files", "utils.progress", "utils.schema", "utils.units")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from nasformer.models.registry import BUILTIN_FAMILIES, register_with_timm
 
 if TYPE_CHECKING:
-    from nasformer.attention.maps import AttentionMaps, attention_maps
     from nasformer.data.images import Data
     from nasformer.data.options import AugmentOptions, DataOptions
     from nasformer.data.sources import from_dataset, load_data
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from nasformer.proxies.parts import Probe, noise_probe
     from nasformer.proxies.registry import Proxy, list_proxies, register_proxy
     from nasformer.proxies.scoring import Score, Scorer, score_model
+    from nasformer.report.attention import AttentionMaps, attention_maps
     from nasformer.report.plots import plot
     from nasformer.results.contents import RunContents, read_run
     from nasformer.results.folder import RunFolder
@@ -40,18 +40,17 @@ if TYPE_CHECKING:
     from nasformer.runs.options import RunCommand
     from nasformer.runs.run import run_supernet
     from nasformer.runs.search import search_supernet, search_training_free
-    from nasformer.search.budget import Budget
+    from nasformer.search.cyclic import Cyclic
+    from nasformer.search.evolution import Evolution
     from nasformer.search.options import SearchOptions
     from nasformer.search.problem import Candidate, ModelResult, Problem, Proposal
     from nasformer.search.run import SearchResult
-    from nasformer.search.strategies.base import RandomSearch, Strategy
-    from nasformer.search.strategies.cyclic import Cyclic
-    from nasformer.search.strategies.evolution import Evolution
-    from nasformer.search.strategies.registry import list_strategies, register_strategy
+    from nasformer.search.strategy import RandomSearch, Strategy, list_strategies, register_strategy
     from nasformer.space.arch import Arch
-    from nasformer.space.node import Mutation, Node
-    from nasformer.space.nodes import Choice, OneOf, Repeat
-    from nasformer.space.struct import Rule, Struct
+    from nasformer.space.budget import Budget
+    from nasformer.space.mutation import Mutation
+    from nasformer.space.nodes import Choice, Node, OneOf, Repeat, Struct
+    from nasformer.space.rules import Rule
     from nasformer.supernet.importance import list_importances, register_importance, sort_by_importance
     from nasformer.supernet.storage import load_supernet, save_supernet
     from nasformer.supernet.supernet import Supernet
@@ -65,7 +64,6 @@ if TYPE_CHECKING:
     __version__: str
 
 _MODULES = {
-    "attention.maps": ("AttentionMaps", "attention_maps"),
     "data.images": ("Data",),
     "data.options": ("AugmentOptions", "DataOptions"),
     "data.sources": ("load_data", "from_dataset"),
@@ -82,6 +80,7 @@ _MODULES = {
     "proxies.parts": ("Probe", "noise_probe"),
     "proxies.registry": ("Proxy", "list_proxies", "register_proxy"),
     "proxies.scoring": ("Score", "Scorer", "score_model"),
+    "report.attention": ("AttentionMaps", "attention_maps"),
     "report.plots": ("plot",),
     "results.contents": ("RunContents", "read_run"),
     "results.folder": ("RunFolder",),
@@ -89,18 +88,17 @@ _MODULES = {
     "runs.options": ("RunCommand",),
     "runs.run": ("run_supernet",),
     "runs.search": ("search_supernet", "search_training_free"),
-    "search.budget": ("Budget",),
+    "search.cyclic": ("Cyclic",),
+    "search.evolution": ("Evolution",),
     "search.options": ("SearchOptions",),
     "search.problem": ("Candidate", "Problem", "Proposal", "ModelResult"),
     "search.run": ("SearchResult",),
-    "search.strategies.base": ("Strategy", "RandomSearch"),
-    "search.strategies.cyclic": ("Cyclic",),
-    "search.strategies.evolution": ("Evolution",),
-    "search.strategies.registry": ("list_strategies", "register_strategy"),
+    "search.strategy": ("RandomSearch", "Strategy", "list_strategies", "register_strategy"),
     "space.arch": ("Arch",),
-    "space.node": ("Node", "Mutation"),
-    "space.nodes": ("Choice", "OneOf", "Repeat"),
-    "space.struct": ("Rule", "Struct"),
+    "space.budget": ("Budget",),
+    "space.mutation": ("Mutation",),
+    "space.nodes": ("Choice", "Node", "OneOf", "Repeat", "Struct"),
+    "space.rules": ("Rule",),
     "supernet.importance": ("list_importances", "register_importance", "sort_by_importance"),
     "supernet.storage": ("load_supernet", "save_supernet"),
     "supernet.supernet": ("Supernet",),

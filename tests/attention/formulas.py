@@ -7,11 +7,11 @@ from functools import singledispatch
 import torch
 from torch import Tensor, nn
 
-from nasformer.attention.maps import Recorder, grouped_weights
 from nasformer.layers.attention import RelativeAttention, RelativePositions, SelfAttention
 from nasformer.layers.resnet import AxisAttention, LocalOperator
 from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention
+from nasformer.report.attention import Recorder, grouped_weights
 
 
 def weights_on_map(layer: nn.Module, x: Tensor, grid: Grid) -> Tensor:

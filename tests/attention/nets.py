@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from families.small import SPACES, images, randomise
-from nasformer.attention.maps import attention_blocks, attention_layers, find_block
 from nasformer.models.base import Backbone
+from nasformer.report.attention import attention_blocks, attention_layers, find_block
 
 torch.set_num_threads(1)
 

@@ -13,10 +13,10 @@ from PIL import Image
 
 import tiny
 from attention.nets import block_with, net, pictures
-from nasformer.attention.maps import attention_figure, attention_maps
 from nasformer.cli.main import main
 from nasformer.data.images import normalise
 from nasformer.models.storage import load_model, save_model
+from nasformer.report.attention import attention_figure, attention_maps
 from nasformer.utils.files import read_json
 from small_run import refused
 

@@ -7,7 +7,7 @@ import torch
 from attention.formulas import output_by_formula, weights_on_map
 from attention.nets import FAMILIES, each_family, net, pictures
 from families.small import SPACES
-from nasformer.attention.maps import (
+from nasformer.report.attention import (
     Recorder,
     attention_blocks,
     attention_layers,

@@ -10,8 +10,8 @@ import torch
 import nasformer
 from attention.nets import block_with, net, pictures
 from families.small import SPACES
-from nasformer.attention.maps import AttentionMaps, Head, attention_blocks, attention_maps, grid_of, numbered_blocks
 from nasformer.errors import UserError
+from nasformer.report.attention import AttentionMaps, Head, attention_blocks, attention_maps, grid_of, numbered_blocks
 
 
 def test_many_images_at_once_are_put_together_again(monkeypatch: pytest.MonkeyPatch) -> None:

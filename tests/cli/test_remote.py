@@ -15,7 +15,7 @@ import pytest
 
 import small_run
 from nasformer.cli.main import main
-from nasformer.utils.remote import RemoteFolder, mirrored
+from nasformer.cli.remote import RemoteFolder, mirrored
 
 UNTRAINED = [
     *("search", "--space", "autoformer-micro", "--img-size", "8", "--patch-size", "4", "--proxy", "params"),
@@ -84,7 +84,7 @@ def soon(happens: Callable[[], bool]) -> bool:
 def test_a_store_that_is_away_for_a_while_gets_the_rest_later(
     memory: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nasformer.utils.remote.SECONDS", 0.01)
+    monkeypatch.setattr("nasformer.cli.remote.SECONDS", 0.01)
     folder = RemoteFolder("memory://box")
     with mirrored([folder]):
         with monkeypatch.context() as away:

@@ -19,7 +19,7 @@ from nasformer.layers.stem import to_2tuple
 from nasformer.models.registry import list_families, list_spaces
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Struct
 
 M = TypeVar("M", bound=nn.Module)
 

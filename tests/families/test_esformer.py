@@ -19,7 +19,7 @@ from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
-from nasformer.space.node import genes
+from nasformer.space.mutation import genes
 from nasformer.supernet.supernet import Supernet
 
 NAMES = ("esformer-s0", "esformer-s1", "esformer-s2")

@@ -21,7 +21,7 @@ from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.proxies.parts import attention_linears, is_block, mlp_linears
 from nasformer.space.arch import Arch
-from nasformer.space.node import genes
+from nasformer.space.mutation import genes
 from nasformer.supernet.supernet import Supernet
 
 START = ("s3-tiny", "s3-small", "s3-base")

@@ -18,7 +18,7 @@ from nasformer.layers.stem import TrioStem
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.node import corners
+from nasformer.space.nodes import corners
 from nasformer.supernet.supernet import Supernet
 
 # Table 2: parameters in millions, FLOPs (two for a multiply-accumulate) in billions, at 224 pixels.

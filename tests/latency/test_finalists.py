@@ -15,8 +15,8 @@ from latency.fake import ELSEWHERE, HERE, MICRO, fake_profile
 from nasformer.errors import UserError
 from nasformer.latency import finalists
 from nasformer.latency.finalists import Finalist, decide, measure
-from nasformer.search.budget import Budget
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
 
 RANKING = [MICRO.sample(seed) for seed in range(20)]
 BUDGET = Budget(max_latency_ms=5.0)

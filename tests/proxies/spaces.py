@@ -10,9 +10,7 @@ from nasformer.families import autoformer, esformer, pit, s3, trionet
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.node import corners
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Struct, corners
 
 
 def tiny(name: str, root: Struct, vary: str = "", **options: Any) -> Space:

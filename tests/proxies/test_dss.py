@@ -21,10 +21,10 @@ from nasformer.models.space import Space
 from nasformer.proxies import dss as module
 from nasformer.proxies.dss import dss, dss_many, is_projection
 from nasformer.proxies.parts import Probe, noise_probe
+from nasformer.proxies.ranking import read_table
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
-from nasformer.ranking.table import read_table
 from nasformer.space.arch import Arch
 from nasformer.utils.statistics import kendall
 

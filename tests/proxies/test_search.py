@@ -16,12 +16,12 @@ from nasformer.proxies import registry
 from nasformer.proxies.registry import list_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search import search_training_free
-from nasformer.search.budget import Budget
+from nasformer.search import strategy as strategies
 from nasformer.search.journal import read_journal
-from nasformer.search.problem import aggregate_ranks, pareto_front
+from nasformer.search.pareto import aggregate_ranks, pareto_front
 from nasformer.search.run import SearchResult
-from nasformer.search.strategies import base as strategies
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
 
 from .spaces import SPACES
 

@@ -15,9 +15,9 @@ from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.proxies.counts import BlockShape, block_shapes
 from nasformer.proxies.parts import noise_probe
+from nasformer.proxies.ranking import Table, read_table, trivial_counts
 from nasformer.proxies.registry import Inapplicable, get_proxies
 from nasformer.proxies.untrained import SideBySide, UntrainedLayers
-from nasformer.ranking.table import Table, read_table, trivial_counts
 from nasformer.utils.statistics import kendall
 
 from .spaces import SPACES

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from nasformer.models.registry import get_space
-from nasformer.ranking.rank import Estimate, Interval, Resamples, percentiles, same_band, signs
-from nasformer.ranking.table import Table, trivial_counts
+from nasformer.proxies.ranking import (
+    Estimate,
+    Interval,
+    Resamples,
+    Table,
+    percentiles,
+    same_band,
+    signs,
+    trivial_counts,
+)
 
 SPACE = get_space("autoformer-small", img_size=32, patch_size=8, num_classes=10)
 Floats = np.ndarray

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from families.small import each_space
 from nasformer.models.space import Space
-from nasformer.ranking.table import number_totals, trivial_counts
+from nasformer.proxies.ranking import number_totals, trivial_counts
 from nasformer.space.arch import Arch
 
 from .tables import SPACE

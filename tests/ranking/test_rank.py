@@ -14,9 +14,16 @@ from scipy import stats
 
 from families.small import golden, golden_path
 from nasformer.errors import UserError
-from nasformer.ranking.plot import PANELS, plot_ranking, print_ranking, ranking_figure, sentence
-from nasformer.ranking.rank import Ranking, kendall_by_band, partial_kendall, rank, size_bands
-from nasformer.ranking.table import read_table, trivial_counts
+from nasformer.proxies.ranking import (
+    Ranking,
+    kendall_by_band,
+    partial_kendall,
+    rank,
+    read_table,
+    size_bands,
+    trivial_counts,
+)
+from nasformer.report.ranking import PANELS, plot_ranking, print_ranking, ranking_figure, sentence
 from nasformer.utils.statistics import kendall
 
 from .tables import interval, made_up, noise, within

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nasformer.errors import UserError
-from nasformer.ranking.rank import (
+from nasformer.proxies.ranking import (
     Estimate,
     Resamples,
     kendall_by_band,

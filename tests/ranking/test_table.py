@@ -9,7 +9,7 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.models.registry import get_space
-from nasformer.ranking.table import read_table
+from nasformer.proxies.ranking import read_table
 from nasformer.search.run import search
 
 SPACE = get_space("autoformer-tiny")

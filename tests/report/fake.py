@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.models.registry import get_space
-from nasformer.search.budget import Budget
 from nasformer.search.problem import Candidate
 from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
 from nasformer.utils.files import write_json, write_text
 
 SPACE = get_space("autoformer-micro")

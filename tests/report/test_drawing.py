@@ -14,10 +14,9 @@ from matplotlib.patches import Rectangle
 
 from nasformer.models.registry import get_space
 from nasformer.report.drawing import SHORTEST, Anatomy, Block, Card, Sheet, architectures, dissect, value_ranges
+from nasformer.report.style import BLUE, FAINT, GREEN, ORANGE
 from nasformer.results.contents import read_run
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
-from nasformer.utils.figures import BLUE, FAINT, GREEN, ORANGE
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 from nasformer.utils.files import write_json
 
 from .fake import SPACE, model

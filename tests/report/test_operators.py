@@ -20,11 +20,11 @@ from nasformer.report.drawing import (
     read_curves,
 )
 from nasformer.report.page import captions
+from nasformer.report.style import BLUE, GREEN, ORANGE, pale
 from nasformer.results.contents import RunContents, read_run
-from nasformer.search.budget import Budget
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
-from nasformer.utils.figures import BLUE, GREEN, ORANGE, pale
+from nasformer.space.budget import Budget
 from nasformer.utils.files import write_json, write_text
 
 from .reading import drawable

@@ -28,9 +28,8 @@ from nasformer.report.patterns import (
     pool,
     rows,
 )
-from nasformer.search.budget import Budget
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Budget
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 
 from .made_up import LIMIT, SPACE, net
 

@@ -20,9 +20,9 @@ from PIL import Image
 from nasformer.errors import UserError
 from nasformer.report import page as report_page
 from nasformer.report.html import SCRIPT, save_picture
-from nasformer.report.labels import describe_arch
 from nasformer.report.page import candidate_tooltips, write_report
 from nasformer.report.plots import bars, training_curve
+from nasformer.report.style import describe_arch
 from nasformer.results.contents import read_run
 from small_run import contents
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from nasformer.report.labels import MARKERS, format_score, marker_of
 from nasformer.report.page import captions, write_report
 from nasformer.report.plots import FIGURES
+from nasformer.report.style import MARKERS, format_score, marker_of
 from nasformer.results.contents import RunContents, read_run
 from nasformer.search.run import SearchResult
 

@@ -10,9 +10,9 @@ from nasformer.models.registry import get_space
 from nasformer.report.plots import plot
 from nasformer.results.contents import RunContents
 from nasformer.results.result import RunResult
-from nasformer.search.budget import Budget
 from nasformer.search.problem import ModelResult
 from nasformer.search.run import search
+from nasformer.space.budget import Budget
 
 
 def test_data_shows_counts_and_no_pixels() -> None:

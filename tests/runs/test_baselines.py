@@ -15,12 +15,11 @@ from nasformer.models.registry import get_space
 from nasformer.report.page import write_report
 from nasformer.results.contents import read_run
 from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_names, timm_table
-from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Budget
+from nasformer.space.nodes import Choice, Struct
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json
 from small_run import SETTINGS, contents, refused, words

@@ -16,15 +16,14 @@ from nasformer.models import registry
 from nasformer.models.registry import get_space
 from nasformer.proxies.scoring import Scorer
 from nasformer.runs.search import search_training_free
-from nasformer.search.budget import Budget
+from nasformer.search.cyclic import Cyclic
+from nasformer.search.evolution import Evolution
 from nasformer.search.journal import read_journal
 from nasformer.search.options import SearchOptions
-from nasformer.search.strategies.cyclic import Cyclic
-from nasformer.search.strategies.evolution import Evolution
-from nasformer.search.strategies.registry import complete_options
-from nasformer.space.node import genes, same_role
-from nasformer.space.nodes import Choice, Repeat
-from nasformer.space.struct import Struct
+from nasformer.search.strategy import complete_options
+from nasformer.space.budget import Budget
+from nasformer.space.mutation import genes, same_role
+from nasformer.space.nodes import Choice, Repeat, Struct
 from nasformer.utils.files import read_json
 from small_run import refused
 

@@ -23,9 +23,9 @@ from nasformer.runs import run as runs
 from nasformer.runs.data import normalize_as
 from nasformer.runs.options import RunCommand
 from nasformer.runs.search import ArchSearch
-from nasformer.search.budget import Budget, references
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget, references
 from nasformer.supernet.storage import load_supernet
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json

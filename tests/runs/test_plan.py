@@ -14,7 +14,7 @@ from nasformer.cli.main import main
 from nasformer.models.storage import load_model
 from nasformer.runs import plan
 from nasformer.runs.plan import disk_needed, survey_space, warnings_of
-from nasformer.search.budget import Budget
+from nasformer.space.budget import Budget
 from nasformer.supernet.storage import save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.loop import Trainer

@@ -21,7 +21,7 @@ from nasformer.models.storage import load_model
 from nasformer.proxies.registry import list_proxies
 from nasformer.proxies.scoring import Scorer
 from nasformer.search.journal import read_journal
-from nasformer.search.problem import aggregate_ranks, pareto_front
+from nasformer.search.pareto import aggregate_ranks, pareto_front
 from nasformer.utils.files import read_json
 from small_run import contents, json_output, output, pictures, refused
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from nasformer.search.problem import aggregate_ranks
+from nasformer.search.pareto import aggregate_ranks
 
 few_values = st.sampled_from([-1.5, 0.0, 2.0, 3.0, 1e300])  # few, so that there are ties
 tables = st.integers(1, 6).flatmap(lambda m: st.lists(st.lists(few_values, min_size=m, max_size=m), min_size=1))

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nasformer.search.archive import FullArchive, ParetoArchive, RankArchive, TopArchive, make_archive
+from nasformer.search.pareto import FullArchive, ParetoArchive, RankArchive, TopArchive, make_archive
 from nasformer.search.problem import Candidate, Problem
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Struct
 
 from .test_pareto import peel, room
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from nasformer.search import strategy as strategies
 from nasformer.search.journal import Journal, read_journal
 from nasformer.search.run import SearchResult
-from nasformer.search.strategies import base as strategies
-from nasformer.search.strategies.registry import list_strategies
+from nasformer.search.strategy import list_strategies
 from nasformer.space.arch import Arch
 
 from .toy import GENERAL, accuracy, run

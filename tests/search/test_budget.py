@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget, uniform_arch
 from nasformer.space import Arch, Choice, Struct
-from nasformer.space.feasible import Window
+from nasformer.space.budget import Budget, Window, uniform_arch
 
 
 def test_a_budget_says_what_it_means() -> None:

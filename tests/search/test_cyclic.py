@@ -13,14 +13,13 @@ from zlib import crc32
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget
+from nasformer.search.cyclic import Cyclic
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.cyclic import Cyclic
 from nasformer.space.arch import Arch
-from nasformer.space.node import Mutation, genes, same_role
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Budget
+from nasformer.space.mutation import Mutation, genes, same_role
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 
 WIDTH = Choice(1, 2, 3, 4)
 BLOCK = OneOf(

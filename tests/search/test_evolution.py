@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
+from nasformer.search.evolution import Evolution
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.evolution import Evolution
-from nasformer.search.strategies.registry import complete_options
+from nasformer.search.strategy import complete_options
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS, Mutation
-from nasformer.space.nodes import Choice, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.mutation import MUTATIONS, Mutation
+from nasformer.space.nodes import Choice, Repeat, Struct
 
 from .toy import BEST, BLOCK, BUDGET, SPACE, costs, run
 

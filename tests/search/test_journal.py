@@ -11,7 +11,7 @@ import pytest
 from nasformer.errors import UserError
 from nasformer.search.journal import Journal, read_journal
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS
+from nasformer.space.mutation import MUTATIONS
 
 SETTINGS = {"seed": 0, "options": {"population": 50, "parents": 10}, "objectives": ("accuracy",)}
 LINES = [{"id": id, "accuracy": id / 3} for id in range(3)]

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
+from nasformer.search import strategy as strategies
+from nasformer.search.evolution import Evolution
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import Problem, Proposal
-from nasformer.search.strategies import registry
-from nasformer.search.strategies.base import RandomSearch, Strategy
-from nasformer.search.strategies.evolution import Evolution
-from nasformer.search.strategies.registry import (
+from nasformer.search.strategy import (
+    RandomSearch,
+    Strategy,
     StrategyOption,
     complete_options,
     find_strategy,
@@ -48,7 +49,7 @@ class Annealing(RandomSearch):
 
 @pytest.fixture
 def annealing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Strategy]]:
-    monkeypatch.setattr(registry, "_STRATEGIES", list_strategies())
+    monkeypatch.setattr(strategies, "_STRATEGIES", list_strategies())
     register_strategy("annealing", Annealing)
     return Annealing
 

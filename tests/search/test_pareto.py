@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasformer.search.problem import crowding_distance, dominates, non_dominated_rank, pareto_front
+from nasformer.search.pareto import crowding_distance, dominates, non_dominated_rank, pareto_front
 
 Points = list[tuple[float, ...]]
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.errors import UserError
-from nasformer.search.problem import Candidate, Problem, aggregate_ranks
+from nasformer.search.pareto import aggregate_ranks
+from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 

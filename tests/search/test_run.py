@@ -18,15 +18,13 @@ import pytest
 
 import nasformer
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget
 from nasformer.search.journal import read_journal
 from nasformer.search.problem import Candidate, Problem
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.base import RandomSearch
-from nasformer.search.strategies.registry import list_strategies
+from nasformer.search.strategy import RandomSearch, list_strategies
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Budget
+from nasformer.space.nodes import Choice, Struct
 
 from .toy import BUDGET, SPACE, accuracy, costs, run, small
 

@@ -11,13 +11,12 @@ import pytest
 
 import nasformer.search
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget
 from nasformer.search.problem import Candidate
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.registry import find_strategy, list_strategies
+from nasformer.search.strategy import find_strategy, list_strategies
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Budget
+from nasformer.space.nodes import Choice, Struct
 
 from .toy import GENERAL, SPACE, accuracy, costs, problem, run, small
 

@@ -8,13 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nasformer.search.budget import Budget
 from nasformer.search.problem import Problem
 from nasformer.search.run import SearchResult, search
-from nasformer.search.strategies.registry import find_strategy, list_strategies
+from nasformer.search.strategy import find_strategy, list_strategies
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Budget
+from nasformer.space.nodes import Choice, Repeat, Struct
 
 # Those that take any objectives, and evaluate as many as they say unless the space is exhausted.
 GENERAL = [name for name, kind in list_strategies().items() if kind.takes_ranks]

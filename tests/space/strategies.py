@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nasformer.space.node import ROLES, Node
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.mutation import ROLES
+from nasformer.space.nodes import Choice, Node, OneOf, Repeat, Struct
+from nasformer.space.rules import Rule
 
 NAMES = ("alpha", "beta", "gamma")
 MAX_MEMBERS = 400

@@ -11,9 +11,9 @@ from hypothesis import given
 
 from nasformer.errors import UserError
 from nasformer.space.dimensions import dimensions, uses, with_choices
-from nasformer.space.node import Gene, Node
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.mutation import Gene
+from nasformer.space.nodes import Choice, Node, OneOf, Repeat, Struct
+from nasformer.space.rules import Rule
 
 from .strategies import seeds, spaces
 

@@ -10,9 +10,8 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.budget import Window, check_satisfiable, sample_feasible
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 
 BLOCK = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
 TINY = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(12, 13, 14)))

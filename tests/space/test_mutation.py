@@ -12,9 +12,8 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS, Mutation, parse_mutation
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.mutation import MUTATIONS, Mutation, parse_mutation
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 
 # Choices so wide that a redraw hardly ever gives the old value: rates of change are then rates of redraw.
 WIDE = Choice(*range(10_000))

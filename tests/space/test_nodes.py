@@ -11,9 +11,9 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS, corners
-from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.mutation import MUTATIONS
+from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat, Struct, corners
+from nasformer.space.rules import Rule
 
 BLOCK = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
 TINY = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(BLOCK, depth=Choice(12, 13, 14)))

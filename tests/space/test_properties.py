@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS, Mutation, Node, corners
-from nasformer.space.nodes import ByCardinality
-from nasformer.space.struct import Struct
+from nasformer.space.mutation import MUTATIONS, Mutation
+from nasformer.space.nodes import ByCardinality, Node, Struct, corners
 
 from .strategies import seeds, spaces
 

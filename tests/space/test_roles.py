@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.node import MUTATIONS, Gene, Mutation, Node, Role, genes, same_role
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.mutation import MUTATIONS, Gene, Mutation, Role, genes, same_role
+from nasformer.space.nodes import Choice, Node, OneOf, Repeat, Struct
+from nasformer.space.rules import Rule
 
 from .strategies import roles, seeds, spaces
 

@@ -10,9 +10,9 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch
-from nasformer.space.node import Mutation, corners
-from nasformer.space.nodes import Choice, OneOf
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.mutation import Mutation
+from nasformer.space.nodes import Choice, OneOf, Struct, corners
+from nasformer.space.rules import Rule
 
 
 def divides(first: str, second: str) -> Rule:

@@ -12,8 +12,7 @@ from nasformer.models.space import Space
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions, uses
-from nasformer.space.nodes import Choice, Repeat, Scalar
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Repeat, Scalar, Struct
 
 Error = Callable[[Arch], float]
 

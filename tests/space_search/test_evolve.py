@@ -8,15 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from nasformer.search.space_search import Step, choices_of, evolve, measure_quality, next_space
 
 from nasformer.errors import UserError
 from nasformer.models.space import Space
+from nasformer.search.options import EvolveOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Rule, Struct
-from nasformer.space_search.evolve import Step, choices_of, evolve, measure_quality, next_space
-from nasformer.space_search.options import EvolveOptions
+from nasformer.space.nodes import Choice, Struct
+from nasformer.space.rules import Rule
 from space_search import synthetic
 from space_search.synthetic import bowl, samples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nasformer.space_search.evolve import Quality, group_errors, measure_quality
+from nasformer.space_search import Quality, group_errors, measure_quality
 
 
 def test_the_mean_of_all_and_of_the_best() -> None:

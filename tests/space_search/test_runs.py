@@ -19,7 +19,7 @@ from nasformer.runs import evolve as evolve_runs
 from nasformer.runs import run as runs
 from nasformer.runs.options import EvolveCommand
 from nasformer.search.journal import Journal, read_journal
-from nasformer.space_search.evolve import measure_quality
+from nasformer.space_search import measure_quality
 from nasformer.supernet.storage import load_supernet
 from nasformer.train import checkpoint
 from nasformer.utils.files import read_json

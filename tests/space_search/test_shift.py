@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space_search.evolve import clip_shift, shifted, smallest_gap, step_size, steps_against
+from nasformer.space_search import clip_shift, shifted, smallest_gap, step_size, steps_against
 
 
 @pytest.mark.parametrize(

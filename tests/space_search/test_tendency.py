@@ -9,9 +9,8 @@ import pytest
 
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
-from nasformer.space_search.evolve import Tendency, fit_line, fit_tendency, use_shares
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
+from nasformer.space_search import Tendency, fit_line, fit_tendency, use_shares
 from space_search import synthetic
 
 

@@ -14,7 +14,7 @@ from nasformer.models.sharing import SharingRule, centre_crop, grouped_prefix, p
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
-from nasformer.space.node import FIRST, corners
+from nasformer.space.nodes import FIRST, corners
 from nasformer.supernet.storage import Carried, carry_over, copy_slice
 from nasformer.supernet.supernet import Supernet
 

@@ -12,8 +12,7 @@ import pytest
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 from nasformer.supernet.samplers import (
     SAMPLERS,
     Sampler,

@@ -17,7 +17,7 @@ from nasformer.families.autoformer import AutoFormer, declare
 from nasformer.models.sharing import SharingRule
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.node import corners
+from nasformer.space.nodes import corners
 from nasformer.supernet.supernet import Supernet
 from supernet.toy import alternatives_space, toy_space, toy_supernet
 

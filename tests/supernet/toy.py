@@ -14,8 +14,7 @@ from nasformer.layers.stem import PatchEmbed
 from nasformer.models.base import Backbone, Segment
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 from nasformer.supernet.supernet import Supernet
 
 

@@ -19,8 +19,7 @@ from nasformer.runs.search import search_supernet
 from nasformer.search.problem import Candidate
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Struct
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.racing import FIRST, REFERENCES, Easiness, Race
 

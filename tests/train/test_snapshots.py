@@ -15,8 +15,7 @@ from nasformer.data.loaders import Batches
 from nasformer.data.options import DataOptions
 from nasformer.data.sources import load_data
 from nasformer.errors import UserError
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet

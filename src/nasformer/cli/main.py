@@ -153,7 +153,7 @@ def run_command(words: list[str]) -> int:
 
 def call(command: Command, options: Any, as_json: bool) -> int:
     """Calls the function of a command, with local copies of remote paths and on the threads asked for."""
-    from nasformer.utils.remote import remote_paths
+    from nasformer.cli.remote import remote_paths
 
     with remote_paths(options) as options:
         threads: Any = getattr(options, "threads", "auto")

@@ -35,8 +35,7 @@ from nasformer.models.registry import register_space
 from nasformer.models.sharing import SharingRules, grouped_prefix, prefix
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Repeat, Struct
 
 
 class AutoFormer(TokenBackbone):

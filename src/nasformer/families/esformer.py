@@ -33,8 +33,7 @@ from nasformer.models.registry import register_space
 from nasformer.models.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 
 KERNELS = (3, 5, 7, 9)
 EXPANSIONS = (2, 3, 4, 6)

@@ -39,8 +39,8 @@ from nasformer.models.registry import register_space
 from nasformer.models.sharing import SharingRules, grouped_prefix
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.nodes import Choice, Struct
+from nasformer.space.rules import Rule
 
 STAGES = ("stage1", "stage2", "stage3")
 NORM_EPS = 1e-6

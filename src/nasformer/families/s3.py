@@ -56,8 +56,7 @@ from nasformer.models.registry import register_space
 from nasformer.models.sharing import SharingRules, centre_crop, grouped_prefix
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Repeat, Struct
 
 GENES = ("window", "num_heads", "mlp_ratio")
 HEAD_DIM = 32

@@ -47,8 +47,7 @@ from nasformer.models.registry import register_space
 from nasformer.models.sharing import MultiHeadSharing, SharingRules, centre_crop
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice, OneOf, Repeat
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
 
 OPERATORS: dict[str, Any] = {"conv": ConvOperator, "local": LocalOperator, "axial": AxialOperator}
 HEAD_SHARING = ("multi-head", "prefix")

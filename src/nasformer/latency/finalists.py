@@ -20,9 +20,9 @@ from nasformer.latency.measure import (
 )
 from nasformer.latency.profile import Profile, weight_bytes
 from nasformer.models.space import Space
-from nasformer.search.budget import Budget
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
 from nasformer.utils.device import cpu_threads
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import say

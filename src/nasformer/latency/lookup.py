@@ -19,8 +19,8 @@ from nasformer.latency.measure import Machine, describe_machine
 from nasformer.latency.profile import MAX_ERROR, Profile, make_profile
 from nasformer.models.registry import get_space, list_spaces
 from nasformer.models.space import Space
-from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions
+from nasformer.space.budget import Budget
 from nasformer.utils.progress import say
 
 FOLDER = Path("profiles")

@@ -26,8 +26,7 @@ from nasformer.layers.stem import Grid, to_2tuple
 from nasformer.models.options import OPTION_RANGES
 from nasformer.models.sharing import SharingRules
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Struct
 from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
 

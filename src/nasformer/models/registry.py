@@ -94,7 +94,7 @@ def get_space(name: str, **options: Any) -> Space:
     3840
     """
     from nasformer.models.space import parse_choices, parse_expression
-    from nasformer.space.node import corners
+    from nasformer.space.nodes import corners
 
     base, choices = parse_expression(name)
     if base.startswith("timm:"):

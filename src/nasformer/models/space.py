@@ -23,8 +23,7 @@ from nasformer.layers.stem import to_2tuple
 from nasformer.models.base import Backbone, Segment
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import check_dimension, dimensions, format_values, with_choices
-from nasformer.space.nodes import Choice, Scalar
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Scalar, Struct
 from nasformer.utils.tables import html_row, html_table
 
 

@@ -24,7 +24,7 @@ from nasformer.models.registry import get_space, list_families, list_spaces, tim
 from nasformer.models.space import Space, read_arch
 from nasformer.models.storage import pretrained_config
 from nasformer.space.arch import Arch
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Struct
 
 TIMM_OPTIONS = ("pretrained_cfg_overlay", "cache_dir", "pretrained_model_args")
 """What timm's factory passes on to `build_model_with_cfg`; the last one since timm 1.0.31."""

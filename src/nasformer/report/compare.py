@@ -14,14 +14,25 @@ from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
 from nasformer.report.html import document, figures, save_pictures
-from nasformer.report.labels import axis_label, axis_value, describe_candidate, describe_model, format_setting
 from nasformer.report.page import models_table
 from nasformer.report.plots import SINGLE, has_loss, log_column, points, quantity_ticks, smoothed
+from nasformer.report.style import (
+    axis_label,
+    axis_value,
+    describe_candidate,
+    describe_model,
+    dress,
+    format_setting,
+    legend_below,
+    new_figure,
+    nice_ticks,
+    palette,
+    plain,
+)
 from nasformer.results.contents import MOST, RunContents, front, read_run, thinned
 from nasformer.results.folder import RunFolder
 from nasformer.search.journal import flatten
 from nasformer.search.problem import Candidate, ModelResult
-from nasformer.utils.figures import dress, legend_below, new_figure, nice_ticks, palette, plain
 from nasformer.utils.files import write_json, write_text
 from nasformer.utils.tables import html_row, html_table
 

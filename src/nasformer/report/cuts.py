@@ -10,10 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from nasformer.report.drawing import Block, dissect, is_number
-from nasformer.report.labels import axis_label, axis_value, format_score, label
-from nasformer.results.contents import RunContents
-from nasformer.search.problem import ModelResult
-from nasformer.utils.figures import (
+from nasformer.report.style import (
     BLUE,
     GREEN,
     GREY,
@@ -21,12 +18,18 @@ from nasformer.utils.figures import (
     ORANGE,
     PURPLE,
     RED,
+    axis_label,
+    axis_value,
     dress,
+    format_score,
+    label,
     legend_below,
     new_figure,
     pale,
     plain,
 )
+from nasformer.results.contents import RunContents
+from nasformer.search.problem import ModelResult
 from nasformer.utils.tables import html_row, html_table
 from nasformer.utils.units import format_quantity
 

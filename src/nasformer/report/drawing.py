@@ -20,18 +20,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from nasformer.report.labels import CHOSEN, axis_label, describe_costs
-from nasformer.results.contents import RunContents, thinned
-from nasformer.search.problem import ModelResult
-from nasformer.space.arch import Arch
-from nasformer.space.nodes import Scalar
-from nasformer.train.log import read_snapshots
-from nasformer.utils.figures import (
+from nasformer.report.style import (
+    CHOSEN,
     FAINT,
     GREY,
     INK,
     PALETTE,
     RED,
+    axis_label,
+    describe_costs,
     dress,
     legend_below,
     new_figure,
@@ -40,6 +37,11 @@ from nasformer.utils.figures import (
     palette,
     plain,
 )
+from nasformer.results.contents import RunContents, thinned
+from nasformer.search.problem import ModelResult
+from nasformer.space.arch import Arch
+from nasformer.space.nodes import Scalar
+from nasformer.train.log import read_snapshots
 from nasformer.utils.schema import from_json
 
 # Architectures taken apart into blocks. That needs the architecture alone, so it works for spaces not known any more.

@@ -30,13 +30,25 @@ from nasformer.report.html import (
     settings_tables,
     tiles,
 )
-from nasformer.report.labels import join_words
+from nasformer.report.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALETTE,
+    RED,
+    dress,
+    join_words,
+    legend_below,
+    new_figure,
+    plain,
+)
 from nasformer.results.contents import Evolution, read_evolution
 from nasformer.results.folder import RunFolder
 from nasformer.space.dimensions import format_value
 from nasformer.space.nodes import Scalar
-from nasformer.space_search.evolve import Dimension, Step, is_numeric
-from nasformer.utils.figures import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, dress, legend_below, new_figure, plain
+from nasformer.space_search import Dimension, Step, is_numeric
 from nasformer.utils.files import write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
 

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 from matplotlib.figure import Figure
 
-from nasformer.report.labels import format_setting
-from nasformer.utils.figures import DPI, png, svg
+from nasformer.report.style import DPI, format_setting, png, svg
 from nasformer.utils.files import write_bytes
 from nasformer.utils.tables import html_row
 

@@ -29,7 +29,8 @@ from nasformer.report.html import (
     settings_tables,
     tiles,
 )
-from nasformer.report.labels import (
+from nasformer.report.plots import FIGURES, finalist_rows
+from nasformer.report.style import (
     CHOSEN,
     describe_arch,
     describe_candidate,
@@ -42,7 +43,6 @@ from nasformer.report.labels import (
     metric_name,
     sentence_case,
 )
-from nasformer.report.plots import FIGURES, finalist_rows
 from nasformer.results.contents import RunContents, read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.verdict import judge, search_gain

@@ -23,20 +23,14 @@ from nasformer.models.base import options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.report.drawing import BLOCKS, THIRDS, is_number, share_bar, shares, stage_number, stage_of
-from nasformer.report.labels import join_words, label
-from nasformer.results.contents import JournalSettings
-from nasformer.results.folder import RunFolder
-from nasformer.search.budget import Budget
-from nasformer.search.journal import stream_journal
-from nasformer.space.arch import Arch
-from nasformer.space.feasible import sample_feasible
-from nasformer.space.node import ROLES, Node, genes
-from nasformer.utils.figures import (
+from nasformer.report.style import (
     GREY,
     INK,
     PURPLE,
     RED,
     dress,
+    join_words,
+    label,
     legend_below,
     new_figure,
     nice_ticks,
@@ -45,6 +39,13 @@ from nasformer.utils.figures import (
     plain,
     png,
 )
+from nasformer.results.contents import JournalSettings
+from nasformer.results.folder import RunFolder
+from nasformer.search.journal import stream_journal
+from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget, sample_feasible
+from nasformer.space.mutation import ROLES, genes
+from nasformer.space.nodes import Node
 from nasformer.utils.files import write_bytes, write_json
 from nasformer.utils.schema import from_json
 

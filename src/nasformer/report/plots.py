@@ -19,23 +19,7 @@ from nasformer.report.cuts import cuts, trade_off
 from nasformer.report.drawing import architectures, operator_curves, operator_shares
 from nasformer.report.html import Picture, document, draw_picture, heading, save_picture, tiles
 from nasformer.report.html import figure as html_figure
-from nasformer.report.labels import (
-    axis_label,
-    axis_value,
-    describe_limit,
-    format_score,
-    is_share,
-    marker_of,
-    metric_name,
-    model_kind,
-)
-from nasformer.results.contents import LogLine, RunContents, front, read_run
-from nasformer.results.folder import RunFolder
-from nasformer.results.result import RunResult, Snapshot
-from nasformer.search.problem import Candidate, ModelResult
-from nasformer.search.run import SearchResult
-from nasformer.train.evaluate import ClassScore, Confusion
-from nasformer.utils.figures import (
+from nasformer.report.style import (
     BLUE,
     BLUES,
     GREEN,
@@ -46,13 +30,27 @@ from nasformer.utils.figures import (
     PURPLE,
     RED,
     SKY,
+    axis_label,
+    axis_value,
+    describe_limit,
     dress,
     dress_scale,
+    format_score,
+    is_share,
     legend_below,
+    marker_of,
+    metric_name,
+    model_kind,
     new_figure,
     nice_ticks,
     plain,
 )
+from nasformer.results.contents import LogLine, RunContents, front, read_run
+from nasformer.results.folder import RunFolder
+from nasformer.results.result import RunResult, Snapshot
+from nasformer.search.problem import Candidate, ModelResult
+from nasformer.search.run import SearchResult
+from nasformer.train.evaluate import ClassScore, Confusion
 from nasformer.utils.files import write_text
 from nasformer.utils.statistics import wilson
 from nasformer.utils.tables import html_row, html_table, write_csv

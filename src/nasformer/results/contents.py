@@ -23,13 +23,13 @@ from nasformer.models.storage import CONFIG as MODEL_CONFIG
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.search.journal import stream_journal
+from nasformer.search.options import EvolveOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import Window
-from nasformer.space.node import corners
-from nasformer.space_search.evolve import Step
-from nasformer.space_search.options import EvolveOptions
+from nasformer.space.budget import Window
+from nasformer.space.nodes import corners
+from nasformer.space_search import Step
 from nasformer.supernet.storage import Carried
 from nasformer.train.log import LogLine, TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import parse_json, read_json

@@ -28,10 +28,10 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
 from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.ray_pool import Work
-from nasformer.search.budget import Budget
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
 from nasformer.supernet.calibration import ALONE
 from nasformer.supernet.pretrained import timm_weights
 from nasformer.train.evaluate import evaluate, objective_of

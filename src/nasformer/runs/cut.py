@@ -32,7 +32,8 @@ from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import check_search
 from nasformer.search.options import SearchOptions
-from nasformer.search.problem import ModelResult, Order
+from nasformer.search.pareto import Order
+from nasformer.search.problem import ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.importance import Compensation, find_importance

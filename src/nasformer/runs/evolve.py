@@ -25,8 +25,8 @@ from nasformer.runs.run import Run, open_run
 from nasformer.runs.search import check_search
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate
-from nasformer.space.feasible import sample_feasible
-from nasformer.space_search.evolve import evolve, rounded
+from nasformer.space.budget import sample_feasible
+from nasformer.space_search import evolve, rounded
 from nasformer.supernet.storage import carry_over, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe

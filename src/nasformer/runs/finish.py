@@ -38,10 +38,10 @@ from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
 from nasformer.runs.options import RunCommand
 from nasformer.runs.ray_pool import Work
 from nasformer.runs.search import publish
-from nasformer.search.budget import Budget, uniform_arch
 from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget, uniform_arch
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import split_scores

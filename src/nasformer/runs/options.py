@@ -13,8 +13,7 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
-from nasformer.search.options import BudgetOptions, SearchOptions
-from nasformer.space_search.options import EvolveOptions
+from nasformer.search.options import BudgetOptions, EvolveOptions, SearchOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.train.recipe import Recipe
 from nasformer.utils.units import check_range

@@ -42,11 +42,10 @@ from nasformer.runs.pretrained import (
 )
 from nasformer.runs.run import Run, asked_space, check_before_images, in_numbers
 from nasformer.runs.search import check_search
-from nasformer.search.budget import Budget
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate, Proposal
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import check_satisfiable, sample_feasible
+from nasformer.space.budget import Budget, check_satisfiable, sample_feasible
 from nasformer.supernet.samplers import make_sampler
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.distributed import World

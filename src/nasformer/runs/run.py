@@ -57,12 +57,11 @@ from nasformer.runs.search import (
     publish,
 )
 from nasformer.runs.tracking import check_service, tracking
-from nasformer.search.budget import Budget
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import ModelResult, Problem
-from nasformer.search.strategies.base import Strategy
-from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.search.strategy import Strategy, complete_options, find_strategy
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
 from nasformer.supernet.storage import load_supernet, save_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import find_task

@@ -31,14 +31,13 @@ from nasformer.results.result import RunResult
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
 from nasformer.runs.options import ExecutorOptions
 from nasformer.runs.ray_pool import Job, RayPool, Work
-from nasformer.search.budget import Budget, references
 from nasformer.search.options import Racing, SearchOptions
-from nasformer.search.problem import ModelResult, Order, Problem
+from nasformer.search.pareto import Order
+from nasformer.search.problem import ModelResult, Problem
 from nasformer.search.run import Chunks, Executor, InProcess, Scores, SearchResult, search
-from nasformer.search.strategies.base import Strategy
-from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.search.strategy import Strategy, complete_options, find_strategy
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import check_satisfiable
+from nasformer.space.budget import Budget, check_satisfiable, references
 from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.health import check_up
 from nasformer.supernet.supernet import Supernet

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from nasformer.errors import UserError
-from nasformer.search.budget import Budget
 from nasformer.search.journal import Journal, parse_line
-from nasformer.search.problem import Candidate, Order, Problem, Proposal, plain_scores, recorded_scores, shown_scores
-from nasformer.search.strategies.base import Strategy
-from nasformer.search.strategies.registry import complete_options, find_strategy
+from nasformer.search.pareto import Order
+from nasformer.search.problem import Candidate, Problem, Proposal, plain_scores, recorded_scores, shown_scores
+from nasformer.search.strategy import Strategy, complete_options, find_strategy
 from nasformer.space.arch import Arch
-from nasformer.space.feasible import Costs, check_satisfiable
-from nasformer.space.node import Node
+from nasformer.space.budget import Budget, Costs, check_satisfiable
+from nasformer.space.nodes import Node
 from nasformer.utils.files import write_text
 from nasformer.utils.progress import progress
 from nasformer.utils.tables import html_row, html_table

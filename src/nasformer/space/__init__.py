@@ -17,16 +17,17 @@ True
 from __future__ import annotations
 
 from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget, Window, check_satisfiable, sample_feasible
 from nasformer.space.dimensions import dimensions, uses, with_choices
-from nasformer.space.feasible import Window, check_satisfiable, sample_feasible
-from nasformer.space.node import MUTATIONS, ROLES, Gene, Mutation, Node, Role, corners, genes, parse_mutation, same_role
-from nasformer.space.nodes import ByCardinality, Choice, OneOf, Repeat, Scalar
-from nasformer.space.struct import Rule, Struct
+from nasformer.space.mutation import MUTATIONS, ROLES, Gene, Mutation, Role, genes, parse_mutation, same_role
+from nasformer.space.nodes import ByCardinality, Choice, Node, OneOf, Repeat, Scalar, Struct, corners
+from nasformer.space.rules import Rule
 
 __all__ = [
     "MUTATIONS",
     "ROLES",
     "Arch",
+    "Budget",
     "ByCardinality",
     "Choice",
     "Gene",

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, Value
-from nasformer.space.node import Node, corners
-from nasformer.space.nodes import Choice, Scalar
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Node, Scalar, Struct, corners
 
 
 def dimensions(node: Node) -> dict[str, Choice]:

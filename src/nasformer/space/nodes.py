@@ -1,31 +1,197 @@
-"""Nodes that decide: Choice (a value of a list), Repeat (a stack of items), OneOf (one of several options)."""
+"""Nodes: a space is a tree of Choice, Repeat, OneOf and Struct; a member of it is one immutable value.
+
+`sample` is the one walk that builds a member. The smallest and the largest member are the same walk with a random
+number generator that always draws the first or the last position.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import prod
 from random import Random
 from reprlib import repr as short
-from typing import Self
+from typing import Any, Protocol, Self
 
 from nasformer.errors import UserError
 from nasformer.space.arch import Arch, ArchPool, Value
-from nasformer.space.node import (
-    FIRST,
-    Gene,
-    Mutation,
-    Node,
-    Path,
-    Rng,
-    Role,
-    below,
-    check_children,
-    check_role,
-    lazy_product,
-    nearest_position,
-)
+from nasformer.space.mutation import Gene, Mutation, Path, Role, check_role
+from nasformer.space.rules import Rule, Values, check_rules, group_fields
+
+
+class Rng(Protocol):
+    """What sampling asks of a random number generator; a `random.Random` is one."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+class _First:
+    def randrange(self, stop: int, /) -> int:
+        return 0
+
+
+class _Last:
+    def randrange(self, stop: int, /) -> int:
+        return stop - 1
+
+
+FIRST, LAST = _First(), _Last()
+
+
+class Node(ABC):
+    """A set of values, with the moves that search needs.
+
+    `value`, `a`, `b` and `given` are always members of the node, as `validate` or `sample` return them.
+    """
+
+    cardinality: int  # how many members there are, exactly
+    code_length: int  # how many numbers `encode` gives, the same for all members
+
+    @abstractmethod
+    def sample(self, rng: Rng, given: Value = None) -> Value:
+        """A random member; with `given`, one that takes the same option as `given` in every OneOf."""
+
+    def smallest(self, given: Value = None) -> Value:
+        """The member that takes the first of everything; `given` as in `sample`."""
+        return self.sample(FIRST, given)
+
+    def largest(self, given: Value = None) -> Value:
+        """The member that takes the last of everything; `given` as in `sample`."""
+        return self.sample(LAST, given)
+
+    @abstractmethod
+    def deepest(self) -> Node:
+        """The same space, but every Repeat has its largest depth; those that a rule ties to others stay as they are.
+
+        A member of it has an item, and so an operator, at every path that any member has.
+        """
+
+    @abstractmethod
+    def enumerate(self) -> Iterator[Value]:
+        """All members, each once. Lazy: it is fine to take a few from a huge space."""
+
+    @abstractmethod
+    def validate(self, value: Value, path: str = "arch") -> Value:
+        """The member that `value` (an Arch, or plain dicts and lists) means; UserError when it is none.
+
+        `path` says in the error which part of the arch the value is.
+        """
+
+    def contains(self, value: Value) -> bool:
+        """Whether `validate` accepts the value."""
+        try:
+            self.validate(value)
+        except UserError:
+            return False
+        return True
+
+    @abstractmethod
+    def encode(self, value: Value) -> list[float]:
+        """The member as numbers: positions among the choices, and -1 for the parts that it does not have."""
+
+    def decode(self, vector: Sequence[float]) -> Value:
+        """The member that a vector stands for. Rounds and clips, so any numbers give a valid member."""
+        if len(vector) != self.code_length:
+            raise UserError(f"the vector has {len(vector)} numbers, expected {self.code_length}")
+        return self._decode(vector)
+
+    @abstractmethod
+    def _decode(self, vector: Sequence[float]) -> Value: ...
+
+    @abstractmethod
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Value:
+        """The member with some parts redrawn; see `Mutation` for the probabilities."""
+
+    @abstractmethod
+    def cross(self, a: Value, b: Value, rng: Random) -> Value:
+        """A child of two members, which takes each part from one of them at random."""
+
+    @abstractmethod
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Value]:
+        """All members one step away: one Choice or depth moved by one position, or one OneOf option replaced.
+
+        Parts that a step adds are drawn with `fresh`: the smallest by default.
+        """
+
+    @abstractmethod
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        """Which option each OneOf in the member takes: pairs of its path and the option's name."""
+
+    @abstractmethod
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        """Everything that was decided in the member: choices, depths and picks, with their roles."""
+
+    @abstractmethod
+    def roles(self) -> set[Role]:
+        """The roles of the genes that have something to choose from."""
+
+    @abstractmethod
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        """Every Choice of the declaration, depths included, with its dotted name; `name` is that of this node."""
+
+    @abstractmethod
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Node:
+        """The same space with other choices for the dimensions that are named."""
+
+    @abstractmethod
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        """The value of each dimension that the member has, once for every time it occurs."""
+
+    @abstractmethod
+    def adapt(self, value: Value, rng: Rng) -> Value:
+        """A member that keeps what it can of a value of any other node: what has the same name and is allowed here.
+
+        The rest is drawn. So a net keeps its sizes when a block becomes one of another type.
+        """
+
+    @abstractmethod
+    def _corners(self) -> list[Value]: ...
+
+
+def corners(node: Node) -> list[Value]:
+    """The largest members that together contain every option of every OneOf.
+
+    Their parameters together are those of the supernet. Without a OneOf it is just the largest member;
+    otherwise member k takes option k (or the last one) in every OneOf. Two cases need more members to reach
+    every option: a OneOf inside an option of another, and rules that tie several OneOf together.
+    """
+    return list(dict.fromkeys(node._corners()))
+
+
+def below(name: str, part: str) -> str:
+    """The dotted name of a part of a node; the root has no name."""
+    return f"{name}.{part}" if name else part
+
+
+def check_children(owner: str, children: dict[str, Any]) -> None:
+    """Refuse names that an Arch could not show as attributes, and children that are not nodes."""
+    for name, child in children.items():
+        if hasattr(Arch, name):
+            raise UserError(f"{owner} cannot have the name {name!r}: Arch.{name} exists; choose another name")
+        if not isinstance(child, Node):
+            raise UserError(f"{owner} {name} is {child!r}, expected a node such as Choice({child!r})")
+
+
+def nearest_position(number: float, count: int) -> int:
+    """The position among `count` that is nearest to any number."""
+    # Clip before rounding: infinity cannot be rounded. Zero comes first so that max() drops a NaN.
+    return round(min(max(0.0, float(number)), count - 1))
+
+
+def lazy_product(*sources: Callable[[], Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Like itertools.product, but reads each source anew instead of holding it in memory."""
+    if not sources:
+        yield ()
+        return
+    for first in sources[0]():
+        for rest in lazy_product(*sources[1:]):
+            yield (first, *rest)
+
+
+# Choice: a value of a list.
 
 Scalar = int | float | str | bool
 
@@ -162,7 +328,7 @@ class Repeat(Node):
     """
 
     def __init__(self, item: Node, depth: Choice) -> None:
-        _check(item, depth)
+        _check_repeat(item, depth)
         self.item, self.depth = item, depth
         self.depths: tuple[int, ...] = depth.values  # type: ignore[assignment]
         self.cardinality = sum(item.cardinality**count for count in self.depths)
@@ -279,7 +445,7 @@ class Repeat(Node):
         return [(corner,) * self.depths[-1] for corner in self.item._corners()]
 
 
-def _check(item: Node, depth: Choice) -> None:
+def _check_repeat(item: Node, depth: Choice) -> None:
     if not isinstance(item, Node):
         raise UserError(f"Repeat has the item {item!r}, expected a node such as Struct(...) or Choice(...)")
     if not isinstance(depth, Choice):
@@ -460,3 +626,149 @@ class OneOf(Node):
 
 def _name(value: Mapping[str, Value]) -> str:
     return next(iter(value))
+
+
+# Struct: named fields, chosen independently except where a rule ties them. A member is an arch.
+
+
+class Struct(Node):
+    """Named fields, and rules between them.
+
+    Fields joined by rules form a group, whose values are drawn, crossed and counted together; the other
+    fields are free.
+
+    >>> from nasformer.space import Choice
+    >>> rule = Rule(("heads1", "heads2"), lambda one, two: two % one == 0, "heads1 must divide heads2")
+    >>> stages = Struct(rule, heads1=Choice(2, 4), heads2=Choice(2, 4), base_dim=Choice(16, 24))
+    >>> stages.cardinality, stages.largest()
+    (6, Arch(heads1=4, heads2=4, base_dim=24))
+    >>> stages.validate({"heads1": 4, "heads2": 2, "base_dim": 16})
+    Traceback (most recent call last):
+    nasformer.errors.UserError: arch breaks a rule: heads1 must divide heads2 (heads1 is 4, heads2 is 2)
+    """
+
+    def __init__(self, /, *rules: Rule, **fields: Node) -> None:
+        check_children("Struct field", fields)
+        check_rules(rules, fields)
+        self.rules, self.fields = rules, fields
+        self.groups = group_fields(rules, fields)
+        tied = {name for group in self.groups for name in group.fields}
+        self.free = {name: field for name, field in fields.items() if name not in tied}
+        self.cardinality = prod(field.cardinality for field in self.free.values())
+        self.cardinality *= prod(len(group.combinations) for group in self.groups)
+        ends = list(accumulate((field.code_length for field in fields.values()), initial=0))
+        self.code_length = ends[-1]
+        self._spans = {name: slice(*span) for name, span in zip(fields, pairwise(ends), strict=True)}
+        self._pool = ArchPool(self.cardinality)
+
+    def __repr__(self) -> str:
+        parts = [*map(repr, self.rules), *(f"{name}={field!r}" for name, field in self.fields.items())]
+        return f"Struct({', '.join(parts)})"
+
+    def _arch(self, *parts: Values) -> Arch:
+        """The arch made of the values of free fields and groups, in the order of the declaration."""
+        if len(parts) == 1:  # no groups: the common case, kept fast
+            return self._pool.arch(parts[0])
+        values = {name: value for part in parts for name, value in part.items()}
+        return self._pool.arch({name: values[name] for name in self.fields})
+
+    def sample(self, rng: Rng, given: Value = None) -> Arch:
+        if given is None:
+            free = {name: field.sample(rng) for name, field in self.free.items()}
+        else:
+            free = {name: field.sample(rng, given[name]) for name, field in self.free.items()}
+        return self._arch(free, *(group.sample(rng, given) for group in self.groups))
+
+    def deepest(self) -> Struct:
+        return Struct(*self.rules, **{**self.fields, **{name: field.deepest() for name, field in self.free.items()}})
+
+    def enumerate(self) -> Iterator[Arch]:
+        parts: list[Callable[[], Any]] = [_named_members(name, field) for name, field in self.free.items()]
+        parts += [group.combinations.__iter__ for group in self.groups]
+        for chosen in lazy_product(*parts):
+            yield self._arch(*chosen)
+
+    def validate(self, value: Value, path: str = "arch") -> Arch:
+        self._check_names(value, path)
+        arch = Arch(**{name: field.validate(value[name], f"{path}.{name}") for name, field in self.fields.items()})
+        for rule in self.rules:
+            if not rule.holds(arch):
+                values = ", ".join(f"{name} is {short(arch[name])}" for name in rule.fields)
+                raise UserError(f"{path} breaks a rule: {rule.why} ({values})")
+        return arch
+
+    def _check_names(self, value: Value, path: str) -> None:
+        if isinstance(value, Mapping) and value.keys() == self.fields.keys():
+            return
+        expected = ", ".join(self.fields) or "none"
+        if not isinstance(value, Mapping):
+            raise UserError(f"{path} is {short(value)}, expected the fields: {expected}")
+        for name in value:
+            if name not in self.fields:
+                raise UserError(f"{path} has the unknown field {name!r}, allowed: {expected}")
+        for name in self.fields:
+            if name not in value:
+                raise UserError(f"{path}.{name} is missing, expected the fields: {expected}")
+
+    def encode(self, value: Value) -> list[float]:
+        return [number for name, field in self.fields.items() for number in field.encode(value[name])]
+
+    def _decode(self, vector: Sequence[float]) -> Arch:
+        values = {name: field._decode(vector[self._spans[name]]) for name, field in self.fields.items()}
+        return self._arch(values, *(group.nearest(values) for group in self.groups))
+
+    def mutate(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
+        old = value._fields
+        free = {name: field.mutate(old[name], rng, mutation) for name, field in self.free.items()}
+        if not self.groups and free == old:
+            return value  # type: ignore[no-any-return]
+        return self._arch(free, *(group.mutate(value, rng, mutation) for group in self.groups))
+
+    def cross(self, a: Value, b: Value, rng: Random) -> Arch:
+        free = {name: field.cross(a[name], b[name], rng) for name, field in self.free.items()}
+        return self._arch(free, *(group.cross(a, b, rng) for group in self.groups))
+
+    def neighbours(self, value: Value, fresh: Rng = FIRST) -> Iterator[Arch]:
+        for name, field in self.fields.items():
+            for step in field.neighbours(value[name], fresh):
+                arch = Arch(**{**value, name: step})
+                if all(rule.holds(arch) for rule in self.rules):
+                    yield arch
+
+    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
+        for name, field in self.fields.items():
+            yield from field.picks(value[name], (*path, name))
+
+    def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
+        for name, field in self.fields.items():
+            yield from field.genes(value[name], (*path, name))
+
+    def roles(self) -> set[Role]:
+        return set[Role]().union(*(field.roles() for field in self.fields.values()))
+
+    def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
+        for part, field in self.fields.items():
+            yield from field.dimensions(below(name, part))
+
+    def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Struct:
+        fields = {part: field.replace_choices(choices, below(name, part)) for part, field in self.fields.items()}
+        return Struct(*self.rules, **fields)
+
+    def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
+        for part, field in self.fields.items():
+            yield from field.uses(value[part], below(name, part))
+
+    def adapt(self, value: Value, rng: Rng) -> Arch:
+        values = value if isinstance(value, Mapping) else {}
+        free = {name: field.adapt(values.get(name), rng) for name, field in self.free.items()}
+        return self._arch(free, *(group.adapt(values, rng) for group in self.groups))
+
+    def _corners(self) -> list[Arch]:
+        parts: list[list[Mapping[str, Value]]] = [group.corners() for group in self.groups]
+        parts += [[{name: corner} for corner in field._corners()] for name, field in self.free.items()]
+        count = max(map(len, parts), default=1)
+        return [self._arch(*(part[min(k, len(part) - 1)] for part in parts)) for k in range(count)]
+
+
+def _named_members(name: str, field: Node) -> Callable[[], Iterator[dict[str, Value]]]:
+    return lambda: ({name: value} for value in field.enumerate())

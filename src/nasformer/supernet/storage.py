@@ -18,9 +18,7 @@ from nasformer.models.sharing import MultiHeadSharing, SharingRule, declared_rul
 from nasformer.models.space import Space
 from nasformer.models.storage import NOT_OF_BACKBONE, SUPERNET_CONFIG
 from nasformer.space.dimensions import dimensions
-from nasformer.space.node import corners
-from nasformer.space.nodes import Choice
-from nasformer.space.struct import Struct
+from nasformer.space.nodes import Choice, Struct, corners
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_tensors, save_tensors, write_json
 

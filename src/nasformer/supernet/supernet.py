@@ -26,7 +26,7 @@ from nasformer.models.sharing import SharingRule, SharingRules, rule_for
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
-from nasformer.space.node import corners
+from nasformer.space.nodes import corners
 from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import keep_compiled_code
 

@@ -23,7 +23,7 @@ from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
-from nasformer.space.node import Node, corners
+from nasformer.space.nodes import Node, corners
 from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.supernet import Supernet

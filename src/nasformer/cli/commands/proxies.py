@@ -17,8 +17,8 @@ from nasformer.runs.options import ExecutorOptions
 from nasformer.utils.units import check_range, check_seed
 
 if TYPE_CHECKING:
+    from nasformer.proxies.ranking import Table
     from nasformer.proxies.scoring import Score, Scorer
-    from nasformer.ranking.table import Table
     from nasformer.search.journal import Journal
     from nasformer.space.arch import Arch
 
@@ -140,9 +140,8 @@ def rank(options: RankCommand, as_json: bool) -> None:
 
 
 def rank_in(options: RankCommand, folder: Path | None, as_json: bool) -> None:
-    from nasformer.ranking.plot import plot_ranking, print_ranking
-    from nasformer.ranking.rank import rank
-    from nasformer.ranking.table import read_table
+    from nasformer.proxies.ranking import rank, read_table
+    from nasformer.report.ranking import plot_ranking, print_ranking
     from nasformer.utils.files import write_json
 
     table = read_table(options.table)

@@ -18,9 +18,9 @@ from nasformer.utils.units import check_range, check_threads, format_quantity
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nasformer.attention.maps import AttentionMaps, Query
     from nasformer.data.loaders import BatchSource
     from nasformer.models.base import Backbone
+    from nasformer.report.attention import AttentionMaps, Query
     from nasformer.report.compare import Comparison
     from nasformer.report.patterns import Patterns
     from nasformer.results.result import Diagnosis
@@ -170,7 +170,7 @@ def compare(options: CompareCommand, as_json: bool) -> None:
 
 def print_comparison(comparison: Comparison) -> None:
     """The winners in a table: accuracies first, then as many columns as the terminal has room for."""
-    from nasformer.report.labels import format_score, format_setting, is_share, label
+    from nasformer.report.style import format_score, format_setting, is_share, label
     from nasformer.search.problem import shown_scores
 
     winners, efforts = comparison.winners(), comparison.efforts().values()
@@ -279,8 +279,8 @@ class AttentionCommand(DataOptions):
 
 
 def attention(options: AttentionCommand, as_json: bool) -> None:
-    from nasformer.attention.maps import attention_blocks, attention_maps
     from nasformer.models.storage import load_model
+    from nasformer.report.attention import attention_blocks, attention_maps
     from nasformer.runs.single import model_folder
     from nasformer.tasks.classify import image_input
     from nasformer.utils.device import choose_device
@@ -343,8 +343,8 @@ def nth_test_image(batches: BatchSource, index: int) -> Tensor:
 
 
 def draw(maps: AttentionMaps, shown: ModelInput, query: Query, options: AttentionCommand) -> None:
-    from nasformer.attention.maps import attention_figure
-    from nasformer.utils.figures import png, svg
+    from nasformer.report.attention import attention_figure
+    from nasformer.report.style import png, svg
     from nasformer.utils.files import write_bytes
 
     out = Path(options.out)

@@ -139,7 +139,7 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
 def in_words(name: str, score: float) -> str:
     if score != score:
         return "–"
-    from nasformer.report.labels import is_share
+    from nasformer.report.style import is_share
 
     return f"{score:.2%}" if is_share(name) else f"{score:.5g}"
 

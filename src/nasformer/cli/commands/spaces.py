@@ -138,7 +138,7 @@ def sample(options: SampleCommand, as_json: bool) -> None:
     import random
 
     from nasformer.latency.lookup import with_profile
-    from nasformer.space.feasible import check_satisfiable, sample_feasible
+    from nasformer.space.budget import check_satisfiable, sample_feasible
 
     options = options.with_shares(options.source_costs())
     windows = options.budget().windows()

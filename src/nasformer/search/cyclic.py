@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.search.evolution import TRIES_PER_CHILD, Child
 from nasformer.search.problem import Candidate, Problem, Proposal
-from nasformer.search.strategies.base import Strategy, check_at_least
-from nasformer.search.strategies.evolution import TRIES_PER_CHILD, Child
+from nasformer.search.strategy import Strategy, check_at_least
 from nasformer.space.arch import Arch
-from nasformer.space.node import ROLES, Mutation, Role, parse_mutation, same_role
+from nasformer.space.mutation import ROLES, Mutation, Role, parse_mutation, same_role
 
 CHILDREN = 3  # of a step: two mutants and their parents' child
 

@@ -30,7 +30,7 @@ from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention
 from nasformer.models.base import Backbone, TokenBackbone
 from nasformer.models.storage import input_shape
-from nasformer.utils.figures import BLUES, GREY, INK, RED, new_figure, plain
+from nasformer.report.style import BLUES, GREY, INK, RED, new_figure, plain
 
 # Calls of fused attention
 
@@ -176,7 +176,7 @@ def grouped_weights(layer: nn.Module, weights: Tensor, grid: Grid) -> GroupedWei
     >>> found.weights.shape, found.keys.tolist()  # 3 images of 2 rows
     (torch.Size([3, 2, 2, 3, 3]), [[1, 2, 3], [4, 5, 6]])
     """
-    raise NotImplementedError(f"register {type(layer).__name__} with grouped_weights in attention/maps.py")
+    raise NotImplementedError(f"register {type(layer).__name__} with grouped_weights in report/attention.py")
 
 
 @grouped_weights.register

@@ -1,22 +1,181 @@
-"""Archives: the best candidates so far, kept up to date one by one, from which an evolution breeds.
-
-Each gives the first candidates of `Problem.best_first` over everything it was given. Sorting all candidates anew for
-every generation would take longer and longer; with one objective or two, an archive's work does not grow.
-"""
+"""What is better by several objectives: Pareto fronts, crowding and ranks; and archives of the best so far."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, nsmallest
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
-from nasformer.search.problem import Candidate, Problem
+if TYPE_CHECKING:
+    from nasformer.search.problem import Candidate, Problem
 
-Member = tuple[tuple[float, ...], int, Candidate]  # costs and id, by which equally good ones are sorted
-Entry = tuple[float, tuple[float, ...], int, Candidate]  # the same after how bad it is
+Order = Literal["pareto", "ranks"]
+"""What several objectives mean together (see `Problem`)."""
+
+# Non-dominated sorting and crowding distance (NSGA-II), in plain Python.
+#
+# A point is a tuple of finite numbers, each of which should be large. Equal points do not dominate each other.
+
+Point = Sequence[float]
+
+
+def dominates(a: Point, b: Point) -> bool:
+    """Whether `a` is nowhere worse than `b` and somewhere better.
+
+    >>> dominates((2, 1), (1, 1)), dominates((2, 1), (1, 2)), dominates((1, 1), (1, 1))
+    (True, False, False)
+    """
+    return all(x >= y for x, y in zip(a, b, strict=True)) and tuple(a) != tuple(b)
+
+
+def non_dominated_rank(points: Sequence[Point]) -> list[int]:
+    """The front each point belongs to: 0 for the Pareto front, 1 for the front without that one, and so on.
+
+    >>> non_dominated_rank([(1, 3), (3, 1), (1, 1), (0, 2), (0, 0)])
+    [0, 0, 1, 1, 2]
+    """
+    ranks = [0] * len(points)
+    fronts: list[list[Point]] = []
+    for index in _best_first(points):
+        point = points[index]
+        # What a front dominates, every better front dominates too.
+        ranks[index] = bisect_left(fronts, True, key=lambda front: not _dominated(point, front))
+        if ranks[index] == len(fronts):
+            fronts.append([])
+        fronts[ranks[index]].append(point)
+    return ranks
+
+
+def pareto_front(points: Sequence[Point]) -> list[int]:
+    """Indices, ascending, of the points that no other point dominates.
+
+    >>> pareto_front([(1, 3), (0, 0), (3, 1), (1, 3)])
+    [0, 2, 3]
+    """
+    indices: list[int] = []
+    front: list[Point] = []
+    for index in _best_first(points):
+        if not _dominated(points[index], front):
+            indices.append(index)
+            front.append(points[index])
+    return sorted(indices)
+
+
+def _best_first(points: Sequence[Point]) -> list[int]:
+    """Indices in an order in which a point can be dominated only by points before it."""
+    return sorted(range(len(points)), key=lambda index: tuple(points[index]), reverse=True)
+
+
+def _dominated(point: Point, front: Sequence[Point]) -> bool:
+    """Whether a front, filled best first, dominates a point that comes after its members."""
+    # With two objectives the latest member is the best in the second one: if it does not dominate, none does.
+    return any(dominates(other, point) for other in (front[-1:] if len(point) <= 2 else front))
+
+
+def crowding_distance(points: Sequence[Point]) -> list[float]:
+    """How far apart the neighbours of each point of one front are: infinity at the ends, 0 for repeats of a point.
+
+    Neighbours are the next lower and next higher *different* value of each objective, so the order of the
+    points does not matter; only among equal points does the first one keep the distance.
+
+    >>> crowding_distance([(0, 4), (1, 2), (1, 2), (4, 0)])
+    [inf, 2.0, 0.0, inf]
+    """
+    first = {tuple(point): index for index, point in reversed(list(enumerate(points)))}
+    distances = [0.0] * len(points)
+    if len(first) == 1:
+        distances[0] = math.inf
+        return distances
+    for objective in range(len(points[0]) if points else 0):
+        gaps = _gaps({point[objective] for point in first})
+        for point, index in first.items():
+            distances[index] += gaps[point[objective]]
+    return distances
+
+
+def _gaps(values: set[float]) -> dict[float, float]:
+    """For each value the distance between its two neighbours, as a part of the whole range."""
+    ordered = sorted(values)
+    if len(ordered) == 1:  # an objective on which all agree says nothing about crowding
+        return {ordered[0]: 0.0}
+    gaps = dict.fromkeys(ordered, math.inf)
+    spread = ordered[-1] - ordered[0]
+    for (low, middle), (_, high) in pairwise(pairwise(ordered)):
+        gaps[middle] = (high - low) / spread
+    return gaps
+
+
+# Several scores as one, by their ranks.
+
+
+def aggregate_ranks(columns: Sequence[Sequence[float]]) -> list[float]:
+    """Several scores as one (AZ-NAS): for each candidate, the sum over scores of log(rank / m).
+
+    It is 0 for the best in everything, and a low rank in any score counts heavily. Ranks go from 1 (worst) to m (best),
+    m is the number of candidates, and equal scores share their average rank. A candidate with a score that is not
+    finite gets -inf and takes no part in the ranking of the others.
+
+    >>> accuracy, speed = [0.7, 0.8, 0.9], [30.0, 20.0, 10.0]
+    >>> [round(score, 3) for score in aggregate_ranks([accuracy, speed])]
+    [-1.099, -0.811, -1.099]
+    >>> aggregate_ranks([[1.0, 2.0, float("nan")]])[1:]
+    [0.0, -inf]
+
+    Args:
+        columns: One sequence a proxy, with the scores of all candidates in the same order; larger is better.
+    """
+    candidates = list(zip(*columns, strict=True))
+    valid = [index for index, scores in enumerate(candidates) if all(map(math.isfinite, scores))]
+    totals = [-math.inf] * len(candidates)
+    for index in valid:
+        totals[index] = 0.0
+    for column in columns:
+        for index, rank in zip(valid, _average_ranks([column[index] for index in valid]), strict=True):
+            totals[index] += math.log(rank / len(valid))
+    return totals
+
+
+def _average_ranks(scores: Sequence[float]) -> list[float]:
+    """Ranks from 1 for the smallest value; equal ones share the average of their ranks."""
+    ranks: dict[float, list[int]] = {}
+    for rank, score in enumerate(sorted(scores), start=1):
+        ranks.setdefault(score, []).append(rank)
+    return [(ranks[score][0] + ranks[score][-1]) / 2 for score in scores]
+
+
+def sort_keys(points: Sequence[tuple[float, ...]], order: Order) -> list[tuple[float, ...]]:
+    """Sort keys, the best first."""
+    if not points or len(points[0]) == 1:
+        return [(-point[0],) for point in points]
+    if order == "pareto":
+        return _nsga2(points)
+    return [(-rank,) for rank in aggregate_ranks(list(zip(*points, strict=True)))]
+
+
+def _nsga2(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Sort keys: the better front first, within a front the larger crowding distance."""
+    fronts: dict[int, list[int]] = {}
+    for index, rank in enumerate(non_dominated_rank(points)):
+        fronts.setdefault(rank, []).append(index)
+    keys: list[tuple[float, ...]] = [()] * len(points)
+    for rank, front in fronts.items():
+        for index, distance in zip(front, crowding_distance([points[index] for index in front]), strict=True):
+            keys[index] = (rank, -distance)
+    return keys
+
+
+# Archives: the best candidates so far, kept up to date one by one, from which an evolution breeds.
+#
+# Each gives the first candidates of `Problem.best_first` over everything it was given. Sorting all candidates anew for
+# every generation would take longer and longer; with one objective or two, an archive's work does not grow.
+
+Member = tuple[tuple[float, ...], int, "Candidate"]  # costs and id, by which equally good ones are sorted
+Entry = tuple[float, tuple[float, ...], int, "Candidate"]  # the same after how bad it is
 
 ROUNDING = 1e-9  # more than a sum of logarithms can be off
 

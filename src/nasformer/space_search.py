@@ -1,4 +1,4 @@
-"""Evolution of a space (S3): evaluate samples, fit how the error depends on each dimension, shift, and repeat.
+"""Search of the search space (S3): evaluate samples, fit how the error depends on each dimension, shift, and repeat.
 
 It knows neither training nor data: the caller says how samples of a space are evaluated.
 """
@@ -17,12 +17,11 @@ import numpy as np
 
 from nasformer.errors import UserError
 from nasformer.models.space import Space
+from nasformer.search.options import EvolveOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions, uses
-from nasformer.space.node import Node, corners
-from nasformer.space.nodes import Scalar
-from nasformer.space_search.options import EvolveOptions
+from nasformer.space.nodes import Node, Scalar, corners
 
 # Quality of a space (S3): the E-T error of its archs, and how that depends on the values of a dimension.
 #

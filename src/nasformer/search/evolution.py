@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.search.archive import make_archive
+from nasformer.search.pareto import make_archive
 from nasformer.search.problem import Candidate, Problem, Proposal
-from nasformer.search.strategies.base import Strategy, check_at_least
+from nasformer.search.strategy import Strategy, check_at_least
 from nasformer.space.arch import Arch
-from nasformer.space.node import Mutation, parse_mutation
+from nasformer.space.mutation import Mutation, parse_mutation
 
 TRIES_PER_CHILD = 10
 

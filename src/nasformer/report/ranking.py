@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from nasformer.ranking.rank import Comparison, Estimate, Floats, RankedScore, Ranking, Versus
-from nasformer.ranking.table import Table, trivial_counts
-from nasformer.utils.figures import (
+from nasformer.proxies.ranking import Comparison, Estimate, Floats, RankedScore, Ranking, Table, Versus, trivial_counts
+from nasformer.report.style import (
     BLUE,
     FAINT,
     GREY,

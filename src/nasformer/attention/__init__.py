@@ -1,1 +1,0 @@
-"""Attention maps: the attention of one block, computed again from what its fused attention was given."""
