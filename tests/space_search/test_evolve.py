@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from nasformer.search.space_search import Step, choices_of, evolve, measure_quality, next_space
 
 from nasformer.errors import UserError
 from nasformer.models.space import Space
@@ -17,6 +16,7 @@ from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Struct
 from nasformer.space.rules import Rule
+from nasformer.space_search import Step, choices_of, evolve, measure_quality, next_space
 from space_search import synthetic
 from space_search.synthetic import bowl, samples
 

@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 import pytest
-from nasformer.search.space_search import choices_of, next_space
 
 from nasformer.models.registry import get_space, list_spaces
 from nasformer.search.options import EvolveOptions
 from nasformer.space.arch import Arch
+from nasformer.space_search import choices_of, next_space
 from space_search.synthetic import samples
 
 SMALL: dict[str, dict[str, Any]] = {
