@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 
 import nasformer
 from nasformer import Arch, Space
-from nasformer.proxies.entropic import READINGS, entropies
+from nasformer.proxies.entropy import READINGS, entropies
 from nasformer.proxies.parts import Draw, kaiming_fan_in, kaiming_fan_out, noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.space.mutation import Mutation

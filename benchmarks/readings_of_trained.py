@@ -17,7 +17,7 @@ import torch
 
 import nasformer
 from entropic_readings import INITS, share_of_ibn
-from nasformer.proxies.entropic import entropies
+from nasformer.proxies.entropy import entropies
 from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.scoring import image_shape, score_model
 from nasformer.utils.statistics import kendall

@@ -11,8 +11,8 @@ from torch import nn
 
 from nasformer.errors import UserError
 from nasformer.families.vit import ViT
+from nasformer.models.pretrained import space_of, timm_space
 from nasformer.models.registry import get_space
-from nasformer.models.timm_models import space_of, timm_space
 from nasformer.space.arch import Arch
 
 CUTS = "vit-cuts"

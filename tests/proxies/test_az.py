@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.az import az_expressivity, az_progressivity, az_trainability
+from nasformer.proxies.entropy import az_expressivity, az_progressivity, az_trainability
 from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 

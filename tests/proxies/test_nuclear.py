@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nasformer.proxies import nuclear
-from nasformer.proxies.nuclear import (
+from nasformer.proxies import dss
+from nasformer.proxies.dss import (
     DIRECTIONS,
     SIDE_MULTIPLE,
     TOLERANCE,
@@ -67,7 +67,7 @@ def polars(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         seen.append(stack.shape)
         return polar_norms(stack)
 
-    monkeypatch.setattr(nuclear, "polar_norms", watched)
+    monkeypatch.setattr(dss, "polar_norms", watched)
     return seen
 
 
@@ -215,11 +215,11 @@ def assert_all_near(found: Sequence[Tensor], stacks: Sequence[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("way", [nuclear_norms, grouped_norms])
-@pytest.mark.parametrize("elements", [1, 10_000, nuclear.MAX_ELEMENTS])
+@pytest.mark.parametrize("elements", [1, 10_000, dss.MAX_ELEMENTS])
 def test_norms_come_in_the_order_of_the_stacks(
     way: Callable[[Sequence[Tensor]], list[Tensor]], elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nuclear, "MAX_ELEMENTS", elements)
+    monkeypatch.setattr(dss, "MAX_ELEMENTS", elements)
     stacks = mixed()
     assert_all_near(way(stacks), stacks)
     assert_all_near(way(stacks[::-1]), stacks[::-1])
@@ -263,7 +263,7 @@ def test_stacks_of_about_the_same_shape_go_together() -> None:
 @pytest.mark.parametrize("limit", [1, 6_000, 20_000, 50_000])
 def test_memory_is_bounded(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the limit with all padding, unless a single stack is larger; and no part is smaller than need be."""
-    monkeypatch.setattr(nuclear, "MAX_ELEMENTS", limit)
+    monkeypatch.setattr(dss, "MAX_ELEMENTS", limit)
     stacks = [torch.empty(1 + index % 2, *sides) for index, sides in enumerate([(64, 64), (1, 1), (40, 30)] * 4)]
     parts = list(groups_of_shape(stacks))
     assert sorted(index for part in parts for index in part) == list(range(len(stacks)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nasformer.proxies.az import token_entropy
+from nasformer.proxies.entropy import token_entropy
 from nasformer.proxies.parts import noise_probe
 from nasformer.proxies.registry import Inapplicable
 

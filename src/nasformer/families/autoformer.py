@@ -116,19 +116,6 @@ class AutoFormer(TokenBackbone):
     def derived_options(cls, root: Struct) -> Mapping[str, Any]:
         return {"super_depth": root.fields["blocks"].depth.largest()}  # type: ignore[attr-defined]
 
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        patch = self.options["patch_size"]
-        return [
-            {"num_chs": self.num_features, "reduction": patch, "module": name}
-            for name in self.segment_names
-            if name.startswith("blocks.")
-        ]
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return {"stem": r"^patch_embed", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
-
 
 @lru_cache(100_000, typed=True)  # keys are shorter than those of Segment.of: a plan takes half the time
 def _block(

@@ -20,7 +20,8 @@ from nasformer.errors import UserError
 from nasformer.layers.basic import LayerNorm, NoNorm
 from nasformer.layers.stem import to_2tuple
 from nasformer.layers.vit import ACTIVATIONS, TokenEmbed, ViTBlock, ViTHead
-from nasformer.models.base import SUPPORTED, Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
+from nasformer.models.base import Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
+from nasformer.models.pretrained import SUPPORTED
 from nasformer.models.registry import register_space
 from nasformer.models.sharing import SharingRules, grouped_prefix, resampled_positions
 from nasformer.models.space import Space
@@ -152,20 +153,10 @@ class ViT(TokenBackbone):
         rows, columns = to_2tuple(img_size)
         return {"img_size": Choice(rows)} if rows == columns else {}
 
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        blocks = [name for name in self.segment_names if name.startswith("blocks.")] or ["patch_embed"]
-        patch = self.options["patch_size"]
-        return [{"num_chs": self.num_features, "reduction": patch, "module": name} for name in blocks]
-
     def as_map(self, block: str, x: Tensor, output_fmt: str) -> Tensor:
         patches = x[:, self.options["class_token"] + self.options["reg_tokens"] :]
         grid = grid_of(self.arch, self.options["img_size"], self.options["patch_size"])
         return patches if output_fmt == "NLC" else patches.transpose(1, 2).unflatten(2, grid)
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        return {"stem": r"^patch_embed|^norm_pre", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
 
     @classmethod
     def space_of(cls, model: Any) -> tuple[Struct, dict[str, Any]] | None:

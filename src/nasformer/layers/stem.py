@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +40,13 @@ def check_size(images: Tensor, height: int, width: int) -> None:
         raise UserError(
             f"images are {images.shape[-2]} x {images.shape[-1]}, the model is for {height} x {width}; resize them"
         )
+
+
+@runtime_checkable
+class OnGrid(Protocol):
+    """A layer that depends on the size of the map, and can take another one."""
+
+    def set_grid(self, grid: Grid) -> None: ...
 
 
 # Tokens: [batch, 1 + rows * columns, embed_dim], the class token first.

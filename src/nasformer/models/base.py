@@ -22,19 +22,13 @@ from torch.utils.checkpoint import checkpoint
 
 from nasformer.errors import UserError
 from nasformer.layers.basic import Cost, set_drop_path
-from nasformer.layers.stem import Grid, to_2tuple
+from nasformer.layers.stem import Grid, OnGrid, to_2tuple
 from nasformer.models.options import OPTION_RANGES
 from nasformer.models.sharing import SharingRules
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Struct
 from nasformer.utils.schema import from_json
 from nasformer.utils.units import check_number
-
-SUPPORTED = (
-    "supported are timm's plain ViTs (vit_*, deit_*, deit3_*, DINOv2, CLIP and SigLIP image towers), Swin (swin_*, "
-    "swin_s3_*) and PiT (pit_*)"
-)
-"""Models of timm that can be cut, for errors."""
 
 # A segment: one layer of a network, described but not built.
 #
@@ -124,8 +118,7 @@ class Backbone(nn.Module):
     @classmethod
     def default_options(cls) -> dict[str, Any]:
         """Every option of the model with its default: the keyword-only arguments of `plan`."""
-        parameters = inspect.signature(cls.plan).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return keyword_options(cls.plan)
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,6 +216,14 @@ class Backbone(nn.Module):
             self.options["global_pool"] = global_pool
         self.head.reset(num_classes, global_pool)
 
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Takes another image size, which reaches the layers that depend on the grid."""
+        for segment in self.plan(self.arch, **{**self.options, "img_size": img_size}):
+            layer = self.get_submodule(segment.name) if segment.name in self.segment_names else None
+            if isinstance(layer, OnGrid):
+                layer.set_grid(dict(segment.options)["grid"])  # type: ignore[arg-type]
+        self.options["img_size"] = img_size
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
@@ -256,6 +257,8 @@ class FeatureBackbone(Backbone):
     """A stem, blocks (perhaps in stages), a norm and a head, with timm's interface for feature maps."""
 
     norm: nn.Module
+    stem_option: ClassVar[str] = "patch_size"
+    """The option that says by how much the stem reduces the image."""
 
     @property
     def num_features(self) -> int:
@@ -264,9 +267,11 @@ class FeatureBackbone(Backbone):
     embed_dim = head_hidden_size = num_features
 
     @property
-    @abstractmethod
     def feature_info(self) -> list[dict[str, Any]]:
-        """For each feature map: its channels, its reduction, and the block whose output it is."""
+        """For each feature map its channels, its reduction and the block whose output it is; here all of one size."""
+        blocks = [name for name in self.segment_names if "blocks." in name] or self.segment_names[:1]
+        size = {"num_chs": self.num_features, "reduction": self.options[self.stem_option]}
+        return [{**size, "module": name} for name in blocks]
 
     def last_blocks(self) -> list[str]:
         """The name of each stage's last block."""
@@ -321,20 +326,15 @@ class FeatureBackbone(Backbone):
             self.reset_classifier(0)
         return kept
 
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Takes another image size: layers that depend on the grid have a `set_grid`."""
-        for segment in self.plan(self.arch, **{**self.options, "img_size": img_size}):
-            if segment.name in self.segment_names:
-                layer: Any = self.get_submodule(segment.name)
-                if hasattr(layer, "set_grid"):
-                    layer.set_grid(dict(segment.options)["grid"])
-        self.options["img_size"] = img_size
-
 
 class TokenBackbone(FeatureBackbone):
     """Base of families whose layers pass on tokens: [batch, 1 + rows * columns, dim], the class token first."""
 
     no_decay_suffixes = frozenset({"patch_embed.pos_embed", "patch_embed.cls_token"})
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        return {"stem": r"^patch_embed|^norm_pre", "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))]}
 
     def as_map(self, block: str, x: Tensor, output_fmt: str) -> Tensor:
         patches = x[:, 1:]
@@ -349,17 +349,16 @@ DEEPEST = 4000  # blocks of all stages together
 
 
 class MapBackbone(FeatureBackbone):
-    """Base of families whose layers pass on feature maps, [batch, channels, rows, columns], in four stages.
+    """Base of families whose layers pass on feature maps, [batch, channels, rows, columns], mostly in four stages.
 
     Each stage but the first halves the map. In an arch it has an `embed_dim` and `blocks`, which the plan calls
     stages.N.blocks.M.
     """
 
-    stem_option: ClassVar[str] = "patch_size"
-    """The option that says by how much the stem reduces the image."""
-
     @property
     def feature_info(self) -> list[dict[str, Any]]:
+        if STAGES[0] not in self.arch:
+            return super().feature_info
         stem = self.options[self.stem_option]
         return [
             {"num_chs": self.arch[STAGES[stage]].embed_dim, "reduction": stem * 2**stage, "module": name}
@@ -415,6 +414,12 @@ def take_indices(indices: int | list[int] | None, count: int) -> list[int]:
 
 
 # Helpers of the families.
+
+
+def keyword_options(function: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword-only arguments of a function with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -6,7 +6,6 @@ cost counts in budgets, and a model with it is stored like any other. At the end
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from nasformer.layers.basic import Cost
 from nasformer.layers.segmentation import DeepLabV3Head, DeepLabV3PlusHead, PanopticHead, UPerNetHead
 from nasformer.layers.stem import Grid, half_grid, to_2tuple
 from nasformer.layers.vqa import VQAHead
-from nasformer.models.base import Backbone, FeatureBackbone, Segment
+from nasformer.models.base import Backbone, FeatureBackbone, Segment, keyword_options
 from nasformer.models.registry import OF_PLUGINS, list_families
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
@@ -88,8 +87,7 @@ class DenseModel(FeatureBackbone):
     @classmethod
     def head_options(cls) -> dict[str, Any]:
         """The options of the head with their defaults."""
-        parameters = inspect.signature(cls.plan_head).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return keyword_options(cls.plan_head)
 
     @classmethod
     def split_options(cls, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -255,7 +253,7 @@ register_head(DetectionModel)  # type: ignore[type-abstract]
 
 def dense_family(family: type[Backbone], task: str) -> type[Backbone]:
     """The family with the head of a task in place of its classifier; one class for each, made once."""
-    family = getattr(family, "backbone", family)
+    family = family.backbone if issubclass(family, DenseModel) else family
     if (task, family) not in _made:
         if not issubclass(family, FeatureBackbone):
             raise UserError(

@@ -8,24 +8,36 @@ NET[embed_dim=160,192]       any of them with other choices than are usual; brac
 
 from __future__ import annotations
 
+import difflib
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from nasformer.errors import UserError
-from nasformer.models.base import SUPPORTED, Backbone, options_from_json
+from nasformer.models.base import Backbone, options_from_json
 from nasformer.models.dense import dense_space
-from nasformer.models.registry import OF_PLUGINS, get_space, list_spaces
+from nasformer.models.registry import OF_PLUGINS, get_space, list_families, list_spaces
 from nasformer.models.space import Space, parse_choices, parse_expression
 from nasformer.models.storage import CONFIG, SUPERNET_CONFIG, load_model
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
+from nasformer.space.nodes import Struct
 from nasformer.utils.files import read_json
 from nasformer.utils.schema import from_json
 
 TRAIN_AGAIN = "restore it or train again"
+SUPPORTED = (
+    "supported are timm's plain ViTs (vit_*, deit_*, deit3_*, DINOv2, CLIP and SigLIP image towers), Swin (swin_*, "
+    "swin_s3_*) and PiT (pit_*)"
+)
+"""Models of timm that can be cut, for errors."""
 
 
 def source_space(source: str) -> Space:
@@ -138,3 +150,49 @@ def with_values(base: Space, root: Any, options: Mapping[str, Any]) -> Space:
     """A space of a base's form with other values, under the expression that rebuilds it."""
     choices = {name: choice.values for name, choice in dimensions(root).items()}
     return base.with_choices(choices).with_options(**options)
+
+
+# Models of timm as spaces.
+
+
+@lru_cache
+def timm_space(name: str) -> Space:
+    """The space `timm:NAME` of what can be cut out of a model of timm, with all its classes and its image size.
+
+    >>> timm_space("deit_tiny_patch16_224").cost(timm_space("deit_tiny_patch16_224").root.largest()).params
+    5717416
+    """
+    import timm  # late: it takes longer to import than torch
+
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, timm.list_models(), 3, 0.5)
+        raise UserError(f"timm has no model {name!r}; {'near it: ' + ', '.join(close) if close else SUPPORTED}")
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that initial values have no effect on the meta device
+        model = timm.create_model(name)
+    family, root, options = declare_timm(model, name)
+    return Space(f"timm:{name}", family, root, options, {}, f"what can be cut out of timm's {name}")
+
+
+def declare_timm(model: nn.Module, name: str) -> tuple[type[Backbone], Struct, dict[str, Any]]:
+    """What can be cut out of a model of timm, by the first family that knows it."""
+    for family in list_families().values():
+        declared = family.space_of(model)
+        if declared is not None:
+            return family, *declared
+    raise UserError(f"timm's {name} is a {type(model).__name__}, from which we can cut nothing; {SUPPORTED}")
+
+
+def space_of(model: nn.Module) -> Space:
+    """The space of what can be cut out of a model that timm made, perhaps with other sizes than its name says.
+
+    Its name rebuilds it: that of the model, with an expression for what differs.
+    """
+    import timm
+
+    config: Any = getattr(model, "pretrained_cfg", None) or {}
+    name = config.get("architecture") or type(model).__name__
+    family, root, options = declare_timm(model, name)
+    named = [timm_space(name)] if timm.is_model(name) else []
+    bases = [space for space in (*named, *list_spaces().values()) if space.model is family]
+    return with_values(bases[0], root, options)

@@ -98,7 +98,7 @@ def get_space(name: str, **options: Any) -> Space:
 
     base, choices = parse_expression(name)
     if base.startswith("timm:"):
-        from nasformer.models.timm_models import timm_space
+        from nasformer.models.pretrained import timm_space
 
         space = timm_space(base.removeprefix("timm:"))
     else:

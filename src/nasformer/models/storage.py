@@ -109,7 +109,7 @@ def load_model(
         img_size: Another image size: absolute positions are resampled.
         num_classes: Another number of classes: the classifier is fresh then, and to be trained.
     """
-    model: Any = load_as_saved(Path(folder))
+    model = load_as_saved(Path(folder))
     if img_size is not None and input_shape(model)[1:] != to_2tuple(img_size):
         model.set_input_size(img_size)
     if num_classes is not None and num_classes != model.num_classes:
@@ -239,8 +239,7 @@ def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool)
     """
     model = fresh_model(space, source.arch, seed)
     if input_shape(source)[1:] != input_shape(model)[1:]:
-        resized: Any = source
-        resized.set_input_size(to_2tuple(model.options["img_size"]))
+        source.set_input_size(to_2tuple(model.options["img_size"]))
     state, fresh = source.state_dict(), model.state_dict()
     if source.options["in_chans"] != model.options["in_chans"]:
         name = f"{first_convolution(model)}.weight"

@@ -1,30 +1,20 @@
-"""Our models as timm makes them, by name, with an arch, as feature extractors, from a folder with weights; and
-timm's models as spaces of what can be cut out of them.
-"""
+"""Our models as timm makes them: by name, with an arch, as feature extractors, from a folder with weights."""
 
 from __future__ import annotations
 
-import difflib
-import warnings
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
 from timm.models import build_model_with_cfg
-from torch import nn
 
 from nasformer.errors import UserError
 from nasformer.layers.stem import to_2tuple
-from nasformer.models.base import SUPPORTED, Backbone, options_from_json
-from nasformer.models.pretrained import with_values
-from nasformer.models.registry import get_space, list_families, list_spaces, timm_name
+from nasformer.models.base import Backbone, options_from_json
+from nasformer.models.registry import get_space, list_spaces, timm_name
 from nasformer.models.space import Space, read_arch
 from nasformer.models.storage import pretrained_config
 from nasformer.space.arch import Arch
-from nasformer.space.nodes import Struct
 
 TIMM_OPTIONS = ("pretrained_cfg_overlay", "cache_dir", "pretrained_model_args")
 """What timm's factory passes on to `build_model_with_cfg`; the last one since timm 1.0.31."""
@@ -124,45 +114,3 @@ def any_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"this is no arch of {space.model.family} ({error}); see nasformer sample --space") from None
     return arch
-
-
-# Models of timm as spaces.
-
-
-@lru_cache
-def timm_space(name: str) -> Space:
-    """The space `timm:NAME` of what can be cut out of a model of timm, with all its classes and its image size.
-
-    >>> timm_space("deit_tiny_patch16_224").cost(timm_space("deit_tiny_patch16_224").root.largest()).params
-    5717416
-    """
-    if not timm.is_model(name):
-        close = difflib.get_close_matches(name, timm.list_models(), 3, 0.5)
-        raise UserError(f"timm has no model {name!r}; {'near it: ' + ', '.join(close) if close else SUPPORTED}")
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that initial values have no effect on the meta device
-        model = timm.create_model(name)
-    family, root, options = declare_timm(model, name)
-    return Space(f"timm:{name}", family, root, options, {}, f"what can be cut out of timm's {name}")
-
-
-def declare_timm(model: nn.Module, name: str) -> tuple[type[Backbone], Struct, dict[str, Any]]:
-    """What can be cut out of a model of timm, by the first family that knows it."""
-    for family in list_families().values():
-        declared = family.space_of(model)
-        if declared is not None:
-            return family, *declared
-    raise UserError(f"timm's {name} is a {type(model).__name__}, from which we can cut nothing; {SUPPORTED}")
-
-
-def space_of(model: nn.Module) -> Space:
-    """The space of what can be cut out of a model that timm made, perhaps with other sizes than its name says.
-
-    Its name rebuilds it: that of the model, with an expression for what differs.
-    """
-    config: Any = getattr(model, "pretrained_cfg", None) or {}
-    name = config.get("architecture") or type(model).__name__
-    family, root, options = declare_timm(model, name)
-    named = [timm_space(name)] if timm.is_model(name) else []
-    bases = [space for space in (*named, *list_spaces().values()) if space.model is family]
-    return with_values(bases[0], root, options)

@@ -73,7 +73,7 @@ class Proxy(ProxyEntry):
 
 
 # The modules of this package that register proxies.
-MODULES = ("az", "counts", "dss", "entropic", "responses", "saliency")
+MODULES = ("counts", "dss", "entropy", "responses", "saliency")
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 """A JSON file of the built-in proxies, readable without importing torch; `make catalogue` writes it."""

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from nasformer.models.base import Backbone, Segment
 from nasformer.models.space import Space
-from nasformer.proxies.nuclear import weight_norm
 from nasformer.proxies.parts import Call, Condition, batch_norms, record_calls, reset_gains
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
@@ -161,7 +160,7 @@ class SideBySide:
 
     def __init__(self, layers: UntrainedLayers) -> None:
         self.layers = layers
-        self.norms: dict[Hashable, float] = {}
+        self.norms: dict[Hashable, float] = {}  # of weights, by segment and name: scores keep them here
 
     def run(self, archs: Sequence[Arch], x: Tensor, condition: Condition) -> tuple[list[Tensor], list[SharedCall]]:
         """The logits of each arch for one input, and the calls of the linear layers that fulfil a condition."""
@@ -180,13 +179,6 @@ class SideBySide:
                 for index, row in zip(members, output.split(len(x)), strict=True):
                     rows[index] = row
         return rows, calls
-
-    def weight_norm(self, call: SharedCall) -> float:
-        """The nuclear norm of a weight, computed once: in a search each comes up thousands of times."""
-        key = (call.segment, call.name)
-        if key not in self.norms:
-            self.norms[key] = weight_norm(call.weight)
-        return self.norms[key]
 
 
 def _shared(segment: Segment, members: list[int], call: Call) -> SharedCall:

@@ -177,7 +177,7 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     >>> supernet_of(vit)
     Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 932,554 shared parameters, cpu)
     """
-    from nasformer.models.timm_models import space_of
+    from nasformer.models.pretrained import space_of
 
     if isinstance(model, Backbone):
         space, state = space_of_model(model), dict(model.state_dict())

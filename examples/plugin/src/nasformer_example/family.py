@@ -75,13 +75,6 @@ class ConvMixer(MapBackbone):
         """A small kernel is the centre of a large one; all other weights share their first entries."""
         return {"depthwise.weight": centre_crop}
 
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        """A feature map for each block, all of one size."""
-        blocks = [name for name in self.segment_names if ".blocks." in name]
-        size = {"num_chs": self.arch.embed_dim, "reduction": self.options["patch_size"]}
-        return [{**size, "module": name} for name in blocks]
-
 
 blocks = Repeat(Struct(kernel=Choice(3, 5, 7)), depth=Choice(2, 3, 4))
 about = "ConvMixer for small images: width, depth and the kernel of every block"
