@@ -27,10 +27,9 @@ from nasformer.search.options import BudgetOptions
 from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import load_supernet
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.racing import Race
-from nasformer.utils.device import choose_device
+from nasformer.utils.device import World, choose_device
 from record import benchmark_parser, save_record
 
 

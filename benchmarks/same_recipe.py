@@ -33,10 +33,9 @@ from nasformer.cli.main import find_command, make_parser
 from nasformer.runs.baselines import build_timm
 from nasformer.runs.data import load_batches
 from nasformer.runs.options import RetrainCommand
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model
-from nasformer.utils.device import choose_device
+from nasformer.utils.device import World, choose_device
 from nasformer.utils.statistics import kendall
 from record import benchmark_parser, save_record, without_folders
 

@@ -17,8 +17,8 @@ from nasformer.cli.main import main
 from nasformer.data.loaders import Split
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.runs import data as run_data
-from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from nasformer.utils.files import read_json
 
 RECIPE = {"epochs": 1, "batch_size": 8, "augment": {"crop": "resized"}}

@@ -22,8 +22,8 @@ from nasformer.runs.options import RetrainCommand
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import TASKS, TaskFacts, TaskOptions
 from nasformer.tasks.registry import Task, get_task, list_tasks, register_task
-from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from small_run import refused
 from tasks.examples import EXAMPLES, Example
 

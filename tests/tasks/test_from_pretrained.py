@@ -23,11 +23,11 @@ from nasformer.supernet.importance import find_units
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.segment import pixel_cross_entropy, taught_pixels
 from nasformer.tasks.vqa import answer_loss, taught_answers
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import objective_of
 from nasformer.train.loop import FEATURE_DEPTHS, train_supernet
 from nasformer.train.loss import Answers, Teacher, feature_difference
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from nasformer.utils.files import read_json
 from small_run import contents, json_output, refused
 from tasks.examples import EXAMPLES

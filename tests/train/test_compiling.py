@@ -17,9 +17,9 @@ from torch import Tensor
 import tiny
 from nasformer.layers.basic import DropPath
 from nasformer.supernet.supernet import COMPILE_OPTIONS
-from nasformer.train import compiling
-from nasformer.train.compiling import Rehearsal, Verdict, covering, judge, record_seconds, recorded_seconds
+from nasformer.train import speed
 from nasformer.train.loop import train_supernet
+from nasformer.train.speed import Rehearsal, Verdict, covering, judge, record_seconds, recorded_seconds
 from nasformer.utils.child import Ended
 
 DEPTH = {"drop_path_rate": 0.3}
@@ -45,11 +45,11 @@ def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeChild
     fake = FakeChild(Ended())
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
-    monkeypatch.setattr(compiling, "Child", fake)
-    monkeypatch.setattr(compiling, "WARM_UP", 1)
-    monkeypatch.setattr(compiling, "MEASURED", 2)
-    monkeypatch.setattr(compiling.AutoCompile, "before_training", lambda self, steps: None)
-    monkeypatch.setattr(compiling, "judge", lambda *facts: Verdict(True, "pays"))
+    monkeypatch.setattr(speed, "Child", fake)
+    monkeypatch.setattr(speed, "WARM_UP", 1)
+    monkeypatch.setattr(speed, "MEASURED", 2)
+    monkeypatch.setattr(speed.AutoCompile, "before_training", lambda self, steps: None)
+    monkeypatch.setattr(speed, "judge", lambda *facts: Verdict(True, "pays"))
     with torch.compiler.set_stance("force_eager"):
         yield fake
 
@@ -128,7 +128,7 @@ def test_few_archs_have_all_kinds() -> None:
     archs = [tiny.SPACE.sample(seed) for seed in range(100)]
     chosen = covering(supernet, archs)
     assert len(chosen) < 20
-    assert compiling.kinds_of(supernet, chosen) == compiling.kinds_of(supernet, archs)
+    assert speed.kinds_of(supernet, chosen) == speed.kinds_of(supernet, archs)
 
 
 def test_seconds_are_recorded_by_what_is_compiled(child: FakeChild) -> None:
@@ -148,7 +148,7 @@ def test_seconds_are_recorded_by_what_is_compiled(child: FakeChild) -> None:
 
 COMPILE = """
 import sys, time, torch, tiny
-from nasformer.train.compiling import CompileJob, Rehearsal
+from nasformer.train.speed import CompileJob, Rehearsal
 from nasformer.utils.child import Child
 from torch._dynamo.utils import counters
 supernet = tiny.supernet(drop_path_rate=0.3)

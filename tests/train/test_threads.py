@@ -13,7 +13,7 @@ import tiny
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.train.loop import train_supernet
-from nasformer.train.threads import recorded_threads, threads_of_training
+from nasformer.train.speed import recorded_threads, threads_of_training
 from nasformer.utils.device import asked_threads, cpu_threads, fastest_threads
 
 
@@ -55,7 +55,7 @@ def test_a_training_says_records_and_resumes_with_the_threads_of_its_trial(
         trials.append(1)
         return 1
 
-    monkeypatch.setattr("nasformer.train.threads.fastest_threads", trial)
+    monkeypatch.setattr("nasformer.train.speed.fastest_threads", trial)
     recipe = tiny.recipe(iterations=20)
     with pytest.raises(tiny.Interrupted):
         train_supernet(tiny.supernet(), tiny.Watched(recipe, fail_at=4), recipe, folder=tmp_path)

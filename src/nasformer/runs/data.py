@@ -25,8 +25,8 @@ from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts
 from nasformer.results.folder import RunFolder
 from nasformer.tasks.registry import chosen_task, space_for
-from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
 

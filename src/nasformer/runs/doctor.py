@@ -32,11 +32,10 @@ from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import CONFIG, load_supernet, read_space
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.checkpoint import SETTINGS, Checkpoints, DamagedCheckpoint, Rollback
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog, is_rollback
-from nasformer.train.threads import threads_of_training
-from nasformer.utils.device import choose_device
+from nasformer.train.speed import threads_of_training
+from nasformer.utils.device import World, choose_device
 from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import from_json
 from nasformer.utils.statistics import spearman

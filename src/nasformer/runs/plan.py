@@ -48,12 +48,11 @@ from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, check_satisfiable, sample_feasible
 from nasformer.supernet.samplers import make_sampler
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
 from nasformer.utils.cuda_graphs import CudaGraphs
-from nasformer.utils.device import choose_device, cpu_threads
+from nasformer.utils.device import World, choose_device, cpu_threads
 from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import to_json
 from nasformer.utils.statistics import wilson

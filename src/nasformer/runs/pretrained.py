@@ -47,10 +47,10 @@ from nasformer.supernet.importance import BatchLoss, Labelled, find_importance, 
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.supernet.storage import carry_backbone, carry_over
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.compiling import undisturbed
 from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
+from nasformer.train.speed import undisturbed
 
 SORTING_IMAGES = 1024
 """Training images on which importance is measured."""

@@ -66,13 +66,12 @@ from nasformer.supernet.storage import load_supernet, save_supernet, supernet_fo
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import find_task
 from nasformer.tasks.registry import chosen_task
-from nasformer.train.distributed import World, join_world
 from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
-from nasformer.train.threads import threads_of_training
-from nasformer.utils.device import choose_device
+from nasformer.train.speed import threads_of_training
+from nasformer.utils.device import World, choose_device, join_world
 from nasformer.utils.progress import run_stages, say
 from nasformer.utils.schema import to_json
 

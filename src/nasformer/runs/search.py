@@ -41,12 +41,11 @@ from nasformer.space.budget import Budget, check_satisfiable, references
 from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.health import check_up
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import as_batches
 from nasformer.train.racing import CONFIDENCE, Race
 from nasformer.train.recipe import Recipe
-from nasformer.utils.device import cpu_threads, fastest_threads, threads_are_fixed
+from nasformer.utils.device import World, cpu_threads, fastest_threads, threads_are_fixed
 from nasformer.utils.progress import progress, say
 
 CHECKED_SUBNETS = 20

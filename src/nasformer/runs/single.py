@@ -50,11 +50,10 @@ from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import PredictOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
-from nasformer.utils.device import choose_device
+from nasformer.utils.device import World, choose_device
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
 

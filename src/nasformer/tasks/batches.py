@@ -43,9 +43,9 @@ from nasformer.supernet.pretrained import IMAGENET
 from nasformer.tasks.masks import IGNORED
 from nasformer.tasks.options import JitterOptions, TaskFacts
 from nasformer.tasks.registry import Task
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from nasformer.utils.rng import Draws, Purpose, generator
 
 AHEAD = 3

@@ -35,8 +35,8 @@ from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, o
 from nasformer.tasks.masks import draw_objects, side_by_side
 from nasformer.tasks.options import DETECT, DetectOptions, PredictOptions
 from nasformer.tasks.registry import Evaluation, TrainedModel, example_images, register_task
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
+from nasformer.utils.device import World
 from nasformer.utils.files import write_json
 
 EVALUATION_BATCH = 8

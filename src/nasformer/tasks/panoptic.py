@@ -40,8 +40,8 @@ from nasformer.tasks.segment import (
     pixel_cross_entropy,
     segment_image,
 )
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
+from nasformer.utils.device import World
 from nasformer.utils.files import lacking, read_annotations, write_json
 from nasformer.utils.schema import from_json
 

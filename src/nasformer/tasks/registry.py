@@ -20,10 +20,9 @@ from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import class_names, facts_in, load_model, preprocessing_of
 from nasformer.tasks.options import BUILTIN_TASKS, TASKS, PredictOptions, TaskFacts, find_task
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
-from nasformer.utils.device import choose_device
+from nasformer.utils.device import World, choose_device
 from nasformer.utils.files import write_json
 
 

@@ -35,9 +35,9 @@ from nasformer.tasks.batches import (
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.loss import Answers
+from nasformer.utils.device import World
 
 EVALUATION_BATCH = 16
 WORST, MOST_SHARES = 3, 5

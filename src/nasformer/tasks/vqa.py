@@ -50,9 +50,9 @@ from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_p
 from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, plain
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
-from nasformer.train.distributed import World
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.train.loss import Answers
+from nasformer.utils.device import World
 from nasformer.utils.files import lacking, read_annotations
 from nasformer.utils.schema import from_json
 

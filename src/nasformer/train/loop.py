@@ -43,8 +43,6 @@ from nasformer.train.checkpoint import (
     restore_optimizer,
     weights_are_finite,
 )
-from nasformer.train.compiling import LOOK_AHEAD, AutoCompile, Rehearsal, compile_model, covering, undisturbed
-from nasformer.train.distributed import World, join_world, reduce_gradients
 from nasformer.train.evaluate import CLASSIFICATION, Snapshots, SubnetEvaluator, autocast, evaluate, objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.loss import (
@@ -56,11 +54,26 @@ from nasformer.train.loss import (
     feature_difference,
     load_teacher,
 )
-from nasformer.train.optim import FrozenSlices, MovingAverage, add_decay, decays_by_loss, make_optimizer
+from nasformer.train.optim import (
+    FrozenSlices,
+    MovingAverage,
+    add_decay,
+    decays_by_loss,
+    make_optimizer,
+    reduce_gradients,
+)
 from nasformer.train.recipe import Recipe
-from nasformer.train.threads import training_threads
+from nasformer.train.speed import (
+    LOOK_AHEAD,
+    AutoCompile,
+    Rehearsal,
+    compile_model,
+    covering,
+    training_threads,
+    undisturbed,
+)
 from nasformer.utils.cuda_graphs import CudaGraphs
-from nasformer.utils.device import cpu_threads, threads_are_fixed
+from nasformer.utils.device import World, cpu_threads, join_world, threads_are_fixed
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.rng import Purpose, mix
 

@@ -1,4 +1,4 @@
-"""Optimizers: weight decay where it belongs, updates of sampled slices only, and the moving average of weights.
+"""From gradients to weights: their mean over processes, optimizers, updates of sampled slices only, moving averages.
 
 AutoFormer's paper freezes what a sampled arch does not use; its code lets momentum and decay move it. `FrozenSlices` is
 the paper's reading.
@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
@@ -18,6 +19,39 @@ from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
+
+
+def reduce_gradients(model: nn.Module, world: World, same: bool = True) -> None:
+    """Replaces every gradient by its mean over the processes that train one model.
+
+    With the same arch in all processes, which is how they sample by default, they have the same gradients: only these
+    are reduced, in one flat buffer, and no process waits for weights that the arch does not use.
+
+    Args:
+        same: Whether all processes have gradients of the same weights. Otherwise one that a process lacks counts as 0,
+            and weights without a gradient in any process stay so.
+    """
+    if world.size == 1:
+        return
+    if not same:
+        fill_gradients(model)
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat)
+    flat /= world.size
+    for grad, mean in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(mean.view_as(grad))
+
+
+def fill_gradients(model: nn.Module) -> None:
+    """Gives weights that have a gradient in another process one of 0."""
+    parameters = list(model.parameters())
+    used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64, device=parameters[0].device)
+    dist.all_reduce(used, dist.ReduceOp.MAX)
+    for parameter, anywhere in zip(parameters, used.tolist(), strict=True):
+        if anywhere and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

@@ -324,8 +324,7 @@ def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> Model
     from nasformer.results.folder import RunFolder
     from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
     from nasformer.tasks.classify import ModelInput
-    from nasformer.train.distributed import World
-    from nasformer.utils.device import choose_device
+    from nasformer.utils.device import World, choose_device
 
     device, sizes = choose_device(options.device), (model.options["img_size"], model.options["in_chans"])
     batches = load_batches(options, UNTRAINED, World(), device, *sizes)

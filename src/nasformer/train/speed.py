@@ -1,12 +1,6 @@
-"""Compilation of a training, and whether it pays (`--train.compile auto`).
+"""Speed of a training on this machine: threads of the CPU and compilation, each where a trial shows that it pays.
 
-The first steps run uncompiled and are timed. If what compiled steps should save is more than what compiling should
-take, a second process compiles all graphs into the compiler's cache on disk while the training goes on; when it has
-ended, the training takes them from there. (A thread would not do: tracing sets random numbers and modes of the whole
-process.) Where the cache has the graphs from an earlier run, there is no need for the second process.
-
-Compiled steps draw the same random numbers as uncompiled ones, so that results differ by rounding alone, whenever the
-training changes over, and also when it is resumed in the other mode.
+Neither changes what is learned, but for rounding.
 """
 
 from __future__ import annotations
@@ -15,7 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import PicklingError
@@ -29,9 +23,69 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
 from nasformer.train.evaluate import autocast
 from nasformer.utils.child import Child, Send
-from nasformer.utils.device import World, keep_compiled_code
+from nasformer.utils.device import World, cpu_threads, fastest_threads, keep_compiled_code, threads_are_fixed
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import in_hours, say
+from nasformer.utils.schema import from_json
+from nasformer.utils.units import check_range
+
+# Threads of the CPU: chosen by a short trial, and recorded. On resume they are the same, since sums over other threads
+# are rounded otherwise.
+
+THREADS_FILE = "threads.json"
+MOST_THREADS = 2**16
+FEW_STEPS = 20
+"""A training of fewer steps is over before a trial pays."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The content of threads.json."""
+
+    threads: int
+
+    def __post_init__(self) -> None:
+        check_range(self, "threads", 1, MOST_THREADS)
+
+
+def recorded_threads(folder: Path | None) -> int | None:
+    """The threads that a training began with."""
+    path = folder / THREADS_FILE if folder else None
+    return from_json(Threads, read_json(path), path).threads if path and path.exists() else None
+
+
+def training_threads(folder: Path | None, steps: int, work: Callable[[], object], label: str, quiet: bool) -> int:
+    """The threads for a training: those asked for, those that it began with, or what a trial of its steps shows."""
+    count = torch.get_num_threads() if threads_are_fixed() else recorded_threads(folder)
+    if count is None:
+        available = torch.get_num_threads()
+        announce = available > 1 and steps >= FEW_STEPS and not quiet
+        if announce:  # on a busy machine all threads can be very slow
+            say(f"{label}: trying a step on 1 and on {available} threads of the CPU")
+        count = fastest_threads(work) if steps >= FEW_STEPS else available
+        if announce:
+            words = "one thread is" if count == 1 else f"{count} threads are"
+            say(f"{label}: {words} the fastest here, by this trial (--threads)")
+    if folder and recorded_threads(folder) != count:
+        write_json(folder / THREADS_FILE, {"threads": count})
+    return count
+
+
+def threads_of_training(folder: Path) -> AbstractContextManager[None]:
+    """Computes on the threads that were chosen for a training, unless others were asked for."""
+    count = recorded_threads(folder)
+    return nullcontext() if count is None or threads_are_fixed() else cpu_threads(count)
+
+
+# Compilation, and whether it pays (`--train.compile auto`).
+#
+# The first steps run uncompiled and are timed. If what compiled steps should save is more than what compiling should
+# take, a second process compiles all graphs into the compiler's cache on disk while the training goes on; when it has
+# ended, the training takes them from there. (A thread would not do: tracing sets random numbers and modes of the whole
+# process.) Where the cache has the graphs from an earlier run, there is no need for the second process.
+#
+# Compiled steps draw the same random numbers as uncompiled ones, so that results differ by rounding alone, whenever
+# the training changes over, and also when it is resumed in the other mode.
 
 WARM_UP, MEASURED = 4, 16
 """Steps that are left out, and that are timed then."""
