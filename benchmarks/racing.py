@@ -22,7 +22,8 @@ from torch import Tensor
 
 from nasformer.data.options import DataOptions
 from nasformer.results.folder import RunFolder
-from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+from nasformer.runs.data import load_batches, normalize_as
+from nasformer.runs.options import UNTRAINED
 from nasformer.search.options import BudgetOptions
 from nasformer.search.run import SearchResult, search
 from nasformer.space.arch import Arch

@@ -21,7 +21,8 @@ from typing import Any
 from nasformer.cli.main import find_command, make_parser
 from nasformer.models.space import Space
 from nasformer.results.contents import read_run
-from nasformer.runs.run import open_run
+from nasformer.runs.base import open_run
+from nasformer.runs.search import open_supernet
 from nasformer.space.arch import Arch
 from nasformer.train.evaluate import SubnetEvaluator
 
@@ -82,7 +83,7 @@ def main() -> None:
     models: dict[str, Any] = {}
     with open_run(command, "supernet") as run:
         run.use_profile(command)
-        supernet = run.load_supernet(command.supernet)
+        supernet = open_supernet(run, command.supernet)
         evaluator, space = SubnetEvaluator(supernet, run.batches), supernet.space
         shape = ("img_size", "in_chans", "num_classes")
         options = {name: value for name, value in space.options.items() if name not in (*shape, "drop_path_rate")}

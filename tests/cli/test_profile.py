@@ -38,7 +38,7 @@ def _fast(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nasformer.latency.measure.VISIT_SECONDS", 0.001)
         patch.setattr("nasformer.latency.finalists.ROUNDS", 1)
-        patch.setattr("nasformer.runs.search.write_report", lambda folder: None)
+        patch.setattr("nasformer.runs.base.write_report", lambda folder: None)
         yield
 
 

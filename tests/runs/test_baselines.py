@@ -14,7 +14,8 @@ from nasformer.errors import UserError
 from nasformer.models.registry import get_space
 from nasformer.report.page import write_report
 from nasformer.results.contents import read_run
-from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_names, timm_table
+from nasformer.runs.baselines import best_of_start, build_timm, count, fitting_timm_models, timm_table
+from nasformer.runs.options import timm_names
 from nasformer.search.journal import read_journal
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.space.arch import Arch

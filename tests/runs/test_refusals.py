@@ -17,7 +17,7 @@ def no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def read(*_: Any, **__: Any) -> None:
         raise AssertionError("images were read")
 
-    monkeypatch.setattr("nasformer.runs.run.load_batches", read)
+    monkeypatch.setattr("nasformer.runs.base.load_batches", read)
     monkeypatch.chdir(tmp_path)
 
 

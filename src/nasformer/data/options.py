@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasformer.errors import UserError
-from nasformer.utils.units import check_range, check_seed, check_threads
+from nasformer.utils.units import OptionGroup, check_range, check_seed, check_threads
 
 MOST_WORKERS = 1024
 MAX_BAD = 0.01
@@ -15,7 +15,7 @@ MAX_BAD = 0.01
 
 
 @dataclass
-class DataOptions:
+class DataOptions(OptionGroup):
     """Which images."""
 
     data: str = "digits"
@@ -59,7 +59,7 @@ class DataOptions:
         if isinstance(self.holdout, str):  # one way of writing it, since run folders compare it
             in_all = amount.unit == "in all" and amount.value
             self.holdout = f"{amount.value} images" if in_all else amount.value or 0
-        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nasformer.errors import UserError
-from nasformer.utils.units import check_range
+from nasformer.utils.units import OptionGroup, check_range
 
 if TYPE_CHECKING:
     from nasformer.models.space import Space
@@ -27,7 +27,7 @@ OPTION_RANGES = {
 
 
 @dataclass
-class SpaceOptions:
+class SpaceOptions(OptionGroup):
     """Which space, and for which images."""
 
     fresh_weights: ClassVar = False
@@ -56,6 +56,7 @@ class SpaceOptions:
                 f"this command starts from fresh weights, not from a net's; to cut the net: nasformer run --from "
                 f"{self.from_}; to train its space from scratch: --space timm:NAME"
             )
+        super().__post_init__()
 
     def model_options(self) -> dict[str, Any]:
         """The options of the model that were set."""

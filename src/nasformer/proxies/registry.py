@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nasformer.errors import UserError
 from nasformer.utils.files import read_json, write_json
-from nasformer.utils.units import check_range, check_threads
+from nasformer.utils.units import OptionGroup, check_range, check_threads
 
 if TYPE_CHECKING:
     from torch import nn
@@ -182,7 +182,7 @@ MAX_PROBE_SIZE, MAX_IMG_SIZE = 4096, 2**14
 
 
 @dataclass
-class ProbeOptions:
+class ProbeOptions(OptionGroup):
     """What proxies are shown, and how often."""
 
     proxy: str = ""
@@ -201,7 +201,7 @@ class ProbeOptions:
         check_threads(self)
         check_range(self, "probe_size", 1, MAX_PROBE_SIZE)
         check_range(self, "probe_img_size", 1, MAX_IMG_SIZE, optional=True)
-        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+        super().__post_init__()
 
     def probing(self) -> dict[str, int | None]:
         """The arguments of a `Scorer`."""

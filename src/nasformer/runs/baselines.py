@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,7 +25,9 @@ from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
+from nasformer.runs.base import Run
 from nasformer.runs.local_pool import run_tasks, training_memory
+from nasformer.runs.options import PREFIX, timm_name, timm_names
 from nasformer.runs.ray_pool import Work
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
@@ -39,10 +40,6 @@ from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World, join_world
 
-if TYPE_CHECKING:
-    from nasformer.runs.run import Run
-
-PREFIX = "timm:"
 COUNTED = ("params", "macs")
 MOST = 12
 
@@ -113,30 +110,6 @@ def timm_table_costs(counts: dict[str, int], img_size: int, num_classes: int) ->
 
 # Models of timm trained by the recipe of a run, on its images and for as many steps. A run from a pretrained net
 # fine-tunes them from their own pretrained weights, others train them from scratch.
-
-
-def timm_names(baseline: str) -> list[str]:
-    """The timm models that a user asks for as baselines, each perhaps with a file of weights behind a colon.
-
-    >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224:weights.safetensors")
-    ['resnet18', 'vit_tiny_patch16_224:weights.safetensors']
-    """
-    import timm  # late: it takes longer to import than torch
-
-    words = list(dict.fromkeys(word.strip() for word in baseline.split(",") if word.strip()))
-    names = [word.removeprefix(PREFIX) for word in words]
-    for word, name in zip(words, map(timm_name, names), strict=True):
-        if not word.startswith(PREFIX):
-            raise UserError(f"baseline {word!r} is not known; write timm:NAME, several as timm:NAME,timm:NAME")
-        if not timm.is_model(name):
-            close = ", ".join(get_close_matches(name, timm.list_models(), 3, 0)) or "none"
-            raise UserError(f"timm has no model {name!r}; the nearest names are {close}")
-    return names
-
-
-def timm_name(source: str) -> str:
-    """The name of a model without the file of its weights."""
-    return source.partition(":")[0]
 
 
 def build_timm(

@@ -9,29 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource
-from nasformer.data.options import AugmentOptions, DataOptions
+from nasformer.data.options import DataOptions
 from nasformer.data.preprocessing import for_channels
 from nasformer.data.sources import open_data
 from nasformer.data.streaming import find_files, stream_files
 from nasformer.errors import UserError
+from nasformer.models.options import SpaceOptions
 from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts
 from nasformer.results.folder import RunFolder
+from nasformer.runs.options import RunOptions
+from nasformer.tasks.options import TaskOptions
 from nasformer.tasks.registry import chosen_task, space_for
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
 from nasformer.utils.progress import say
 from nasformer.utils.schema import to_json
 
-UNTRAINED = Recipe(augment=AugmentOptions(crop="none"))
-"""For commands that do not train."""
+Images = TypeVar("Images", bound=DataOptions)
 
 
 def load_batches(
@@ -103,7 +105,7 @@ def too_large(files: ImageFiles, uncropped: bool, device: torch.device, world: W
     return large
 
 
-def streamed_before(folder: RunFolder, options: DataOptions) -> DataOptions:
+def streamed_before(folder: RunFolder, options: Images) -> Images:
     """The options; where they leave open whether to stream, it is as when the run began, whatever memory is free."""
     if options.stream != "auto" or not folder.config.exists():
         return options
@@ -117,17 +119,23 @@ def image_options(batches: BatchSource) -> dict[str, int]:
     return of_images | getattr(batches, "head_options", {})
 
 
-def fit_to_data(space: Space, batches: BatchSource, options: Any) -> Space:
-    """The space for these images: size, channels and classes are the data's."""
+class NamesData(Protocol):
+    """Options that name images."""
+
+    data: str
+
+
+def fit_to_data(space: Space, batches: BatchSource, options: NamesData) -> Space:
+    """The space for these images: size, channels and classes are the data's; other ones are refused."""
     of_images = image_options(batches)
+    named = options.model_options() if isinstance(options, SpaceOptions) else {}
     for name in ("in_chans", "num_classes"):
-        requested = getattr(options, name, None)
-        if requested is not None and requested != of_images[name]:
-            raise UserError(f"{options.data} has {name} {of_images[name]}, not {requested}; leave --{name} out")
+        if (value := named.get(name)) not in (None, of_images[name]):
+            raise UserError(f"{options.data} has {name} {of_images[name]}, not {value}; leave --{name} out")
     return space_for(space, options).with_options(**of_images)
 
 
-def check_options(options: Any, batches: BatchSource, trained: Space) -> None:
+def check_options(options: RunOptions, batches: BatchSource, trained: Space) -> None:
     """A supernet runs on images like those it was trained on, and as the model it was trained as."""
     trained_with = trained.full_options
     for name, value in {**options.model_options(), **image_options(batches)}.items():
@@ -144,10 +152,11 @@ def training_images(options: DataOptions) -> dict[str, Any]:
     return split if options.train_images is None else {**split, "train_images": options.train_images}
 
 
-def task_settings(options: Any) -> dict[str, Any]:
+def task_settings(options: object) -> dict[str, Any]:
     """What else decides a result where another task than classification is learned."""
-    name = getattr(options, "task", "classify")
-    return {} if name == "classify" else {"task": name, name: to_json(options.of_task)}
+    if not isinstance(options, TaskOptions) or options.task == "classify":
+        return {}
+    return {"task": options.task, options.task: to_json(options.of_task)}
 
 
 def check_holdout(options: DataOptions, supernet: Path) -> None:

@@ -25,7 +25,8 @@ from nasformer.models.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
-from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+from nasformer.runs.data import load_batches, normalize_as
+from nasformer.runs.options import UNTRAINED
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets

@@ -20,9 +20,9 @@ from nasformer.models.storage import fingerprint
 from nasformer.report.page import write_report
 from nasformer.results.contents import read_candidates, read_evolution
 from nasformer.results.folder import RunFolder
+from nasformer.runs.base import Run, open_run
 from nasformer.runs.options import EvolveCommand, RunCommand
-from nasformer.runs.run import Run, open_run
-from nasformer.runs.search import check_search
+from nasformer.runs.search import ArchSearch, check_search, inherited_evaluator, open_supernet
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.budget import sample_feasible
@@ -133,7 +133,7 @@ class SpaceEvaluator:
         return supernet, {"start": fingerprint(before)}
 
     def sample(self, stage: Run) -> None:
-        supernet = stage.load_supernet()
+        supernet = open_supernet(stage)
         if self.command.train.compile is True:
             supernet.compile()
-        stage.search_job(supernet, self.search, self.command.budget()).run()
+        ArchSearch.of(stage, inherited_evaluator(stage, supernet), self.search, self.command.budget()).run()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,11 +33,11 @@ from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import FinishResult, RunResult
 from nasformer.results.verdict import judge
-from nasformer.runs.baselines import PREFIX, fresh_timm, split_accuracies
+from nasformer.runs.base import Run, publish
+from nasformer.runs.baselines import fresh_timm, split_accuracies
 from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
-from nasformer.runs.options import RunCommand
+from nasformer.runs.options import PREFIX, RunCommand
 from nasformer.runs.ray_pool import Work
-from nasformer.runs.search import publish
 from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
@@ -53,10 +53,6 @@ from nasformer.utils.progress import say
 from nasformer.utils.schema import from_json, to_json
 from nasformer.utils.statistics import standard_error
 from nasformer.utils.units import format_quantity
-
-if TYPE_CHECKING:
-    from nasformer.runs.run import Run
-
 
 Measure = Callable[[Backbone, Sequence[Split]], dict[str, float]]
 """Scores of a model on splits, by names such as holdout_accuracy."""
@@ -212,7 +208,15 @@ def train_side_by_side(run: Run, trainings: Sequence[StartTraining]) -> None:
         facts = (largest.recipe, run.device, largest.teacher)
         return training_memory(run.batches, deepcopy(largest.model), *facts)
 
-    run_tasks(StartJob(run.batches), left, run.executor, run.device, run.folder.path, "trainings of winners", memory)
+    run_tasks(
+        StartJob(run.batches),
+        left,
+        run.executor,
+        run.device,
+        run.folder.path,
+        "trainings of winners",
+        memory,
+    )
 
 
 # Several sizes from one search

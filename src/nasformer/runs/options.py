@@ -1,4 +1,4 @@
-"""What the runs are asked: one dataclass a command, each field an option and a key of its YAML file.
+"""Options of the commands that work in a run folder: one dataclass a command, each field an option and a key of YAML.
 
 No torch here, so that help comes at once. `main` names the options that help shows first, `positional` those given
 without a name.
@@ -6,21 +6,28 @@ without a name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import ClassVar, Literal
 
-from nasformer.data.options import DataOptions
+from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
 from nasformer.search.options import BudgetOptions, EvolveOptions, SearchOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.train.recipe import Recipe
-from nasformer.utils.units import check_range
+from nasformer.utils.units import OptionGroup, check_range
+
+UNTRAINED = Recipe(augment=AugmentOptions(crop="none"))
+"""For commands that do not train."""
+PREFIX = "timm:"
+"""What a model of timm begins with, as a source, a teacher or a baseline."""
 
 
 @dataclass
-class ExecutorOptions:
+class ExecutorOptions(OptionGroup):
     """Where independent work is done: here, or on the workers of a Ray cluster."""
 
     executor: Literal["local", "ray"] = "local"
@@ -48,7 +55,7 @@ class ExecutorOptions:
         check_range(self, "trial_timeout", 0.1, 10**8)
         if self.asynchronous and self.executor == "local":
             raise UserError("an asynchronous search needs workers: --executor ray, or leave --asynchronous out")
-        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+        super().__post_init__()
 
 
 @dataclass
@@ -71,15 +78,79 @@ BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 
 @dataclass
-class TrackOptions:
+class TrackOptions(OptionGroup):
     """Whom to tell of the run."""
 
     track: Literal["none", "mlflow", "wandb"] = "none"
     """pass losses, candidates and result on to MLflow or Weights & Biases, through their own clients"""
 
 
+class RunOptions(DataOptions, SpaceOptions):
+    """Base of the commands that work in a run folder: images, a space, and what holds where a command has no option.
+
+    These are plain attributes. Only the fields of a command are its options.
+    """
+
+    out = ""
+    task = "classify"
+    baseline = ""
+    proxy = ""
+    no_training = False
+    train: Recipe = UNTRAINED
+    search: SearchOptions | None = None
+
+    @property
+    def executor_options(self) -> ExecutorOptions:
+        """Where independent work is done; commands without such options do it here."""
+        return self if isinstance(self, ExecutorOptions) else ExecutorOptions()
+
+    @property
+    def tracker(self) -> str:
+        """The service that is told of the run, or none."""
+        return self.track if isinstance(self, TrackOptions) else "none"
+
+
+def timm_names(baseline: str) -> list[str]:
+    """The timm models that a user asks for as baselines, each perhaps with a file of weights behind a colon.
+
+    >>> timm_names("timm:resnet18, timm:vit_tiny_patch16_224:weights.safetensors")
+    ['resnet18', 'vit_tiny_patch16_224:weights.safetensors']
+    """
+    import timm  # late: it takes longer to import than torch
+
+    words = list(dict.fromkeys(word.strip() for word in baseline.split(",") if word.strip()))
+    names = [word.removeprefix(PREFIX) for word in words]
+    for word, name in zip(words, map(timm_name, names), strict=True):
+        if not word.startswith(PREFIX):
+            raise UserError(f"baseline {word!r} is not known; write timm:NAME, several as timm:NAME,timm:NAME")
+        if not timm.is_model(name):
+            close = ", ".join(get_close_matches(name, timm.list_models(), 3, 0)) or "none"
+            raise UserError(f"timm has no model {name!r}; the nearest names are {close}")
+    return names
+
+
+def timm_name(source: str) -> str:
+    """The name of a model without the file of its weights."""
+    return source.partition(":")[0]
+
+
+def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool, executor: str = "local") -> None:
+    """Refuses a race where there is nothing to race for, and on workers, who do not know the archs before theirs."""
+    if options.racing == "none":
+        return
+    if executor != "local":
+        raise UserError("racing judges each arch by those before it, in this process; leave --executor or it out")
+    if not trained:
+        raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
+    if tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random"):
+        raise UserError(
+            "racing drops what cannot reach the best accuracy: it is for evolution or random search by accuracy alone; "
+            "leave --search.racing or --search.objectives out"
+        )
+
+
 @dataclass
-class TrainCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
+class TrainCommand(TaskOptions, TrackOptions, RunOptions):
     """Train a supernet. Killed, the same command goes on."""
 
     main: ClassVar = (
@@ -95,7 +166,7 @@ class TrainCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
 
 
 @dataclass
-class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
+class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, BudgetOptions, RunOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     main: ClassVar = (
@@ -119,7 +190,7 @@ class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, Bu
 
 
 @dataclass
-class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, DataOptions, SpaceOptions):
+class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, RunOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main: ClassVar = (
@@ -166,7 +237,7 @@ class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, DataOptio
 
 
 @dataclass
-class EvolveCommand(ExecutorOptions, BudgetOptions, DataOptions, SpaceOptions):
+class EvolveCommand(ExecutorOptions, BudgetOptions, RunOptions):
     """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
 
     main: ClassVar = (
@@ -213,7 +284,7 @@ class AdviseCommand(BudgetOptions):
 
 
 @dataclass
-class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOptions):
+class RetrainCommand(TaskOptions, TrackOptions, JobOptions, RunOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
     positional: ClassVar = ("run",)
@@ -248,19 +319,12 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, DataOptions, SpaceOp
 
 
 @dataclass
-class FinetuneCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
+class FinetuneCommand(TaskOptions, TrackOptions, RunOptions):
     """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
 
     positional: ClassVar = ("run",)
     main: ClassVar = (
-        "data",
-        "out",
-        "arch",
-        "img_size",
-        "train.epochs",
-        "train.batch_size",
-        "train.lr",
-        "train.teacher",
+        *("data", "out", "arch", "img_size", "train.epochs", "train.batch_size", "train.lr", "train.teacher"),
         *("export", "seed", "device"),
     )
     example: ClassVar = "nasformer finetune runs/digits --data digits --out runs/finetuned"
@@ -275,7 +339,3 @@ class FinetuneCommand(TaskOptions, TrackOptions, DataOptions, SpaceOptions):
     export: bool = True
     """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     train: Recipe = field(default_factory=Recipe)
-
-
-RunOptions = TrainCommand | SearchCommand | RunCommand | EvolveCommand | RetrainCommand | FinetuneCommand
-"""The options of a command that works in a run folder."""

@@ -27,20 +27,20 @@ from nasformer.models.base import Backbone
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.space import Space
 from nasformer.results.folder import RunFolder
-from nasformer.runs.baselines import PREFIX, check_baselines, drop_path_rate, fresh_timm, timm_name
-from nasformer.runs.cut import distillation_recipe
+from nasformer.runs.base import Run, check_before_images, command_space, in_numbers
+from nasformer.runs.baselines import check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.data import fit_to_data
 from nasformer.runs.local_pool import step_memory, weight_copies
-from nasformer.runs.options import PlanCommand
+from nasformer.runs.options import PREFIX, PlanCommand, timm_name
 from nasformer.runs.pretrained import (
     Recipes,
+    distillation_recipe,
     is_cuttable,
     knows_classes,
     pretrained_recipe,
     stage_recipes,
     training_size,
 )
-from nasformer.runs.run import Run, asked_space, check_before_images, in_numbers
 from nasformer.runs.search import check_search
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate, Proposal
@@ -174,7 +174,7 @@ class Plan:
 
 def make_plan(command: PlanCommand) -> Plan:
     """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
-    space, full_arch = asked_space(command), source_arch(command.from_) if command.from_ else None
+    space, full_arch = command_space(command), source_arch(command.from_) if command.from_ else None
     if command.from_:
         command = replace(command, train=pretrained_recipe(command.train))
     recipe = command.train
@@ -328,7 +328,7 @@ def time_search(run: Run, options: SearchOptions, budget: Budget, supernet: Supe
 
 
 def usual_objectives(run: Run) -> tuple[str, ...]:
-    return ("agreement",) if getattr(run.options, "no_training", False) else (objective_of(run.batches).score,)
+    return ("agreement",) if run.options.no_training else (objective_of(run.batches).score,)
 
 
 def time_baselines(

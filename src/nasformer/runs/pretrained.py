@@ -1,5 +1,7 @@
 """From a pretrained net to a smaller one on the user's images: `nasformer run --from timm:NAME --data PHOTOS`.
 
+`run_pretrained` trains, in five stages, each of which goes on where a killed run stopped:
+
 1. full      The net itself is fine-tuned on the images (OUT/full); it is the teacher of all that follows. Where the
              recipe names a larger teacher of timm, that is fine-tuned first (OUT/teacher) and teaches all of them.
 2. sort      Its heads and neurons are sorted by importance, so that every prefix keeps the best of them.
@@ -9,13 +11,21 @@
 5. finish    The winner is trained to answer as the full net does, from its slices of the supernet and from those of
              the full net; what is better on held-out images is shipped (`finish.py`).
 
-A source that is a supernet already starts with stage 3. Each stage goes on where a killed run stopped.
+A source that is a supernet already starts with stage 3.
+
+`run_cut` (`--no-training`) keeps the classes of the net. Photos need no labels, nor folders by class; where they have
+the net's classes, the accuracies of all nets stand beside how far they agree.
+
+1. sort      Heads and neurons are sorted by importance, without labels.
+2. search    Any strategy finds the arch within the budget that answers most like the full net on held-out images. Each
+             candidate is cut out and its linear maps are fitted to the full net's outputs (`Compensation`).
+3. finish    With `--finish finetune`, the winner then learns the full net's answers for a short while.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import dataclass, fields, replace
@@ -24,9 +34,9 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nasformer.data.loaders import BatchSource
+from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
@@ -34,26 +44,40 @@ from nasformer.models.pretrained import source_space
 from nasformer.models.space import Space
 from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
-from nasformer.runs.baselines import pretrained_options, split_accuracies, timm_names, train_baselines
+from nasformer.runs.base import Run, in_numbers, open_run
+from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
 from nasformer.runs.data import fit_to_data, normalize_images
 from nasformer.runs.finish import Finisher, Start, accuracies, single_recipe, with_cost_objective
-from nasformer.runs.options import RunCommand
-from nasformer.runs.run import Run, open_run, training_work
+from nasformer.runs.options import PREFIX, RunCommand, timm_names
+from nasformer.runs.ray_pool import Job
+from nasformer.runs.run import stages, training_work
+from nasformer.runs.search import ArchSearch, check_search, search_and_publish, search_weights
+from nasformer.search.options import SearchOptions
+from nasformer.search.pareto import Order
 from nasformer.search.problem import ModelResult
+from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.supernet.calibration import recalibrated
-from nasformer.supernet.importance import BatchLoss, Labelled, find_importance, sort_by_importance, sort_channels
+from nasformer.supernet.importance import (
+    BatchLoss,
+    Compensation,
+    Labelled,
+    find_importance,
+    sort_by_importance,
+    sort_channels,
+)
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.supernet.storage import carry_backbone, carry_over
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of
+from nasformer.train.evaluate import CLASSIFICATION, Objective, autocast, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.train.speed import undisturbed
 
 SORTING_IMAGES = 1024
-"""Training images on which importance is measured."""
+"""Training images on which importance is measured, and outputs are compared where nothing is trained."""
+SPLITS: tuple[Split, ...] = ("holdout", "test")
 PRETRAINED: dict[str, Any] = {
     "lr": 5e-4,
     "min_lr": 1e-6,
@@ -75,24 +99,26 @@ from slices of the full net has far to go."""
 def run_pretrained(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
     command = replace(command, importance=command.importance_for("gate"), train=pretrained_recipe(command.train))
+    command = with_cost_objective(command, command.score)
     find_importance(command.importance)
     for name in timm_names(command.baseline):
         pretrained_options(name)  # refused now rather than when their turn comes
     source = find_pretrained(command.from_ or "")
-    with open_run(with_cost_objective(command, command.score), "supernet", full_arch=source.own_arch) as run:
-        job = PretrainedRun(run, source, run.options)
-        run.measure_profile(job.command, job.command.search.objectives)
+    with open_run(command, "supernet", full_arch=source.own_arch) as run:
+        command = in_numbers(command, run.space, source.own_arch)
+        job = PretrainedRun(run, source, command)
+        run.measure_profile(command)
         with job.stages():
             job.tune_teacher()
             full = job.full()
             supernet = job.supernet(full)
             trained = [job.full_result(full)]
-            trained += train_baselines(run, job.command.baseline, job.recipes.alone, pretrained=True)
+            trained += train_baselines(run, command.baseline, job.recipes.alone, pretrained=True)
             if not run.world.main:
                 return None
-            finisher, budget = job.finisher(supernet, full), job.command.budget()
-            trained += finisher.uniform_reference(budget)
-            result = finisher.finish(run.search(supernet, job.command.search, budget, trained))
+            finisher = job.finisher(supernet, full)
+            trained += finisher.uniform_reference(command.budget())
+            result = finisher.finish(search_weights(run, supernet, command, trained))
         return finisher.ship(result)
 
 
@@ -185,7 +211,7 @@ class PretrainedRun:
             source = self.teacher_source
             cost = source.space.costs(source.own_arch)["macs"]  # with its own head, which matters little
             before = {"teacher": training_work(recipes.alone, run.batches.steps_per_epoch, cost), **before}
-        return run.stages(self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), before)
+        return stages(run, self.command, recipes.supernet, dict.fromkeys(trainings, recipes.finish), before)
 
     @property
     def start_names(self) -> list[str]:
@@ -207,7 +233,7 @@ class PretrainedRun:
         One of ours, or of timm with a classifier for as many classes, is taken as it is.
         """
         name, run = self.command.train.teacher or "", self.run
-        if not name.startswith("timm:") or not is_cuttable(name):
+        if not name.startswith(PREFIX) or not is_cuttable(name):
             return None
         source = find_pretrained(name)
         return None if knows_classes(source.space, run) else source
@@ -306,6 +332,9 @@ def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
     return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
 
 
+# Importance, with a loss of the task or without labels
+
+
 def sort_net(
     model: Backbone,
     space: Space,
@@ -342,3 +371,137 @@ def sorting_loss(objective: Objective) -> BatchLoss | None:
         return objective.loss_of(model, x, targets)
 
     return loss
+
+
+# Without training
+
+NO_WORKERS = "--no-training cuts and fits every candidate in this process; leave --executor out"
+
+
+def run_cut(command: RunCommand) -> RunResult | None:
+    """All stages; the result, in the main process."""
+    if command.executor != "local":
+        raise UserError(NO_WORKERS)
+    source = find_pretrained(command.from_ or "")
+    command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), "agreement")
+    find_importance(command.importance)
+    with open_run(command, "supernet", source.facts.classes or source.model.num_classes, source.own_arch) as run:
+        if not run.world.main:
+            return None
+        command = in_numbers(command, run.space, source.own_arch)
+        normalize_images(run.batches, source.facts)
+        run.measure_profile(command)
+        check_search(run.space, command.search, command.budget(), run.options.seed, AgreementEvaluator.objectives)
+        full = sorted_net(run, source, command.importance)
+        compensation = Compensation(supernet_from(full, run.space).eval(), calibration_images(run.batches))
+        evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
+        finisher = distilling_finisher(run, command, evaluator)
+        trained = [uncut_result(run, source.own_arch, evaluator), *finisher.uniform_reference(command.budget())]
+        job = ArchSearch.of(run, evaluator, command.search, command.budget())
+        result = search_and_publish(run, job, trained)
+        return finisher.ship(finisher.finish(result))
+
+
+def distilling_finisher(run: Run, command: RunCommand, evaluator: AgreementEvaluator) -> Finisher:
+    """What ships the winner, which with `--finish finetune` learns the full net's answers first, without labels."""
+    recipe = distillation_recipe(pretrained_recipe(command.train), run.batches)
+
+    def starts(arch: Arch) -> dict[str, Start]:
+        distilled = command.finish == "finetune"
+        return {"distilled": Start(evaluator.model(arch), recipe, evaluator.full)} if distilled else {}
+
+    return Finisher(run, command, evaluator.model, starts, evaluator.measure_model, "agreement")
+
+
+def sorted_net(run: Run, source: Pretrained, importance: str) -> Backbone:
+    """The source for the run's image size, sorted by importance; in OUT/full."""
+    if source.supernet is not None:
+        raise UserError("--no-training cuts a net that is trained as a whole; a supernet is searched: nasformer search")
+    full = build_from(source.model, run.space, run.options.seed, keep_classifier=True).to(run.device).eval()
+    sort_net(full, run.space, lambda: ((images, None) for images in calibration_images(run.batches)), importance)
+    save_model(full, (run.folder / "full").model, space=run.space.name, **run.image_facts)
+    return full
+
+
+def calibration_images(batches: BatchSource) -> Iterable[Tensor]:
+    return batches.calibration(SORTING_IMAGES, 64)
+
+
+def uncut_result(run: Run, arch: Arch, evaluator: AgreementEvaluator) -> ModelResult:
+    """The full net in the result, for comparison."""
+    scores = evaluator.measure_model(evaluator.full)
+    return ModelResult("full net", arch.to_dict(), {**run.space.costs(arch), **scores})
+
+
+def distillation_recipe(recipe: Recipe, batches: BatchSource) -> Recipe:
+    """How a winner learns the full net's answers; where its length is open, as long as a net would be fine-tuned."""
+    steps = steps_for(training_size(batches, recipe))
+    length = {"iterations": recipe.iterations or steps} if recipe.epochs == "auto" else {}
+    return single_recipe(recipe, **length, teacher=None, teacher_weight=1.0, teacher_answers="soft")
+
+
+class AgreementEvaluator:
+    """Judges archs by how far they agree with the full net on held-out images; labels are not needed.
+
+    Args:
+        compensation: Cuts archs out.
+        full: Whose answers count.
+    """
+
+    objectives: tuple[str, ...] = ("agreement",)
+    evaluations = 1000
+    chunk = 1
+
+    def __init__(
+        self, compensation: Compensation, full: Backbone, batches: BatchSource, precision: str = "auto"
+    ) -> None:
+        self.space, self.compensation = compensation.supernet.space, compensation
+        self.full, self.batches, self.precision = full, batches, precision
+        self.labelled = int((batches.class_counts > 0).sum()) > 1
+        self.expected = {split: [probabilities for probabilities, _ in self.predict(full, split)] for split in SPLITS}
+
+    def predict(self, model: nn.Module, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
+        """Probabilities of the classes, and labels, batch by batch."""
+        for images, labels in self.batches.evaluation(split, 256):
+            with torch.no_grad(), autocast(images.device, self.precision):
+                yield model(images).float().softmax(-1), labels
+
+    def compare(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Agreement: the mean share of probability that both nets give to the same classes; and, where labels are
+        those of the net, accuracy.
+        """
+        shared, right, count = 0.0, 0, 0
+        for expected, (probabilities, labels) in zip(self.expected[split], self.predict(model, split), strict=True):
+            shared += torch.minimum(expected, probabilities).sum().item()
+            right += int((probabilities.argmax(-1) == labels).sum())
+            count += len(labels)
+        scores = {"agreement": shared / count}
+        return scores | {"accuracy": right / count} if self.labelled else scores
+
+    def __call__(self, arch: Arch) -> dict[str, float]:
+        return {"agreement": self.compare(self.model(arch), "holdout")["agreement"]}
+
+    def order(self, options: SearchOptions) -> Order:
+        return "pareto"
+
+    def settings(self) -> dict[str, Any]:
+        return {"space": self.space.name, "full": fingerprint(self.full)}
+
+    def measure_model(self, model: nn.Module, splits: Sequence[Split] = SPLITS) -> dict[str, float]:
+        return {f"{split}_{name}": value for split in splits for name, value in self.compare(model, split).items()}
+
+    def measure(self, arch: Arch) -> dict[str, float]:
+        return self.measure_model(self.model(arch))
+
+    def model(self, arch: Arch) -> Backbone:
+        return self.compensation.extract(arch)
+
+    def summary(self, search: SearchResult) -> dict[str, Any]:
+        return {"images": count_images(self.batches)} if self.labelled else {}
+
+    def job(self) -> Job:
+        raise UserError(NO_WORKERS)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.full.parameters()).device

@@ -46,9 +46,9 @@ class Job(Protocol):
     def open(self, device: str) -> Work: ...
 
 
-def check_ray(options: Any) -> None:
+def check_ray(options: ExecutorOptions) -> None:
     """Refuses early what a pool would refuse after a long training."""
-    if getattr(options, "executor", "local") == "ray" and find_spec("ray") is None:
+    if options.executor == "ray" and find_spec("ray") is None:
         raise UserError("--executor ray needs Ray: pip install 'nasformer[ray]', or leave --executor out")
 
 

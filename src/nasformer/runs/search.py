@@ -18,18 +18,19 @@ from torch import Tensor
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
-from nasformer.errors import UserError
 from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
 from nasformer.latency.profile import Profile
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
 from nasformer.proxies.scoring import Scorer
-from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
+from nasformer.results.verdict import resolution_warning
+from nasformer.runs.base import Run
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
-from nasformer.runs.options import ExecutorOptions
+from nasformer.runs.data import check_holdout, check_options, normalize_as
+from nasformer.runs.options import ExecutorOptions, RunCommand, SearchCommand, check_racing
 from nasformer.runs.ray_pool import Job, RayPool, Work
 from nasformer.search.options import Racing, SearchOptions
 from nasformer.search.pareto import Order
@@ -40,11 +41,13 @@ from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, check_satisfiable, references
 from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.health import check_up
+from nasformer.supernet.storage import load_supernet, supernet_folder
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.evaluate import SubnetEvaluator
+from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, objective_of
 from nasformer.train.loop import as_batches
 from nasformer.train.racing import CONFIDENCE, Race
 from nasformer.train.recipe import Recipe
+from nasformer.train.speed import threads_of_training
 from nasformer.utils.device import World, cpu_threads, fastest_threads, threads_are_fixed
 from nasformer.utils.progress import progress, say
 
@@ -249,6 +252,12 @@ class ArchSearch:
     quiet: bool = False
     executor: ExecutorOptions = field(default_factory=ExecutorOptions)
 
+    @classmethod
+    def of(cls, run: Run, evaluator: Evaluator, options: SearchOptions, budget: Budget) -> ArchSearch:
+        """A search in the folder of a run."""
+        data = (run.options.seed, run.folder, run.options.data, run.profile, run.settings)
+        return cls(evaluator, budget, options, *data, executor=run.executor)
+
     @property
     def space(self) -> Space:
         return self.evaluator.space
@@ -384,19 +393,67 @@ class ArchSearch:
         return ModelResult(name, arch.to_dict(), {**self.space.costs(arch), **self.evaluator.measure(arch)})
 
 
-def check_racing(options: SearchOptions, objectives: Sequence[str], trained: bool, executor: str = "local") -> None:
-    """Refuses a race where there is nothing to race for, and on workers, who do not know the archs before theirs."""
-    if options.racing == "none":
+# Searches of a run: by the weights that archs inherit from its supernet, or by another evaluator
+
+
+def search_weights(
+    run: Run,
+    supernet: Supernet,
+    command: RunCommand | SearchCommand,
+    trained: Sequence[ModelResult] = (),
+    compiled: bool = False,
+) -> RunResult:
+    """Searches a supernet and publishes the winner beside its references.
+
+    Args:
+        trained: Models that were trained on their own.
+    """
+    if compiled:
+        supernet.compile()
+    job = ArchSearch.of(run, inherited_evaluator(run, supernet), command.search, command.budget())
+    with threads_of_training(run.folder.train):
+        return search_and_publish(run, job, trained, lambda: warn_of_noise(run, supernet))
+
+
+def inherited_evaluator(run: Run, supernet: Supernet) -> InheritedEvaluator:
+    options = run.options
+    return InheritedEvaluator(supernet, run.batches, run.recipe.precision, options.calibration_images, options.seed)
+
+
+def search_and_publish(
+    run: Run, job: ArchSearch, trained: Sequence[ModelResult], on_open: Callable[[], None] | None = None
+) -> RunResult:
+    """Searches by any evaluator and publishes the winner beside its references."""
+    result = job.summarise(job.run(on_open), trained)
+    run.publish(job.evaluator.model(result.arch), result)
+    return result
+
+
+def open_supernet(run: Run, source: str | None = None) -> Supernet:
+    """The supernet to search. What the command leaves open, such as a patch size, is as it was trained."""
+    path = supernet_folder(Path(source or run.folder.supernet))
+    supernet = load_supernet(path, run.space).to(run.device)
+    check_holdout(run.options, path)
+    check_options(run.options, run.batches, supernet.space)
+    normalize_as(run.batches, RunFolder(path))
+    run.trained_on = RunFolder(path).facts("trained_on").get("trained_on", {})
+    run.space = supernet.space = replace(supernet.space, predicted=run.space.predicted)
+    return supernet
+
+
+def warn_of_noise(run: Run, supernet: Supernet) -> None:
+    """Says before a search that the held-out images cannot tell its candidates apart, where they are too few."""
+    batches = run.batches
+    if objective_of(batches) is not CLASSIFICATION:  # its score is no share of images
         return
-    if executor != "local":
-        raise UserError("racing judges each arch by those before it, in this process; leave --executor or it out")
-    if not trained:
-        raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
-    if tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random"):
-        raise UserError(
-            "racing drops what cannot reach the best accuracy: it is for evolution or random search by accuracy alone; "
-            "leave --search.racing or --search.objectives out"
-        )
+    if resolution_warning(0.5, batches.held_out):  # the largest error there can be: no need to measure otherwise
+        subnets = inherited_evaluator(run, supernet).subnets
+        accuracy = subnets.accuracy(supernet.space.root.largest(), "holdout")
+        if warning := resolution_warning(accuracy, batches.held_out):
+            say(f"warning: {warning}")
+
+
+# The same in Python, without a run
 
 
 def search_supernet(
@@ -489,10 +546,3 @@ def check_search(
     problem.point({**dict.fromkeys((*usual, "loss"), 0.0), **space.costs(space.root.smallest())})
     strategy = find_strategy(options.strategy)
     return strategy(problem, **complete_options(strategy, options.for_strategy()))
-
-
-def publish(folder: RunFolder, result: RunResult) -> None:
-    """Writes the result and the report."""
-    result.save(folder.result)
-    say(f"drawing the report: {folder.report}")
-    write_report(folder.path)

@@ -34,13 +34,13 @@ from nasformer.report.plots import write_confusion
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
+from nasformer.runs.base import Run, command_space, open_run
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
-from nasformer.runs.data import UNTRAINED, holds_out_others, image_options, load_batches, normalize_as, normalize_images
+from nasformer.runs.data import holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.finish import ship
 from nasformer.runs.local_pool import run_tasks, training_memory
-from nasformer.runs.options import FinetuneCommand, RetrainCommand
+from nasformer.runs.options import UNTRAINED, FinetuneCommand, RetrainCommand
 from nasformer.runs.ray_pool import Work, check_ray
-from nasformer.runs.run import Run, asked_space, open_run
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
@@ -61,7 +61,7 @@ Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
 def retrain_run(command: RetrainCommand) -> RunResult | None:
     """Trains an architecture from scratch; the result, in the main process. A finished training is left as it is."""
     command = resolve_retrain(command)
-    arch = asked_space(command).arch(command.arch or "")
+    arch = command_space(command).arch(command.arch or "")
     with open_run(command, "model") as run:
         check_baselines(run, command.baseline)
         model = fresh_model(run.space, arch, run.options.seed).to(run.device)
@@ -100,7 +100,7 @@ def retrain_tasks(command: RetrainCommand) -> list[RetrainCommand]:
 def retrain_memory(commands: Sequence[RetrainCommand]) -> int:
     """What the largest of the trainings needs."""
     resolved = [resolve_retrain(command) for command in commands]
-    space = asked_space(resolved[0])
+    space = command_space(resolved[0])
     archs = [space.arch(command.arch or "") for command in resolved]
     largest = max(archs, key=lambda arch: space.costs(arch)["macs"])
     with TemporaryDirectory() as folder:

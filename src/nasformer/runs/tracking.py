@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.results.folder import RunFolder
@@ -22,7 +22,6 @@ from nasformer.utils.files import parse_json, read_json, write_json
 from nasformer.utils.progress import repeating, say
 from nasformer.utils.schema import from_json
 
-Service = Literal["none", "mlflow", "wandb"]
 SECONDS = 10.0  # between two looks at the run folder
 PROJECT = "nasformer"
 
@@ -83,7 +82,7 @@ class WandB:
 CLIENTS: dict[str, Callable[[str, str | None], Client]] = {"mlflow": MLflow, "wandb": WandB}
 
 
-def check_service(service: Service) -> None:
+def check_service(service: str) -> None:
     if service != "none" and find_spec(service) is None:
         raise UserError(f"--track {service} needs its client: pip install {service}, or leave --track out")
 
@@ -137,7 +136,7 @@ def candidate_values(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 @contextmanager
-def tracking(folder: RunFolder, service: Service) -> Iterator[None]:
+def tracking(folder: RunFolder, service: str) -> Iterator[None]:
     """Tracks a run while it goes on, and its end."""
     if service == "none":
         yield

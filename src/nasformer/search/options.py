@@ -8,13 +8,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from nasformer.errors import UserError
-from nasformer.search.strategy import StrategyOption, complete_options, find_strategy, list_strategies, strategy_options
+from nasformer.search.strategy import (
+    StrategyOption,
+    complete_options,
+    find_strategy,
+    list_strategies,
+    strategy_options,
+)
 from nasformer.space.budget import DRAWS, Budget
-from nasformer.utils.units import check_number, check_range, parse_bytes, parse_milliseconds, parse_quantity
+from nasformer.utils.units import (
+    OptionGroup,
+    check_number,
+    check_range,
+    parse_bytes,
+    parse_milliseconds,
+    parse_quantity,
+)
 
 
 @dataclass
-class BudgetOptions:
+class BudgetOptions(OptionGroup):
     """Limits on the architecture, such as 6M or 1.3G."""
 
     min_params: str | int | None = None
@@ -36,7 +49,7 @@ class BudgetOptions:
         for value in self.limits().values():  # refused before torch is imported and images are read
             if isinstance(value, str | int):
                 parse_quantity(str(value).strip().removesuffix("%"))
-        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+        super().__post_init__()
 
     def limits(self) -> dict[str, Any]:
         """What was given: counts as they were written, time in milliseconds and memory in bytes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from nasformer.errors import UserError
-from nasformer.utils.units import check_range
+from nasformer.utils.units import OptionGroup, check_range
 
 Layout = Literal["auto", "folders", "voc", "ade20k", "cityscapes"]
 
@@ -223,7 +223,7 @@ def split_scores() -> dict[str, str]:
 
 
 @dataclass
-class TaskOptions:
+class TaskOptions(OptionGroup):
     """What is learned."""
 
     task: str = "classify"
@@ -235,7 +235,7 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         find_task(self.task)
-        getattr(super(), "__post_init__", lambda: None)()  # a command inherits from other groups of options as well
+        super().__post_init__()
 
     @classmethod
     def declared_groups(cls) -> tuple[str, dict[str, type[Any]]]:

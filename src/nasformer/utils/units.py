@@ -1,4 +1,4 @@
-"""Quantities as people write them: counts (6M, 1.3G), times (5ms), memory (500MB); and ranges of options."""
+"""Quantities as people write them: counts (6M, 1.3G), times (5ms), memory (500MB); groups of options, and ranges."""
 
 from __future__ import annotations
 
@@ -110,6 +110,13 @@ def format_digits(value: float) -> str:
 
 
 # Ranges of options: a number outside of its range is refused by the name of its option.
+
+
+class OptionGroup:
+    """Base of groups of options. A command inherits from several, whose checks run one after the other."""
+
+    def __post_init__(self) -> None:
+        """The end of their chain: each group calls the next by `super()`."""
 
 
 def check_range(owner: object, name: str, least: float | None = None, most: float | None = None, **limits: Any) -> None:

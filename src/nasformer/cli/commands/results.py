@@ -322,7 +322,8 @@ def parse_query(text: str) -> Query | None:
 def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:
     """A test image of a data set."""
     from nasformer.results.folder import RunFolder
-    from nasformer.runs.data import UNTRAINED, load_batches, normalize_as
+    from nasformer.runs.data import load_batches, normalize_as
+    from nasformer.runs.options import UNTRAINED
     from nasformer.tasks.classify import ModelInput
     from nasformer.utils.device import World, choose_device
 

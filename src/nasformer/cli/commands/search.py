@@ -24,8 +24,7 @@ PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms
 
 
 def run(options: RunCommand, as_json: bool) -> None:
-    from nasformer.runs.cut import run_cut
-    from nasformer.runs.pretrained import run_pretrained
+    from nasformer.runs.pretrained import run_cut, run_pretrained
     from nasformer.runs.run import run_supernet
 
     start = (run_cut if options.no_training else run_pretrained) if options.from_ else run_supernet

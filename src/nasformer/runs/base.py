@@ -1,0 +1,277 @@
+"""A run as all of its stages see it: its folder, images, space and device.
+
+`open_run` refuses what is wrong before anything is read or written, locks the folder and records the command.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from nasformer.data.loaders import Split
+from nasformer.errors import UserError
+from nasformer.latency.lookup import PREDICTED, check_profiled, measure_if_missing, with_profile
+from nasformer.latency.profile import Profile
+from nasformer.models.base import Backbone
+from nasformer.models.dense import head_option_names
+from nasformer.models.space import Space
+from nasformer.models.storage import save_model
+from nasformer.report.page import write_report
+from nasformer.results.folder import Kind, RunFolder
+from nasformer.results.result import RunResult
+from nasformer.runs.data import fit_to_data, load_batches, streamed_before, task_settings, training_images
+from nasformer.runs.options import (
+    ExecutorOptions,
+    JobOptions,
+    RunCommand,
+    RunOptions,
+    SearchCommand,
+    check_racing,
+    timm_names,
+)
+from nasformer.runs.ray_pool import check_ray
+from nasformer.runs.tracking import check_service, tracking
+from nasformer.search.options import BudgetOptions, SearchOptions
+from nasformer.search.problem import Problem
+from nasformer.search.strategy import complete_options, find_strategy
+from nasformer.space.arch import Arch
+from nasformer.space.budget import Budget
+from nasformer.supernet.storage import load_supernet, save_supernet
+from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.options import find_task
+from nasformer.tasks.registry import chosen_task
+from nasformer.train.evaluate import objective_of
+from nasformer.train.loop import train_supernet
+from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World, choose_device, join_world
+from nasformer.utils.progress import say
+from nasformer.utils.schema import to_json
+
+Command = TypeVar("Command", bound=RunOptions)
+
+
+@contextmanager
+def open_run(
+    command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, full_arch: Arch | None = None
+) -> Iterator[Run]:
+    """The run of a command, whose folder no other process may use meanwhile.
+
+    Args:
+        answers: The classes of a net whose answers stand for labels, or how many there are.
+        full_arch: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
+    """
+    if not command.out:
+        raise UserError("say where the run's folder shall be: --out runs/NAME")
+    device = choose_device(command.device)
+    folder, world = RunFolder(command.out), join_world(device)
+    folder.check_own(kind)
+    space = command_space(command, folder)
+    check_before_images(in_numbers(command, space, full_arch), space, device.type)
+    with folder.lock(needed=world.main):
+        run = Run(folder, command, space, command.train, world, answers)
+        run.options = in_numbers(run.options, run.space, full_arch)  # its head depends on the images
+        if world.main:
+            with folder.recording(kind, run.options, run.space.name), tracking(folder, command.tracker):
+                yield run
+        else:
+            yield run
+
+
+def command_space(command: RunOptions, folder: RunFolder | None = None) -> Space:
+    """The space that a command names, or else that of the supernet that it searches."""
+    named = command.supernet if isinstance(command, SearchCommand) else None
+    supernet = named or (folder.supernet if folder else None)
+    if not command.space and supernet and Path(supernet).is_dir():
+        return load_supernet(supernet).space
+    return command.chosen_space()
+
+
+def in_numbers(command: Command, space: Space, full_arch: Arch | None) -> Command:
+    """The command with numbers in place of shares of a net."""
+    if full_arch is None or not isinstance(command, BudgetOptions):
+        return command
+    return command.with_shares(space.costs(full_arch))
+
+
+def check_before_images(command: RunOptions, space: Space, device: str) -> None:
+    """Refuses what is wrong whatever the images are, since reading them may take minutes."""
+    check_task(command)
+    with_files = [name for name in timm_names(command.baseline) if ":" in name]
+    if with_files and not command.from_:
+        raise UserError(f"without --from, baselines have fresh weights; leave the file of timm:{with_files[0]} out")
+    check_ray(command.executor_options)
+    check_service(command.tracker)
+    if isinstance(command, BudgetOptions):
+        command.budget()
+        if type(command) is not RunCommand or command.latency_profile:  # a run measures what is missing
+            check_profiled(space, command, command.search.objectives if command.search else (), device)
+    if command.search:
+        check_search_options(command, command.search, space)
+
+
+def check_task(command: RunOptions) -> None:
+    """Refuses what only classification has so far."""
+    for option, value in {"--proxy": command.proxy, "--no-training": command.no_training}.items():
+        if value and command.task != "classify":
+            raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
+
+
+KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
+"""What a candidate of a supernet may be judged by beside the scores of its task, as far as it matters before."""
+
+
+def check_search_options(command: RunOptions, search: SearchOptions, space: Space) -> None:
+    """Refuses options of a strategy, races and objectives that cannot be."""
+    complete_options(find_strategy(search.strategy), search.for_strategy())
+    objectives, executor = tuple(search.objectives), command.executor_options.executor
+    check_racing(search, objectives or ("accuracy",), trained=not command.proxy, executor=executor)
+    if objectives and not command.proxy:
+        scores = KNOWN_SCORES | dict.fromkeys(find_task(command.task).scores, 0.0)
+        scores |= {"agreement": 0.0} if command.no_training else {}
+        Problem(space.root, space.costs, Budget(), objectives, command.seed).point(scores)
+
+
+class Run:
+    """The folder, images, space and device that all stages of a run share.
+
+    Args:
+        options: Those of the command; images keep their size, unless it (or the supernet's training) says another.
+        space: As the command names it; `self.space` is the same for the run's images.
+        list_bad: Whether images that cannot be read are listed in the folder.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        options: RunOptions,
+        space: Space,
+        recipe: Recipe,
+        world: World,
+        answers: Sequence[str] | int | None = None,
+        list_bad: bool = True,
+    ) -> None:
+        self.folder, self.recipe, self.world = folder, recipe, world
+        if (task := space.model.task) != "classify" and options.task != task:
+            raise UserError(f"the supernet of {folder} is for another task; add --task {task}")
+        self.device = choose_device(options.device)
+        options = streamed_before(folder, options)
+        world.barrier()  # until all have read that, as the main process will write it
+        defaults = space.full_options
+        named = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
+        sizes = named["img_size"], named["in_chans"], defaults["img_size"]
+        files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
+        self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
+        self.options = replace(options, stream=self.batches.streamed)
+        self.space = fit_to_data(space, self.batches, options)
+        self.trained_on = training_images(options)
+        self.profile: Profile | None = None
+
+    def inside(self, name: str, space: Space) -> Run:
+        """A run in a folder of this one, with the same images and another space."""
+        other = copy(self)
+        other.folder, other.space = self.folder / name, space
+        return other
+
+    def measure_profile(self, command: RunCommand) -> None:
+        """Adds predicted costs as `use_profile` does, but measures first what was not profiled yet."""
+        if self.world.main:
+            measure_if_missing(self.space, command, command.search.objectives, self.device.type)
+        self.world.wait_for_main()
+        self.use_profile(command, command.search.objectives)
+
+    def use_profile(self, options: BudgetOptions, objectives: Sequence[str] = ()) -> None:
+        """Adds predicted costs to the space, where options speak of latency or memory; refuses if unprofiled."""
+        self.space, self.profile = with_profile(self.space, options, objectives, self.device.type)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What every stage's result depends on."""
+        split = {name: value for name, value in training_images(self.options).items() if name != "seed"}
+        return {**split, "model_options": dict(self.space.options), **task_settings(self.options)}
+
+    @property
+    def train_settings(self) -> dict[str, Any]:
+        """The same for checkpoints, which compare only what is named: so training on all images is named too."""
+        return {**self.settings, "train_images": self.options.train_images}
+
+    @property
+    def executor(self) -> ExecutorOptions:
+        """Where independent work is done."""
+        return self.options.executor_options
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether trainings may run at the same time, in processes of this machine."""
+        return self.world.size == 1 and isinstance(self.options, JobOptions) and self.options.jobs != 1
+
+    def train(
+        self, recipe: Recipe, supernet: Supernet | None = None, teacher: nn.Module | None = None, **settings: Any
+    ) -> None:
+        """The supernet, trained; a finished one is left as it is.
+
+        Args:
+            supernet: One to start from, which is trained in place; None: a fresh one.
+            teacher: A model whose answers it learns, in place of the recipe's.
+            settings: What else the weights depend on, such as where those to start from come from.
+        """
+        supernet = (supernet or Supernet(self.space, self.options.seed)).to(self.device)
+        train_supernet(
+            supernet,
+            self.batches,
+            recipe,
+            folder=self.folder.train,
+            seed=self.options.seed,
+            settings=self.train_settings | settings,
+            teacher=teacher,
+            calibration_images=self.options.calibration_images,
+        )
+        if self.world.main:
+            save_supernet(supernet, self.folder.supernet, trained_on=self.trained_on, **self.image_facts)
+        self.world.barrier()
+
+    def publish(self, model: Backbone | None, result: RunResult) -> None:
+        """Writes the winning model, the result and the report."""
+        if model is not None:
+            self.save(model, result)
+        publish(self.folder, result)
+
+    def save(self, model: Backbone, result: RunResult) -> None:
+        """Writes the winning model with what is known of it."""
+        name = f"test_{objective_of(self.batches).score}"
+        score = result.shipped.get(name)
+        facts: dict[str, Any] = {name: score} if math.isfinite(score) else {}
+        facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
+        save_model(model, self.folder.model, **facts)
+        split: Split = "holdout" if self.batches.held_out else "test"
+        chosen_task(self.options).draw(model, self.batches, split, self.folder.pictures)
+
+    @property
+    def image_shape(self) -> dict[str, Any]:
+        """What a model is built for: images, classes, and the head of another task than classification."""
+        options, model = self.space.full_options, self.space.model
+        shape = {name: options[name] for name in ("img_size", "in_chans", "num_classes")}
+        if model.task == "classify":
+            return shape
+        names = head_option_names() & options.keys()
+        return {**shape, "task": model.task, "head": {name: options[name] for name in names}}
+
+    @property
+    def image_facts(self) -> dict[str, Any]:
+        """What a model must know of its images: how they are prepared, and the names of their classes."""
+        batches = self.batches
+        facts = {"mean": list(batches.mean), "std": list(batches.std), "classes": list(batches.classes)}
+        return {**facts, "preprocessing": to_json(batches.preprocessing), **getattr(batches, "facts", {})}
+
+
+def publish(folder: RunFolder, result: RunResult) -> None:
+    """Writes the result and the report."""
+    result.save(folder.result)
+    say(f"drawing the report: {folder.report}")
+    write_report(folder.path)
