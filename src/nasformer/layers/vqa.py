@@ -27,7 +27,7 @@ def split_words(text: str) -> list[str]:
     >>> split_words("What's left of the 2 chairs?")
     ["what's", 'left', 'of', 'the', '2', 'chairs']
     """
-    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
+    return re.findall(r"[^\W_]+(?:'[^\W\d_]+)?", text.lower())
 
 
 def encode(text: str, words: Mapping[str, int], length: int) -> Tensor:

@@ -404,7 +404,8 @@ class FileTask(Task):
         bad_list: Path | None = None,
     ) -> FileBatches:
         self.check_recipe(recipe, world)
-        bad = BadImages(options.max_bad, bad_list if world.main else None, quiet=not world.main)
+        log = bad_list if world.main else None
+        bad = BadImages(options.max_bad, log, quiet=not world.main, what="images cannot be used")
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
         return self.batches(
             self.open(Path(options.data), options.of_task, bad, **amounts),

@@ -7,8 +7,8 @@ and listed, until there are too many; so is an object (of an unknown class or im
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, read_header
-from nasformer.data.files import SURVEY_THREADS, BadImages
+from nasformer.data.decode import BadImage
+from nasformer.data.files import BadImages
 from nasformer.data.images import Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.layers.detection import Target
 from nasformer.layers.stem import Grid
-from nasformer.tasks.masks import list_folders, read_ids, read_names
+from nasformer.tasks.masks import MaskFiles, check_all, check_image, check_unique, list_folders, read_ids, read_names
 from nasformer.tasks.options import DetectOptions
 from nasformer.utils.files import read_annotations
 from nasformer.utils.schema import from_json
 
 Box = tuple[float, float, float, float]
+FAR = 10
+"""Sides of the image, beyond which a corner of a polygon is no slip."""
 SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 EXPECTED = (
     "expected annotations/instances_train2017.json with the images in train2017 (also val2017, test2017), "
@@ -124,30 +126,61 @@ def encode(masks: np.ndarray) -> list[Mapping[str, Any]]:
 
 def read_mask(segmentation: Any, shape: Grid) -> Mapping[str, Any]:
     """Polygons or run lengths of COCO's JSON as run lengths; raises BadImage."""
-    tools, (rows, columns) = coco_mask(), shape
     if isinstance(segmentation, list) and segmentation:
-        polygons = [polygon for polygon in segmentation if isinstance(polygon, list)]
-        if len(polygons) < len(segmentation) or any(len(polygon) < 6 or len(polygon) % 2 for polygon in polygons):
-            raise BadImage("a polygon of its mask has no three corners")
-        if not all(isinstance(value, int | float) and math.isfinite(value) for part in polygons for value in part):
-            raise BadImage("a polygon of its mask has a corner that is no number")
-        return tools.merge(tools.frPyObjects(polygons, rows, columns))
-    if not isinstance(segmentation, dict) or not segmentation.get("counts"):
+        mask = read_polygons(segmentation, shape)
+    elif isinstance(segmentation, dict) and segmentation.get("counts"):
+        mask = read_run_lengths(segmentation, shape)
+    else:
         raise BadImage("it has no mask (--detect.masks false learns boxes alone)")
+    if not coco_mask().area(mask):
+        raise BadImage("its mask has no pixel")
+    return mask
+
+
+def read_polygons(segmentation: list[Any], shape: Grid) -> Mapping[str, Any]:
+    tools, (rows, columns) = coco_mask(), shape
+    polygons = [polygon for polygon in segmentation if isinstance(polygon, list)]
+    if len(polygons) < len(segmentation) or any(len(polygon) < 6 or len(polygon) % 2 for polygon in polygons):
+        raise BadImage("a polygon of its mask has no three corners")
+    values = [value for polygon in polygons for value in polygon]
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        raise BadImage("a polygon of its mask has a corner that is no number")
+    if max(map(abs, values)) > FAR * max(shape):  # pycocotools walks along every edge, and may crash
+        raise BadImage("a polygon of its mask has a corner far outside of the image")
+    return tools.merge(tools.frPyObjects(polygons, rows, columns))
+
+
+def read_run_lengths(segmentation: Mapping[str, Any], shape: Grid) -> Mapping[str, Any]:
+    """Run lengths as they are, or compressed; pycocotools would read and write wherever wrong ones lead it."""
+    (rows, columns), counts = shape, segmentation["counts"]
     if segmentation.get("size") != [rows, columns]:
         raise BadImage(f"its mask is {segmentation.get('size')}, the image {[rows, columns]}")
-    counts = segmentation["counts"]
-    if isinstance(counts, list):
-        whole = all(isinstance(count, int) and count >= 0 for count in counts)
-        if not whole or sum(counts) != rows * columns:
-            raise BadImage("the run lengths of its mask do not add up to the image")
-        return tools.frPyObjects(segmentation, rows, columns)
-    compressed = {"size": [rows, columns], "counts": counts}
-    try:
-        tools.decode(compressed)
-    except (ValueError, TypeError, AttributeError) as error:  # pycocotools' own checks
-        raise BadImage(f"the run lengths of its mask cannot be read ({error})") from None
-    return compressed
+    lengths = uncompressed(counts) if isinstance(counts, str) else counts
+    if not isinstance(lengths, list) or not all(isinstance(length, int) and length >= 0 for length in lengths):
+        raise BadImage("the run lengths of its mask cannot be read")
+    if sum(lengths) != rows * columns:
+        raise BadImage("the run lengths of its mask do not add up to the image")
+    return coco_mask().frPyObjects({"size": [rows, columns], "counts": lengths}, rows, columns)
+
+
+def uncompressed(counts: str) -> list[int] | None:
+    """Run lengths of COCO's text, five bits a letter; from the third on, the difference to the last but one.
+
+    >>> uncompressed("52203")
+    [5, 2, 2, 2, 5]
+    """
+    lengths, value, shift = list[int](), 0, 0
+    for letter in counts:
+        bits = ord(letter) - 48
+        if not 0 <= bits < 64:
+            return None
+        value |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            value -= 1 << shift if bits & 16 else 0
+            lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+            value = shift = 0
+    return None if shift else lengths
 
 
 # COCO's JSON
@@ -200,30 +233,65 @@ def image_folder(root: Path, file: Path, first: str) -> Path:
     return next((place for place in places if (place / first).is_file()), places[0])
 
 
-def read_coco(file: Path, root: Path, classes: Mapping[int, int], masks: bool, bad: BadImages) -> list[Scene]:
-    """The images of a JSON file with their objects; objects that cannot be used are noted.
+def read_coco(
+    file: Path, root: Path, categories: Mapping[int, CocoCategory], masks: bool, bad: BadImages, bad_objects: BadImages
+) -> list[Scene]:
+    """The images of a JSON file with their objects; those that cannot be used are noted.
 
     Args:
-        classes: Numbers of classes by the ids of categories.
+        categories: Those of the training file by their ids, in the order of classes.
     """
-    content = CocoFile.load(file)
-    images = {image.id: image for image in content.images}
+    content, classes = CocoFile.load(file), {number: place for place, number in enumerate(categories)}
+    check_categories(file, content.categories, categories)
+    images = unique_images(file, content.images, bad)
     objects: dict[int, list[Instance]] = {number: [] for number in images}
     for number, raw in enumerate(content.annotations):
         try:
-            asked = raw.get("image_id")
-            image = images.get(asked) if isinstance(asked, int) else None
+            of_image = raw.get("image_id")
+            image = images.get(of_image) if isinstance(of_image, int) else None
             if image is None:
-                raise BadImage(f"it is of the image {asked}, which is not listed")
-            objects[image.id].append(read_instance(raw, (image.height, image.width), classes, masks))
+                raise BadImage(f"it is of the image {of_image}, which is not listed")
+            instance = read_instance(raw, (image.height, image.width), classes, masks)
+            if instance in objects[image.id]:
+                raise BadImage("the same object is listed before")
+            objects[image.id].append(instance)
         except BadImage as error:
-            bad.add(f"{file}: annotation {raw.get('id', number)}", str(error))
-    bad.check(len(content.annotations), str(file))
+            bad_objects.add(f"{file}: annotation {raw.get('id', number)}", str(error))
+    bad_objects.check(len(content.annotations), str(file))
     folder = image_folder(root, file, content.images[0].file_name if content.images else "")
     return [
         Scene(str(folder / image.file_name), image.height, image.width, tuple(objects[image.id]))
-        for image in content.images
+        for image in images.values()
     ]
+
+
+def check_categories(file: Path, categories: Sequence[Any], others: Mapping[int, Any]) -> None:
+    """Refuses categories of a file that are ambiguous, or other ones than those of the training file.
+
+    Args:
+        others: Those of the training file by id; an object of another id is noted as it is read.
+    """
+    check_unique([category.id for category in categories], f"{file} has two categories with the id")
+    check_unique([category.name for category in categories], f"{file} has two categories named")
+    for category in categories:
+        if (other := others.get(category.id, category)) != category:
+            raise UserError(
+                f"{file}: category {category.id} ({category.name}) has another name or kind than in the training file "
+                f"({other.name}); give both the same categories"
+            )
+
+
+def unique_images(file: Path, images: Iterable[CocoImage], bad: BadImages) -> dict[int, CocoImage]:
+    """The images of a JSON file by id; those whose id or file occurs before are noted and left out."""
+    by_id, names = dict[int, CocoImage](), set[str]()
+    for image in images:
+        if image.id in by_id or image.file_name in names:
+            reason = f"another image has its id {image.id}" if image.id in by_id else "it is listed twice"
+            bad.add(f"{file}: image {image.file_name} of id {image.id}", reason)
+        else:
+            by_id[image.id] = image
+            names.add(image.file_name)
+    return by_id
 
 
 def read_instance(raw: Mapping[str, Any], shape: Grid, classes: Mapping[int, int], masks: bool) -> Instance:
@@ -234,9 +302,11 @@ def read_instance(raw: Mapping[str, Any], shape: Grid, classes: Mapping[int, int
     box = clipped_box(raw.get("bbox"), shape)
     mask = read_mask(raw.get("segmentation"), shape) if masks else None
     area = raw.get("area")
-    if not isinstance(area, int | float) or not math.isfinite(area):
+    if not isinstance(area, int | float) or not 0 < area < math.inf:
         area = (box[2] - box[0]) * (box[3] - box[1])
-    return Instance(classes[category], box, area, bool(raw.get("iscrowd")), mask)
+    if (crowd := raw.get("iscrowd", 0)) not in (0, 1):
+        raise BadImage(f"its iscrowd is {crowd!r}, which must be 0 or 1")
+    return Instance(classes[category], box, area, bool(crowd), mask)
 
 
 def clipped_box(values: Any, shape: Grid) -> Box:
@@ -316,17 +386,18 @@ def open_scenes(
     coco_mask()  # says what to install before anything is read
     bad_objects = BadImages(bad.limit, bad.log, bad.quiet, what="objects cannot be used")
     parts, classes = read_parts(root, options.masks is not False, bad, bad_objects)
+    check_listed_once(parts, root)
     # As VOC's and ADE20K's: the val part of a set without a test part is the test part.
     val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
     splits = make_splits(parts["train"], val, test, classes, holdout=holdout, seed=seed, train_images=train_images)
-    total, checked = len(splits), [SceneFiles(list(check_scenes(part, bad))) for part in splits.parts()]
+    total, checked = len(splits), [SceneFiles(check_scenes(part, bad)) for part in splits.parts()]
     objects = sum(len(scene.instances) for part in checked for scene in part.scenes)
     bad.check(total, str(root))
     bad.tell(total, str(root))
     bad_objects.tell(objects + len(bad_objects.reasons), str(root))
     if not len(checked[0]) or not len(checked[2]):
         raise UserError(f"{root}: no image of the train or of the test part can be used; check images and annotations")
-    if not any(scene.instances for scene in checked[0].scenes):
+    if not any(not instance.crowd for scene in checked[0].scenes for instance in scene.instances):
         raise UserError(f"{root}: the training images have no objects; check the annotations")
     pixels, (train, held_out, last) = sum(one.rows * one.columns for part in checked for one in part.scenes), checked
     used = Splits(train, held_out, last, classes, splits.notes)
@@ -338,49 +409,44 @@ def read_parts(
 ) -> tuple[dict[str, SceneFiles], list[str]]:
     """The parts of a folder, by name, and the names of the classes."""
     if files := find_coco(root):
-        categories = sorted(CocoFile.load(files["train"]).categories, key=lambda category: category.id)
-        if not categories:
+        listed = sorted(CocoFile.load(files["train"]).categories, key=lambda category: category.id)
+        if not listed:
             raise UserError(f"{files['train']} lists no categories; add them")
-        classes = {category.id: number for number, category in enumerate(categories)}
-        parts = {split: read_coco(file, root, classes, masks, bad_objects) for split, file in files.items()}
-        return {split: SceneFiles(scenes) for split, scenes in parts.items()}, [one.name for one in categories]
+        check_categories(files["train"], listed, {})
+        categories = {category.id: category for category in listed}
+        parts = {split: read_coco(file, root, categories, masks, bad, bad_objects) for split, file in files.items()}
+        return {split: SceneFiles(scenes) for split, scenes in parts.items()}, [category.name for category in listed]
     if (listing := list_folders(root)) is None:
         raise UserError(f"{root} has no images with objects; {EXPECTED}")
     pairs = {"train": listing.train, "val": listing.val, "test": listing.test}
-    found = {split: SceneFiles(list(read_pngs(part, masks, bad))) for split, part in pairs.items() if part is not None}
+    found = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
     names = root / "classes.txt"
     return found, list(read_names(names).values())[:1] if names.is_file() else ["object"]
 
 
-def read_pngs(files: Any, masks: bool, bad: BadImages) -> Iterator[Scene]:
-    def read(image: str, mask: str) -> Scene | str:
-        try:
-            return read_png(image, mask, masks)
-        except BadImage as error:
-            return str(error)
+def read_pngs(files: MaskFiles, masks: bool, bad: BadImages) -> list[Scene]:
+    def read(index: int) -> Scene:
+        return read_png(files.images[index], files.masks[index], masks)
 
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        for image, found in zip(files.images, pool.map(read, files.images, files.masks), strict=True):
-            if isinstance(found, str):
-                bad.add(image, found)
-            else:
-                yield found
+    return [scene for scene in check_all(files.images, read, bad) if scene]
 
 
-def check_scenes(files: SceneFiles, bad: BadImages) -> Iterable[Scene]:
+def check_listed_once(parts: Mapping[str, SceneFiles], root: Path) -> None:
+    """Refuses images that are in two parts: what is tested would be trained on."""
+    counts = Counter(image for part in parts.values() for image in part.images)
+    if twice := [image for image, count in counts.items() if count > 1]:
+        raise UserError(f"{root}: {len(twice)} images are in two parts, such as {twice[0]}; keep each in one")
+
+
+def check_scenes(files: SceneFiles, bad: BadImages) -> list[Scene]:
     """The images that can be read and have the size that is said; others are noted."""
 
-    def check(scene: Scene) -> str:
-        try:
-            (width, height), _ = read_header(scene.image)
-        except BadImage as error:
-            return str(error)
+    def check(index: int) -> Scene:
+        scene = files.scenes[index]
+        width, height = check_image(scene.image)
         said, true = f"{scene.columns} x {scene.rows}", f"{width} x {height}"
-        return "" if said == true else f"its annotation is for {said} pixels, it has {true}"
+        if said != true:
+            raise BadImage(f"its annotation is for {said} pixels, it has {true}")
+        return scene
 
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        for scene, reason in zip(files.scenes, pool.map(check, files.scenes), strict=True):
-            if reason:
-                bad.add(scene.image, reason)
-            else:
-                yield scene
+    return [scene for scene in check_all(files.images, check, bad) if scene]

@@ -6,11 +6,12 @@ out, counted and listed like an image that cannot be read, until there are too m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +20,12 @@ from torch import Tensor
 from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
 from nasformer.data.decode import BadImage, read_header
-from nasformer.data.files import SURVEY_THREADS, BadImages
+from nasformer.data.files import FEW, SURVEY_THREADS, BadImages
 from nasformer.data.images import Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.tasks.options import MOST_ID, SegmentOptions
 from nasformer.utils.files import parse_json, read_limited
-from nasformer.utils.progress import say
+from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import from_json
 
 IGNORED = 255
@@ -262,11 +263,21 @@ def find_labels(root: Path, listing: MaskListing, options: SegmentOptions) -> La
 
 
 def read_names(path: Path) -> dict[int, str]:
-    """Names by id: of a text file, one a line from id 0 on; or of a JSON object."""
+    """Names by id: of a text file, one a line from id 0 on; or of a JSON object. An empty line names nothing."""
     text = read_text(path)
     if path.suffix == ".json":
-        return from_json(dict[int, str], parse_json(text, path), path, 'give JSON such as {"0": "sky"}')
-    return dict(enumerate(line.strip() for line in text.splitlines() if line.strip()))
+        names = from_json(dict[int, str], parse_json(text, path), path, 'give JSON such as {"0": "sky"}')
+    else:
+        names = {number: line.strip() for number, line in enumerate(text.splitlines()) if line.strip()}
+    check_unique(list(names.values()), f"{path} has two classes named")
+    return names
+
+
+def check_unique(values: Sequence[Any], what: str) -> None:
+    """Refuses values that occur twice."""
+    for value, count in Counter(values).most_common(1):
+        if count > 1:
+            raise UserError(f"{what} {value!r}; give each its own")
 
 
 def read_text(path: Path) -> str:
@@ -325,37 +336,86 @@ def split_masks(
     """Splits and checks what a folder holds; a file that is left out moves no other one."""
     parts = (listing.train, listing.val, listing.test)
     splits = make_splits(*parts, labels.classes, holdout=holdout, seed=seed, train_images=train_images)
-    total, pixels, checked = len(splits), 0, list[MaskFiles]()
-    for part in splits.parts():
-        sizes = list(check_pairs(part, labels, bad))
-        pixels += sum(size or 0 for size in sizes)
-        checked.append(part.keep(index for index, size in enumerate(sizes) if size))
-    bad.check(total, str(root))
-    bad.tell(total, str(root))
-    if not len(checked[0]) or not len(checked[2]):
+    parts, checks = splits.parts(), list[list[PairCheck | None]]()
+    uses = Counter(path for part in parts for path in (*part.images, *part.masks))
+    for part in parts:
+        checks.append(list(check_pairs(part, labels, uses, bad)))
+    bad.check(len(splits), str(root))
+    bad.tell(len(splits), str(root))
+    train, held_out, test = (
+        part.keep(index for index, check in enumerate(found) if check)
+        for part, found in zip(parts, checks, strict=True)
+    )
+    if not len(train) or not len(test):
         raise UserError(f"{root}: no image of the train or of the test part can be used; check images and masks")
-    train, held_out, test = checked
+    if not any(check.has_classes for check in checks[0] if check):
+        raise UserError(f"{root}: no pixel of the training masks has a class; check masks and ignored ids")
+    pixels = sum(check.pixels for found in checks for check in found if check)
     return MaskData(str(root), Splits(train, held_out, test, labels.classes, splits.notes), labels, pixels)
 
 
-def check_pairs(files: MaskFiles, labels: MaskReader, bad: BadImages) -> Iterator[int | None]:
-    """The pixels of each pair; None where it cannot be used, which is noted."""
+class PairCheck(NamedTuple):
+    """What is seen of an image and its mask that can be used."""
 
-    def check(image: str, mask: str) -> int | str:
-        try:
-            (width, height), _ = read_header(image)
-            rows, columns = labels.read(mask).shape
-        except BadImage as error:
-            return str(error)
+    pixels: int
+    has_classes: bool
+
+
+def check_pairs(
+    files: MaskFiles, labels: MaskReader, uses: Mapping[str, int], bad: BadImages
+) -> Iterator[PairCheck | None]:
+    """What is seen of each pair; None where it cannot be used, which is noted.
+
+    Args:
+        uses: How often each file is listed, in all parts.
+    """
+
+    def check(index: int) -> PairCheck:
+        image, path = files.images[index], files.masks[index]
+        (width, height), mask = check_image(image), labels.read(path)
+        if uses[image] > 1 or uses[path] > 1:
+            raise BadImage("it is listed twice, or another image has its mask")
+        rows, columns = mask.shape
         if (rows, columns) != (height, width):
-            return f"the mask has {columns} x {rows} pixels, the image {width} x {height}"
-        return rows * columns
+            raise BadImage(f"the mask has {columns} x {rows} pixels, the image {width} x {height}")
+        return PairCheck(rows * columns, bool((mask != IGNORED).any()))
 
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        for image, found in zip(files.images, pool.map(check, files.images, files.masks), strict=True):
-            if isinstance(found, str):
-                bad.add(image, found)
-            yield found if isinstance(found, int) else None
+    yield from check_all(files.images, check, bad)
+
+
+T = TypeVar("T")
+
+
+def check_all(images: Sequence[str], check: Callable[[int], T], bad: BadImages) -> Iterator[T | None]:
+    """What a check gives for the number of each image; None where it raises BadImage, which is noted."""
+
+    def try_check(index: int) -> T | BadImage:
+        try:
+            return check(index)
+        except BadImage as error:
+            return error
+
+    quiet = bad.quiet or len(images) < FEW
+    with progress("check", len(images), quiet) as report, ThreadPoolExecutor(SURVEY_THREADS) as pool:
+        for index, found in enumerate(pool.map(try_check, range(len(images)))):
+            report(index + 1)
+            if isinstance(found, BadImage):
+                bad.add(images[index], str(found))
+            yield None if isinstance(found, BadImage) else found
+
+
+def check_image(path: str) -> tuple[int, int]:
+    """Width and height of an image that can be decoded to its end; raises BadImage."""
+    if not Path(path).exists():
+        raise BadImage("there is no such file")
+    size, _ = read_header(path)
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (1, 1))  # an eighth of a JPEG is enough to see that it is whole
+            image.load()
+    except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
+        raise BadImage(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    return size
 
 
 # Pictures

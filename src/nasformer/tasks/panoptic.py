@@ -30,6 +30,7 @@ from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
+from nasformer.tasks.boxes import check_categories
 from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, beside, overlay, split_masks
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
@@ -69,8 +70,8 @@ class PanopticLabels:
 
     classes: list[str]
     num_things: int
-    segments: Mapping[str, Mapping[int, int | None]]
-    """By file and id: class + KINDS * CROWD of a crowd, or the class; None where its category is unknown."""
+    segments: Mapping[str, Mapping[int, int | str]]
+    """By file and id: class + KINDS * CROWD of a crowd, or the class; or in words why it cannot be used."""
 
     def read(self, path: str) -> Tensor:
         """The map of segments of a PNG, int32 [rows, columns]; raises BadImage."""
@@ -83,8 +84,8 @@ class PanopticLabels:
             if number not in known:
                 raise BadImage(f"the PNG has a segment {number} that the JSON file does not name")
             value = known[number]
-            if value is None:
-                raise BadImage(f"the category of segment {number} is unknown")
+            if isinstance(value, str):
+                raise BadImage(value)
             is_thing = value < self.num_things  # crowds have larger values
             things += is_thing
             values[place] = value + KINDS * things * is_thing
@@ -163,9 +164,10 @@ def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
     read = {part: PanopticFile.load(paths[0]) for part, paths in files.items() if paths}
     categories = sorted(read["train"].categories, key=lambda entry: (not entry.isthing, entry.id))
     numbers = {entry.id: number for number, entry in enumerate(categories)}
-    segments, parts = dict[str, dict[int, int | None]](), dict[str, MaskFiles]()
+    segments, parts = dict[str, dict[int, int | str]](), dict[str, MaskFiles]()
     for part, content in read.items():
-        parts[part] = list_images(root, files[part][0], content, numbers, segments)
+        check_categories(files[part][0], content.categories, {entry.id: entry for entry in categories})
+        parts[part] = list_images(root, files[part][0], content, numbers, segments, bad)
     num_things = sum(bool(entry.isthing) for entry in categories)
     if not num_things or not 2 <= len(categories) <= MOST_CLASSES:
         raise UserError(f"{root}: {len(categories)} categories, {num_things} of things; 2 to {MOST_CLASSES} with one")
@@ -179,25 +181,44 @@ def list_images(
     file: Path,
     content: PanopticFile,
     numbers: Mapping[int, int],
-    segments: dict[str, dict[int, int | None]],
+    segments: dict[str, dict[int, int | str]],
+    bad: BadImages,
 ) -> MaskFiles:
     """The images and PNGs of a JSON file, whose segments are added to those that are known."""
     folder = root / file.stem.removeprefix("panoptic_")
-    annotations = {entry.image_id: entry for entry in content.annotations}
+    listed = {entry.id: entry for entry in reversed(content.images)}
+    annotations = {entry.image_id: entry for entry in reversed(content.annotations)}
+    for annotation in content.annotations:
+        if annotation.image_id not in listed:
+            bad.add(f"{file}: annotation {annotation.file_name}", f"its image {annotation.image_id} is not listed")
+        elif annotations[annotation.image_id] is not annotation:
+            bad.add(f"{file}: annotation {annotation.file_name}", f"image {annotation.image_id} has one before")
     images, masks = list[str](), list[str]()
     for entry in content.images:
+        if listed[entry.id] is not entry:
+            bad.add(f"{file}: image {entry.file_name}", f"another image has its id {entry.id}")
+            continue
         images.append(str(folder / entry.file_name))
-        annotation = annotations.get(entry.id)
-        path = file.with_suffix("") / annotation.file_name if annotation else None
-        masks.append(str(path) if path and path.is_file() else "")
-        if annotation and path:
-            segments[str(path)] = {part.id: segment_value(part, numbers) for part in annotation.segments_info}
+        path = ""
+        if entry.id in annotations:
+            path = str(file.with_suffix("") / annotations[entry.id].file_name)
+            segments[path] = segment_values(annotations[entry.id].segments_info, numbers)
+        masks.append(path if Path(path).is_file() else "")
     return MaskFiles(images, masks)
 
 
-def segment_value(segment: SegmentEntry, numbers: Mapping[int, int]) -> int | None:
-    number = numbers.get(segment.category_id)
-    return number if number is None or not segment.iscrowd else number + KINDS * CROWD
+def segment_values(segments: Sequence[SegmentEntry], numbers: Mapping[int, int]) -> dict[int, int | str]:
+    """The value of each segment by its id, or why it cannot be used."""
+    values = dict[int, int | str]()
+    for segment in segments:
+        number = numbers.get(segment.category_id)
+        if segment.id in values:
+            values[segment.id] = f"the JSON file names segment {segment.id} twice"
+        elif number is None:
+            values[segment.id] = f"the category of segment {segment.id} is unknown"
+        else:
+            values[segment.id] = number + KINDS * CROWD * bool(segment.iscrowd)
+    return values
 
 
 # Targets and loss

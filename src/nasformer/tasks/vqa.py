@@ -17,7 +17,6 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +27,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from nasformer.data.decode import BadImage, read_header
-from nasformer.data.files import SURVEY_THREADS, BadImages
+from nasformer.data.files import BadImages
 from nasformer.data.images import Splits, make_splits, normalise
 from nasformer.data.loaders import (
     WHOLE,
@@ -47,7 +45,7 @@ from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.models.storage import facts_in
 from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_pixels
-from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, plain
+from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, check_all, check_image, plain
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
 from nasformer.train.evaluate import Objective, predictions
@@ -263,30 +261,53 @@ def read_entries(cls: type[T], path: Path, name: str, keys: Sequence[str]) -> T:
 
 def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]], dict[str, Question]]:
     """The names of the questions about each image, and the questions; those that cannot be used are noted."""
-    paths = {
-        int(digits[-1]): str(path)
-        for path in sorted(files.images.iterdir())
-        if path.suffix.lower() in IMAGE_ENDINGS and (digits := re.findall(r"\d+", path.stem))
-    }
-    keys = ("question_id", "answers", "multiple_choice_answer")
-    answers = read_entries(AnswersFile, files.annotations, "annotations", keys).annotations
-    answered = {entry.question_id: entry for entry in answers}
-    keys = ("question_id", "image_id", "question")
+    paths, answered = numbered_images(files.images, bad), read_answers(files, bad)
+    keys, names = ("question_id", "image_id", "question"), set[str]()
     by_image, questions = dict[str, list[str]](), dict[str, Question]()
     for entry in read_entries(QuestionsFile, files.questions, "questions", keys).questions:
-        name, answer = f"{files.questions}, question {entry.question_id}", answered.get(entry.question_id)
-        if answer is None:
+        name, scores = f"{files.questions}, question {entry.question_id}", answered.get(entry.question_id)
+        if name in names:
+            bad.add(f"{name} ({entry.question})", "another question has its question_id")
+        elif scores is None:
             bad.add(name, "it has no answer")
+        elif not scores:
+            bad.add(name, "its answer is empty")
         elif entry.image_id not in paths:
             bad.add(name, f"there is no image {entry.image_id} in {files.images}")
         elif not split_words(entry.question):
             bad.add(name, "it has no words")
         else:
-            texts = [normal_answer(str(given.answer)) for given in answer.answers]
-            scores = answer_scores(texts, normal_answer(str(answer.multiple_choice_answer)))
             questions[name] = Question(entry.question, scores)
             by_image.setdefault(paths[entry.image_id], []).append(name)
+        names.add(name)
+    for identity in answered:
+        if f"{files.questions}, question {identity}" not in names:
+            bad.add(f"{files.annotations}, answers to {identity}", "there is no such question")
     return by_image, questions
+
+
+def numbered_images(folder: Path, bad: BadImages) -> dict[int, str]:
+    """Image files by the last number in their name; a second one of a number is noted."""
+    paths = dict[int, str]()
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in IMAGE_ENDINGS and (digits := re.findall(r"\d+", path.stem)):
+            if (number := int(digits[-1])) in paths:
+                bad.add(str(path), f"{Path(paths[number]).name} has the number {number} as well")
+            paths.setdefault(number, str(path))
+    return paths
+
+
+def read_answers(files: QuestionFiles, bad: BadImages) -> dict[int | str, dict[str, float]]:
+    """What each answer is worth, by question; a second list of answers to a question is noted."""
+    keys, answered = ("question_id", "answers", "multiple_choice_answer"), dict[int | str, dict[str, float]]()
+    for number, entry in enumerate(read_entries(AnswersFile, files.annotations, "annotations", keys).annotations):
+        if entry.question_id in answered:
+            bad.add(f"{files.annotations}, annotation {number}", f"question {entry.question_id} has answers before")
+            continue
+        texts = [normal_answer(str(given.answer)) for given in entry.answers]
+        scores = answer_scores(texts, normal_answer(str(entry.multiple_choice_answer)))
+        answered[entry.question_id] = {answer: score for answer, score in scores.items() if answer}
+    return answered
 
 
 def open_questions(
@@ -307,6 +328,7 @@ def open_questions(
         )
     read = {part: read_part(found, bad) for part, found in files.items()}
     questions = {name: question for _, found in read.values() for name, question in found.items()}
+    bad.check(len(questions), str(root))
     vocabulary = Vocabulary.of(list(read["train"][1].values()), questions, options)
     parts = {part: MaskFiles(list(by_image), [""] * len(by_image)) for part, (by_image, _) in read.items()}
     val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
@@ -325,20 +347,8 @@ def open_questions(
 
 def readable_images(paths: Sequence[str], bad: BadImages) -> dict[str, int]:
     """The pixels of each image; those that cannot be read are noted, and left out."""
-
-    def pixels(path: str) -> int | str:
-        try:
-            (width, height), _ = read_header(path)
-        except BadImage as error:
-            return str(error)
-        return width * height
-
-    with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        found = dict(zip(paths, pool.map(pixels, paths), strict=True))
-    for path, reason in found.items():
-        if isinstance(reason, str):
-            bad.add(path, reason)
-    return {path: count for path, count in found.items() if isinstance(count, int)}
+    sizes = check_all(paths, lambda index: check_image(paths[index]), bad)
+    return {path: size[0] * size[1] for path, size in zip(paths, sizes, strict=True) if size}
 
 
 def ask_all(part: MaskFiles, asked: Mapping[str, list[str]], usable: Mapping[str, int]) -> MaskFiles:

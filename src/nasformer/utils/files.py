@@ -95,7 +95,7 @@ def append_json(path: Path, record: Mapping[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
-def parse_json(text: str | bytes, where: object) -> Any:
+def parse_json(text: str | bytes, where: object, advice: str = RESTORE) -> Any:
     """The value of a JSON text, or an error that names where it stands."""
     try:
         return json.loads(text)
@@ -103,7 +103,7 @@ def parse_json(text: str | bytes, where: object) -> Any:
         reason = "nested too deeply"
     except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
         reason = str(error)
-    raise UserError(f"{where} is damaged ({reason}); {RESTORE}")
+    raise UserError(f"{where} is damaged ({reason}); {advice}")
 
 
 def read_limited(path: Path) -> bytes:
@@ -134,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_annotations(path: Path) -> dict[str, Any]:
     """The object in a user's JSON file of annotations, of any size."""
     try:
-        content = parse_json(path.read_bytes(), path)
+        content = parse_json(path.read_bytes(), path, "restore it")
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it") from None
     if not isinstance(content, dict):
