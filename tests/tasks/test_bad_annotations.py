@@ -17,8 +17,8 @@ from PIL import Image
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.tasks.registry import get_task
-from nasformer.train.distributed import World
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from tasks.examples import EXAMPLES
 from tasks.shapes import SIZE
 
