@@ -18,7 +18,7 @@ from PIL import Image
 
 import nasformer
 import pages
-from nasformer.families import registry
+from nasformer.models import registry
 
 STUDY = pages.ROOT / "benchmarks" / "study"
 YAML = """

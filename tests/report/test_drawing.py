@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.models.registry import get_space
-from nasformer.report.drawing import SHORTEST, Anatomy, Block, Card, Sheet, architectures, dissect, value_ranges
+from nasformer.report.drawing import SHORTEST, ArchParts, Block, Card, Sheet, architectures, split_arch, value_ranges
 from nasformer.report.style import BLUE, FAINT, GREEN, ORANGE
 from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
@@ -37,51 +37,51 @@ def bars(figure: Figure) -> list[tuple[str, float]]:
     return [(colour, width) for colour, width in coloured if colour != FAINT]
 
 
-def draw(cards: list[Card], known: Sequence[Anatomy] = ()) -> Figure:
+def draw(cards: list[Card], known: Sequence[ArchParts] = ()) -> Figure:
     return Sheet(cards, known).figure
 
 
 def card(arch: dict[str, Any], title: str = "winner") -> Card:
-    return Card(title, "", dissect(arch))
+    return Card(title, "", split_arch(arch))
 
 
 def test_nested_structs_are_named_by_their_path() -> None:
     arch = {"stem": {"conv": {"kernel": 3}}, "pool": {"none": {}}, "stage1": {"dim": 32, "blocks": [{"heads": 2}]}}
-    assert dissect(arch) == Anatomy(
+    assert split_arch(arch) == ArchParts(
         {"stem.conv.kernel": 3, "pool.none": "", "stage1.dim": 32}, {"stage1.blocks": [Block("", {"heads": 2})]}
     )
 
 
 def test_a_list_of_stages_becomes_a_stack_each() -> None:
     arch = {"stages": [{"dim": 8, "blocks": [{"heads": 1}]}, {"dim": 16, "blocks": [{"heads": 2}, {"heads": 4}]}]}
-    anatomy = dissect(arch)
-    assert anatomy.scalars == {"stages 1.dim": 8, "stages 2.dim": 16}
-    assert [len(stack) for stack in anatomy.stacks.values()] == [1, 2]
+    parts = split_arch(arch)
+    assert parts.scalars == {"stages 1.dim": 8, "stages 2.dim": 16}
+    assert [len(stack) for stack in parts.stacks.values()] == [1, 2]
 
 
 def test_numbered_fields_are_stages() -> None:
     arch = {"dim": 8, "depth": {"stage1": 2, "stage2": 4}, "heads": {"stage1": 1, "stage2": 3}}
-    anatomy = dissect(arch)
-    assert anatomy.scalars == {"dim": 8}
-    assert anatomy.stacks == {"stage": [Block("", {"depth": 2, "heads": 1}), Block("", {"depth": 4, "heads": 3})]}
+    parts = split_arch(arch)
+    assert parts.scalars == {"dim": 8}
+    assert parts.stacks == {"stage": [Block("", {"depth": 2, "heads": 1}), Block("", {"depth": 4, "heads": 3})]}
     assert {"dim", "stage", "depth", "heads", "6 layers"} <= set(words(draw([card(arch)])))
     uneven = {"depth": {"s1": 2, "s2": 4, "s3": 6}, "heads": {"s1": 1, "s2": 3}, "conv1": {"kernel": 3, "dim": 4}}
-    assert [block.fields for block in dissect(uneven).stacks["s"]] == [
+    assert [block.fields for block in split_arch(uneven).stacks["s"]] == [
         {"depth": 2, "heads": 1},
         {"depth": 4, "heads": 3},
         {"depth": 6},
     ]
-    assert dissect(uneven).scalars == {"conv1.kernel": 3, "conv1.dim": 4}
+    assert split_arch(uneven).scalars == {"conv1.kernel": 3, "conv1.dim": 4}
 
 
 def test_a_list_of_values_is_a_stack_of_one_field() -> None:
-    assert dissect({"num_heads": [3, 4]}).stacks == {
+    assert split_arch({"num_heads": [3, 4]}).stacks == {
         "num_heads": [Block("", {"num_heads": 3}), Block("", {"num_heads": 4})]
     }
 
 
 def test_a_pick_inside_a_block_gives_its_kind() -> None:
-    (block,) = dissect({"blocks": [{"op": {"conv": {"kernel": 3}}, "mlp": {"ratio": 4, "act": "relu"}}]}).stacks[
+    (block,) = split_arch({"blocks": [{"op": {"conv": {"kernel": 3}}, "mlp": {"ratio": 4, "act": "relu"}}]}).stacks[
         "blocks"
     ]
     assert block == Block("conv", {"op.kernel": 3, "mlp.ratio": 4, "mlp.act": "relu"})
@@ -89,11 +89,11 @@ def test_a_pick_inside_a_block_gives_its_kind() -> None:
 
 def test_ranges_are_of_numbers_alone() -> None:
     arch = {"blocks": [{"heads": 2, "act": "gelu", "bias": True}, {"heads": 6, "act": "relu", "bias": False}]}
-    assert value_ranges([dissect(arch)]) == {"heads": (2, 6)}
+    assert value_ranges([split_arch(arch)]) == {"heads": (2, 6)}
 
 
 def test_the_width_of_a_bar_is_the_place_in_the_range() -> None:
-    space = dissect({"blocks": [{"heads": 2}, {"heads": 6}]})
+    space = split_arch({"blocks": [{"heads": 2}, {"heads": 6}]})
     figure = draw([card({"blocks": [{"heads": 2}, {"heads": 4}, {"heads": 6}]})], [space])
     widths = [width for _, width in bars(figure)]
     full = widths[-1]
@@ -116,7 +116,7 @@ def test_blocks_that_choose_are_boxes_in_the_colour_of_their_operator() -> None:
 
 
 def test_an_operator_has_its_colour_whatever_else_is_drawn() -> None:
-    space = dissect({"blocks": [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]})
+    space = split_arch({"blocks": [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]})
     figure = draw([card({"blocks": [{"local": {"window": 7}}]})], [space])
     assert bars(figure)[0][0] == ORANGE
 

@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 from nasformer.errors import UserError
 from nasformer.models.registry import get_space
 from nasformer.report.drawing import (
-    dissect,
     operator_curves,
     operator_panels,
     operator_shares,
     operators_by_stage,
     read_curves,
+    split_arch,
 )
 from nasformer.report.page import captions
-from nasformer.report.style import BLUE, GREEN, ORANGE, pale
+from nasformer.report.style import BLUE, GREEN, ORANGE, lighten
 from nasformer.results.contents import RunContents, read_run
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
@@ -117,7 +117,7 @@ def test_the_shares_are_those_of_the_candidates(run: RunContents) -> None:
             archs = [c.arch for c in run.candidates if c.generation == generation]
             expected = {COLOURS[kind]: share for kind, share in operators_of(archs, stage).items()}
             assert column == pytest.approx(expected)
-        softer = {pale(COLOURS[kind]): share for kind, share in operators_of(random_archs, stage).items()}
+        softer = {lighten(COLOURS[kind]): share for kind, share in operators_of(random_archs, stage).items()}
         assert random == pytest.approx(softer)
         assert run.winner is not None
         best = operators_of([Arch.from_dict(run.winner.arch)], stage)
@@ -157,7 +157,7 @@ def test_without_operators_there_are_no_shares(run: RunContents) -> None:
 
 def test_operators_of_one_stack_are_sorted_by_depth() -> None:
     blocks = [{"conv": {"kernel": 3}}] * 2 + [{"local": {"window": 7}}] * 4
-    assert operators_by_stage(dissect({"dim": 8, "blocks": blocks})) == {
+    assert operators_by_stage(split_arch({"dim": 8, "blocks": blocks})) == {
         "first third": ["conv"] * 2,
         "middle third": ["local"] * 2,
         "last third": ["local"] * 2,

@@ -80,19 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:
-        return complain(str(error))
+        return print_error(str(error))
     except KeyboardInterrupt as stop:
         where = f" {stop}" if str(stop) else ""
-        return complain(f"stopped{where}; the same command goes on from here", 130)
+        return print_error(f"stopped{where}; the same command goes on from here", 130)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output has gone, e.g. `| head`
         return 0
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return complain(OUT_OF_MEMORY)
+        return print_error(OUT_OF_MEMORY)
     except OSError as error:
-        return complain(explain(error))
+        return print_error(describe_error(error))
 
 
 def open_streams() -> None:
@@ -105,7 +105,7 @@ def open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def explain(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     """What the user can do about an error of the file system; other errors are ours and go on."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         what = "the disk is full" if error.errno != errno.EFBIG else "a file grew beyond what this system allows"
@@ -116,7 +116,7 @@ def explain(error: OSError) -> str:
     return f"cannot write or read {error.filename}: {error.strerror}; choose another path"
 
 
-def complain(message: str, code: int = 2) -> int:
+def print_error(message: str, code: int = 2) -> int:
     """Prints an error on one line of standard error; the exit code."""
     line = " ".join(message.split())
     if len(line) > MOST_WORDS:  # it repeats what was typed; what to do stands at the end
@@ -159,9 +159,9 @@ def call(command: Command, options: Any, as_json: bool) -> int:
         threads: Any = getattr(options, "threads", "auto")
         if threads == "auto":
             return command.function(options, as_json) or 0
-        from nasformer.utils.device import asked_threads
+        from nasformer.utils.device import set_threads
 
-        with asked_threads(threads):
+        with set_threads(threads):
             return command.function(options, as_json) or 0
 
 

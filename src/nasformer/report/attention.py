@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
@@ -447,7 +448,7 @@ def title(maps: AttentionMaps, query: Query) -> str:
     return f"block {maps.block}: where each head looks from {source} (head · its largest weight)"
 
 
-def draw_image(axes: Any, image: np.ndarray, grid: Grid, query: Query, name: str) -> None:
+def draw_image(axes: Axes, image: np.ndarray, grid: Grid, query: Query, name: str) -> None:
     """The image in grey with a + at the query."""
     axes.imshow(image, extent=extent(grid), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_title(plain(name), color=INK, fontsize=9, pad=3)
@@ -476,7 +477,7 @@ def tinted(weights: np.ndarray) -> np.ndarray:
     return layer
 
 
-def draw_similarity(axes: Any, maps: AttentionMaps) -> None:
+def draw_similarity(axes: Axes, maps: AttentionMaps) -> None:
     matrix, size = maps.similarity().cpu().numpy(), len(maps.heads)
     axes.imshow(matrix, cmap=BLUES, vmin=0, vmax=1, interpolation="nearest")
     names = [plain(str(head)) for head in maps.heads]
@@ -489,5 +490,10 @@ def draw_similarity(axes: Any, maps: AttentionMaps) -> None:
     axes.set_title(title, color=INK, fontsize=9, pad=6)
     if size <= NUMBERED:
         for (row, column), value in np.ndenumerate(matrix):
-            style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white" if value > 0.4 else INK}
+            style: dict[str, Any] = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 7,
+                "color": "white" if value > 0.4 else INK,
+            }
             axes.text(column, row, f"{value:.2f}", **style)

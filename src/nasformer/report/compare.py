@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
@@ -21,13 +22,13 @@ from nasformer.report.style import (
     axis_value,
     describe_candidate,
     describe_model,
-    dress,
     format_setting,
     legend_below,
     new_figure,
     nice_ticks,
     palette,
     plain,
+    style_axes,
 )
 from nasformer.results.contents import MOST, RunContents, front, read_run, thinned
 from nasformer.results.folder import RunFolder
@@ -150,13 +151,13 @@ def fronts(comparison: Comparison) -> Figure | None:
     axes = figure.subplots()
     for name, run in shown.items():
         draw_front(axes, comparison, name, run)
-    dress(axes, axis_label(COST), axis_label(run.score))
+    style_axes(axes, axis_label(COST), axis_label(run.score))
     quantity_ticks(axes, 8)
     legend_below(figure, [axes])
     return figure
 
 
-def draw_front(axes: Any, comparison: Comparison, name: str, run: RunContents) -> None:
+def draw_front(axes: Axes, comparison: Comparison, name: str, run: RunContents) -> None:
     candidates, colour = judged(run), palette(list(comparison.runs))[name]
     faint = points(thinned(candidates, MOST), COST, run.score)
     axes.scatter(*faint, s=10, color=colour, alpha=0.2, lw=0, zorder=2)
@@ -192,9 +193,9 @@ def progress(comparison: Comparison) -> Figure | None:
     for name, run in shown.items():
         scores = [axis_value(run.score, candidate.get(run.score)) for candidate in run.candidates]
         best, single = np.fmax.accumulate(np.array(scores, dtype=float)), SINGLE if len(scores) == 1 else {}
-        style = {"color": colours[name], "lw": 2, "label": plain(name, 40), **single}
+        style: dict[str, Any] = {"color": colours[name], "lw": 2, "label": plain(name, 40), **single}
         axes.step(range(1, len(best) + 1), best, where="post", **style)
-    dress(axes, "candidates judged", f"best {axis_label(run.score)}")
+    style_axes(axes, "candidates judged", f"best {axis_label(run.score)}")
     axes.xaxis.set_major_locator(nice_ticks(10, integer=True))
     legend_below(figure, [axes])
     return figure
@@ -212,9 +213,14 @@ def training(comparison: Comparison) -> Figure | None:
     for name, log in logs.items():
         x, loss = log_column(log, by), log_column(log, "loss")
         axes.plot(x, loss, color=colours[name], lw=0.8, alpha=0.3)
-        style = {"color": colours[name], "lw": 2, "label": plain(name, 40), **(SINGLE if len(loss) == 1 else {})}
+        style: dict[str, Any] = {
+            "color": colours[name],
+            "lw": 2,
+            "label": plain(name, 40),
+            **(SINGLE if len(loss) == 1 else {}),
+        }
         axes.plot(*smoothed(x, loss), **style)
-    dress(axes, by, "training loss")
+    style_axes(axes, by, "training loss")
     legend_below(figure, [axes])
     return figure
 

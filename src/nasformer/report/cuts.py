@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nasformer.report.drawing import Block, dissect, is_number
+from nasformer.report.drawing import Block, is_number, split_arch
 from nasformer.report.style import (
     BLUE,
     GREEN,
@@ -20,13 +21,13 @@ from nasformer.report.style import (
     RED,
     axis_label,
     axis_value,
-    dress,
     format_score,
     label,
     legend_below,
+    lighten,
     new_figure,
-    pale,
     plain,
+    style_axes,
 )
 from nasformer.results.contents import RunContents
 from nasformer.search.problem import ModelResult
@@ -73,18 +74,18 @@ def trade_off(run: RunContents) -> Figure | None:
     panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
     for panel, cost in zip(panels, costs, strict=True):
         draw_trade_off(panel, run, full, cost, score)
-        dress(panel, axis_label(cost), axis_label(score) if panel is panels[0] else "")
+        style_axes(panel, axis_label(cost), axis_label(score) if panel is panels[0] else "")
         panel.xaxis.set_major_formatter(lambda value, _: format_quantity(value, 3))
         panel.set_xlim(left=0)
     legend_below(figure, panels)
     return figure
 
 
-def draw_trade_off(axes: Any, run: RunContents, full: ModelResult, cost: str, score: str) -> None:
+def draw_trade_off(axes: Axes, run: RunContents, full: ModelResult, cost: str, score: str) -> None:
     nets = [model for model in shipped_nets(run) if math.isfinite(model.get(score))]
     front = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.front]
     if cost == "macs" and front and score.endswith(run.score):
-        style = {"where": "post", "color": pale(BLUE), "lw": 1.6}
+        style: dict[str, Any] = {"where": "post", "color": lighten(BLUE), "lw": 1.6}
         axes.step(*zip(*front, strict=True), **style, label="Pareto front of the search, inherited weights, held-out")
     path = [point(model, cost, score) for model in [full, *nets]]
     axes.plot(*zip(*path, strict=True), color=GREY, lw=1, zorder=2)
@@ -98,10 +99,9 @@ def draw_trade_off(axes: Any, run: RunContents, full: ModelResult, cost: str, sc
     for name, (shape, colour, models) in marks.items():
         points = [at for at in (point(model, cost, score) for model in models) if all(map(math.isfinite, at))]
         if points:
+            x, y = zip(*points, strict=True)
             size = 300 if shape == "*" else 80
-            axes.scatter(
-                *zip(*points, strict=True), marker=shape, s=size, color=colour, ec="white", zorder=4, label=name
-            )
+            axes.scatter(x, y, marker=shape, s=size, color=colour, ec="white", zorder=4, label=name)
 
 
 def point(model: ModelResult, cost: str, score: str) -> Point:
@@ -163,7 +163,7 @@ def cuts(run: RunContents) -> Figure | None:
     for row, model in zip(panels, nets, strict=True):
         for panel, name in zip(row, fields, strict=True):
             draw_kept(panel, [block.fields[name] for block in whole], [b.fields[name] for b in all_blocks(model)])
-            dress(panel)
+            style_axes(panel)
         title = "winner" if model is run.shipped else format_quantity(model["macs"])
         row[0].set_ylabel(plain(f"{title}\n{model['macs'] / full['macs']:.0%} of MACs"), color=INK, fontsize=9)
     for panel, name in zip(panels[0], fields, strict=True):
@@ -174,13 +174,13 @@ def cuts(run: RunContents) -> Figure | None:
 
 
 def all_blocks(model: ModelResult) -> list[Block]:
-    return list(dissect(model.arch).blocks())
+    return list(split_arch(model.arch).blocks())
 
 
-def draw_kept(axes: Any, whole: Sequence[Any], kept: Sequence[Any]) -> None:
+def draw_kept(axes: Axes, whole: Sequence[Any], kept: Sequence[Any]) -> None:
     """A bar for each block before a pale one of what it had; a cross where the branch is left out."""
     places = range(1, len(whole) + 1)
-    axes.bar(places, whole, color=pale(GREY), width=0.8)
+    axes.bar(places, whole, color=lighten(GREY), width=0.8)
     axes.bar(places, kept, color=BLUE, width=0.8)
     left_out = [place for place, value in zip(places, kept, strict=True) if not value]
     axes.scatter(left_out, [0.08 * max(whole)] * len(left_out), marker="x", color=RED, s=36, zorder=3)

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeGuard
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Rectangle
@@ -29,13 +30,13 @@ from nasformer.report.style import (
     RED,
     axis_label,
     describe_costs,
-    dress,
     legend_below,
+    lighten,
     new_figure,
     nice_ticks,
-    pale,
     palette,
     plain,
+    style_axes,
 )
 from nasformer.results.contents import RunContents, thinned
 from nasformer.search.problem import ModelResult
@@ -61,7 +62,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ArchParts:
     """An architecture as single values and stacks of blocks, both by path.
 
     Numbered fields, such as the stage1, stage2 ... of depth and of num_heads, are a stack too: a block for each stage.
@@ -74,36 +75,36 @@ class Anatomy:
         return (block for stack in self.stacks.values() for block in stack)
 
 
-def dissect(arch: Mapping[str, Any]) -> Anatomy:
+def split_arch(arch: Mapping[str, Any]) -> ArchParts:
     """Takes an architecture apart.
 
-    >>> anatomy = dissect({"embed_dim": 192, "blocks": [{"num_heads": 3}, {"conv": {"kernel": 5}}]})
-    >>> anatomy.scalars
+    >>> parts = split_arch({"embed_dim": 192, "blocks": [{"num_heads": 3}, {"conv": {"kernel": 5}}]})
+    >>> parts.scalars
     {'embed_dim': 192}
-    >>> anatomy.stacks["blocks"]
+    >>> parts.stacks["blocks"]
     [Block(kind='', fields={'num_heads': 3}), Block(kind='conv', fields={'kernel': 5})]
     """
-    anatomy = Anatomy()
-    _walk(arch, "", anatomy)
-    return anatomy
+    parts = ArchParts()
+    _walk(arch, "", parts)
+    return parts
 
 
-def _walk(value: Any, path: str, anatomy: Anatomy) -> None:
+def _walk(value: Any, path: str, parts: ArchParts) -> None:
     if unit := _numbered(value):
         parent, dot, name = path.rpartition(".")
-        _add_column(anatomy.stacks.setdefault(f"{parent}{dot}{unit}", []), name, value.values())
+        _add_column(parts.stacks.setdefault(f"{parent}{dot}{unit}", []), name, value.values())
     elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            _walk(inner, f"{path}.{name}" if path else name, anatomy)
+            _walk(inner, f"{path}.{name}" if path else name, parts)
     elif isinstance(value, Mapping):  # an option without choices: its name says it all
-        anatomy.scalars[path] = ""
+        parts.scalars[path] = ""
     elif not _is_list(value):
-        anatomy.scalars[path] = value
+        parts.scalars[path] = value
     elif any(_has_list(item) for item in value):  # stages, which have blocks of their own
         for number, item in enumerate(value, 1):
-            _walk(item, f"{path} {number}", anatomy)
+            _walk(item, f"{path} {number}", parts)
     else:
-        anatomy.stacks[path] = [_block(item, path.rpartition(".")[2]) for item in value]
+        parts.stacks[path] = [_block(item, path.rpartition(".")[2]) for item in value]
 
 
 def _numbered(value: Any) -> str:
@@ -155,14 +156,14 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def value_ranges(anatomies: Iterable[Anatomy]) -> dict[str, tuple[float, float]]:
+def value_ranges(nets: Iterable[ArchParts]) -> dict[str, tuple[float, float]]:
     """The smallest and the largest value of each numeric field.
 
-    >>> value_ranges([dissect({"blocks": [{"heads": 3}, {"heads": 4}]}), dissect({"blocks": [{"heads": 2}]})])
+    >>> value_ranges([split_arch({"blocks": [{"heads": 3}, {"heads": 4}]}), split_arch({"blocks": [{"heads": 2}]})])
     {'heads': (2, 4)}
     """
     ranges: dict[str, tuple[float, float]] = {}
-    for block in (block for anatomy in anatomies for block in anatomy.blocks()):
+    for block in (block for parts in nets for block in parts.blocks()):
         for name, value in block.fields.items():
             if is_number(value):
                 low, high = ranges.get(name, (value, value))
@@ -261,7 +262,7 @@ class Card:
 
     title: str
     subtitle: str
-    anatomy: Anatomy
+    parts: ArchParts
 
 
 def architectures(run: RunContents) -> Figure | None:
@@ -271,7 +272,7 @@ def architectures(run: RunContents) -> Figure | None:
     extremes = run.extremes()
     cards = [*end_card(run, "smallest", extremes[:1]), card_of(run.winner), *end_card(run, "largest", extremes[-1:])]
     known = extremes or [candidate.arch for candidate in thinned(run.candidates, SCALE_SAMPLE)]
-    return Sheet(cards, [dissect(arch.to_dict()) for arch in known]).figure
+    return Sheet(cards, [split_arch(arch.to_dict()) for arch in known]).figure
 
 
 def end_card(run: RunContents, name: str, extreme: Sequence[Arch]) -> list[Card]:
@@ -285,7 +286,7 @@ def end_card(run: RunContents, name: str, extreme: Sequence[Arch]) -> list[Card]
 
 
 def card_of(model: ModelResult) -> Card:
-    return Card(model.name, describe_costs(model.scores), dissect(model.arch))
+    return Card(model.name, describe_costs(model.scores), split_arch(model.arch))
 
 
 class Sheet:
@@ -296,19 +297,19 @@ class Sheet:
             whatever is drawn.
     """
 
-    def __init__(self, cards: Sequence[Card], known: Sequence[Anatomy] = ()) -> None:
-        anatomies = [card.anatomy for card in cards]
-        self.ranges = value_ranges([*anatomies, *known])
-        self.colours = palette(operators([*known, *anatomies]))
-        self.stacks = list(dict.fromkeys(name for anatomy in anatomies for name in anatomy.stacks))
-        scalars = dict.fromkeys(name for anatomy in anatomies for name in anatomy.scalars)
+    def __init__(self, cards: Sequence[Card], known: Sequence[ArchParts] = ()) -> None:
+        nets = [card.parts for card in cards]
+        self.ranges = value_ranges([*nets, *known])
+        self.colours = palette(operators([*known, *nets]))
+        self.stacks = list(dict.fromkeys(name for parts in nets for name in parts.stacks))
+        scalars = dict.fromkeys(name for parts in nets for name in parts.scalars)
         self.scalars = [name for name in scalars if not any(belongs(name, stack) for stack in self.stacks)]
-        self.columns = {name: field_names(anatomies, name) for name in self.stacks}
-        self.box_columns = box_columns([block for anatomy in anatomies for block in anatomy.blocks() if block.kind])
+        self.columns = {name: field_names(nets, name) for name in self.stacks}
+        self.box_columns = box_columns([block for parts in nets for block in parts.blocks() if block.kind])
         box = BOX_NUMBER + sum(self.box_columns) if self.box_columns else 0.0
         fields = max(map(len, self.columns.values()), default=1)
         self.width = max(3.3, 2 * PAD + max(NUMBER + 0.85 * fields, box))
-        self.tops, bottom = self._plan(anatomies)
+        self.tops, bottom = self._plan(nets)
         size = len(cards) * (self.width + GAP) + GAP, bottom + PAD + GAP + (LEGEND if self.colours else 0)
         self.figure = new_figure(*size, layout=None)
         self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
@@ -317,30 +318,30 @@ class Sheet:
             self._card(card, GAP + index * (self.width + GAP), bottom + PAD)
         self._legend(GAP + PAD, size[1] - 0.42)
 
-    def _plan(self, anatomies: Sequence[Anatomy]) -> tuple[dict[str, float], float]:
+    def _plan(self, nets: Sequence[ArchParts]) -> tuple[dict[str, float], float]:
         """The top of each stack, and the bottom of all."""
         top, tops = GAP + PAD + 0.62 + LINE * len(self.scalars), {}
         for name in self.stacks:
             tops[name] = top + 0.12
             headings = HEADINGS if self.columns[name] else 0
-            top = tops[name] + 0.48 + headings + ROW * max(len(anatomy.stacks.get(name, ())) for anatomy in anatomies)
+            top = tops[name] + 0.48 + headings + ROW * max(len(parts.stacks.get(name, ())) for parts in nets)
         return tops, top
 
     def _card(self, card: Card, left: float, bottom: float) -> None:
         chosen = card.title in CHOSEN
         edge: dict[str, Any] = {"edgecolor": RED, "linewidth": 2.2} if chosen else {"edgecolor": BORDER, "linewidth": 1}
-        style = {"boxstyle": "round,pad=0,rounding_size=0.12", "facecolor": "#fbfcfd", **edge}
+        style: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.12", "facecolor": "#fbfcfd", **edge}
         self.axes.add_patch(FancyBboxPatch((left, GAP), self.width, bottom - GAP, **style))
         x, y = left + PAD, GAP + PAD
         self._text(x, y + 0.08, card.title, size=13, weight="bold", color=RED if chosen else INK)
         self._text(x, y + 0.34, card.subtitle, size=9, color=GREY)
         for row, name in enumerate(self.scalars):
-            if name in card.anatomy.scalars:
-                line, value = y + 0.68 + row * LINE, short_value(card.anatomy.scalars[name])
+            if name in card.parts.scalars:
+                line, value = y + 0.68 + row * LINE, short_value(card.parts.scalars[name])
                 self._text(x, line, name, size=9.5, color=GREY)
                 self._text(x + self.width - 2 * PAD, line, value, size=9.5, weight="bold", ha="right")
-        for name, stack in card.anatomy.stacks.items():
-            scalars = {path: value for path, value in card.anatomy.scalars.items() if belongs(path, name)}
+        for name, stack in card.parts.stacks.items():
+            scalars = {path: value for path, value in card.parts.scalars.items() if belongs(path, name)}
             facts = [f"{path.rpartition('.')[2]} {short_value(value)}" for path, value in scalars.items()]
             self._stack(x, self.tops[name], name, stack, facts)
 
@@ -397,9 +398,9 @@ class Sheet:
         self.axes.text(x, y, plain(text, room), va="center", fontsize=size, color=color, **style)
 
 
-def field_names(anatomies: Sequence[Anatomy], stack: str) -> list[str]:
+def field_names(nets: Sequence[ArchParts], stack: str) -> list[str]:
     """The columns of a stack; boxes have none, since their fields differ by operator."""
-    blocks = [block for anatomy in anatomies for block in anatomy.stacks.get(stack, ()) if not block.kind]
+    blocks = [block for parts in nets for block in parts.stacks.get(stack, ()) if not block.kind]
     return list(dict.fromkeys(name for block in blocks for name in block.fields))
 
 
@@ -439,29 +440,29 @@ OperatorsByStage = dict[str, list[str]]
 """Stage -> the operators of its blocks, in the order of the net."""
 
 
-def operators(anatomies: Iterable[Anatomy]) -> list[str]:
+def operators(nets: Iterable[ArchParts]) -> list[str]:
     """The operators in the order in which they occur; empty where blocks have no kinds.
 
-    >>> operators([dissect({"blocks": [{"conv": {"kernel": 3}}, {"encoder": {"ffn": {"conv": {"kernel": 5}}}}]})])
+    >>> operators([split_arch({"blocks": [{"conv": {"kernel": 3}}, {"encoder": {"ffn": {"conv": {"kernel": 5}}}}]})])
     ['conv', 'encoder']
     """
-    blocks = (block for anatomy in anatomies for block in anatomy.blocks())
+    blocks = (block for parts in nets for block in parts.blocks())
     return list(dict.fromkeys(block.operator for block in blocks if block.kind))
 
 
-def operators_by_stage(anatomy: Anatomy) -> OperatorsByStage:
+def operators_by_stage(parts: ArchParts) -> OperatorsByStage:
     """The operators by stage; of a net that is a single stack, by thirds of its depth.
 
     >>> blocks = [{"conv": {"kernel": 3}}, {"local": {"window": 7}}]
     >>> net = {"stage1": {"dim": 8, "blocks": blocks}, "stage2": {"dim": 16, "blocks": blocks[:1]}}
-    >>> operators_by_stage(dissect(net))
+    >>> operators_by_stage(split_arch(net))
     {'stage 1': ['conv', 'local'], 'stage 2': ['conv']}
-    >>> operators_by_stage(dissect({"dim": 8, "blocks": [*blocks, *blocks]}))
+    >>> operators_by_stage(split_arch({"dim": 8, "blocks": [*blocks, *blocks]}))
     {'first third': ['conv', 'local'], 'middle third': ['conv'], 'last third': ['local']}
     """
     stacks = {
         stage_title(path): [block.operator for block in stack]
-        for path, stack in anatomy.stacks.items()
+        for path, stack in parts.stacks.items()
         if any(block.kind for block in stack)
     }
     if len(stacks) != 1:
@@ -482,13 +483,13 @@ def merge_stages(nets: Iterable[OperatorsByStage]) -> OperatorsByStage:
 def operator_shares(run: RunContents) -> Figure | None:
     """A panel for each stage: random archs, the candidates of every generation, and the winner."""
     every = run.extremes() or [candidate.arch for candidate in thinned(run.candidates, SAMPLED)]
-    colours = palette(operators(dissect(arch.to_dict()) for arch in every))
+    colours = palette(operators(split_arch(arch.to_dict()) for arch in every))
     if not run.candidates or len(colours) < 2:
         return None
     columns, unit = operators_by_generation(run)
     random_archs = run.random_members()
     random = count_operators(random_archs) if len(random_archs) >= FEWEST else {}
-    winner = operators_by_stage(dissect(run.winner.arch)) if run.winner else {}
+    winner = operators_by_stage(split_arch(run.winner.arch)) if run.winner else {}
     stages = list(merge_stages(columns.values()))
     figure = new_figure(1.2 + 2.5 * len(stages), 3.6)
     figure.get_layout_engine().set(w_pad=0.08)  # type: ignore[union-attr, call-arg]
@@ -518,21 +519,21 @@ def operators_by_generation(run: RunContents) -> tuple[dict[int, OperatorsByStag
 
 
 def count_operators(archs: Iterable[Arch]) -> OperatorsByStage:
-    return merge_stages(operators_by_stage(dissect(arch.to_dict())) for arch in archs)
+    return merge_stages(operators_by_stage(split_arch(arch.to_dict())) for arch in archs)
 
 
 def share_panel(
-    axes: Any, course: Mapping[int, list[str]], random: list[str], winner: list[str], colours: dict[str, str]
+    axes: Axes, course: Mapping[int, list[str]], random: list[str], winner: list[str], colours: dict[str, str]
 ) -> None:
     count, every = len(course), -(-len(course) // TICKS)
     for place, names in enumerate(course.values()):
         share_bar(axes, (place + 0.5) / count, names, colours, 1 / count)
-    share_bar(axes, -ASIDE, random, {name: pale(colour) for name, colour in colours.items()}, BAR, INK)
+    share_bar(axes, -ASIDE, random, {name: lighten(colour) for name, colour in colours.items()}, BAR, INK)
     share_bar(axes, 1 + ASIDE, winner, colours, BAR, "white")
     ticks = {(place + 0.5) / count: str(number) for place, number in enumerate(course) if place % every == 0}
     ticks |= {-ASIDE: "random"} if random else {}
     ticks |= {1 + ASIDE: "winner"} if winner else {}
-    dress(axes)
+    style_axes(axes)
     axes.grid(False)
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.set_ylim(0, 1)
@@ -540,14 +541,14 @@ def share_panel(
     axes.tick_params(colors=GREY, labelsize=8)
 
 
-def share_bar(axes: Any, x: float, names: list[str], colours: dict[str, str], width: float, ink: str = "") -> None:
+def share_bar(axes: Axes, x: float, names: list[str], colours: dict[str, str], width: float, ink: str = "") -> None:
     """A stacked bar of the shares; with `ink`, they stand in it in percent."""
     bottom, share_of = 0.0, shares(names)
     for name in [name for name in colours if name in share_of]:
         share, colour = share_of[name], colours[name]
         axes.bar([x], [share], width, bottom, color=colour, edgecolor="white" if ink else colour, lw=0.3, zorder=3)
         if ink and share >= 0.08:
-            style = {"ha": "center", "va": "center", "fontsize": 8, "color": ink, "zorder": 5}
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": ink, "zorder": 5}
             axes.text(x, bottom + share / 2, f"{100 * share:.0f}", **style)
         bottom += share
 
@@ -588,7 +589,7 @@ def operator_panels(panels: Mapping[str, Logs], metric: str = "accuracy") -> Fig
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, trainings) in zip(every, curves.items(), strict=True):
         curve_panel(axes, trainings, colours)
-        dress(axes, "epoch", axis_label(f"holdout_{metric}") if axes is every[0] else "")
+        style_axes(axes, "epoch", axis_label(f"holdout_{metric}") if axes is every[0] else "")
         axes.set_title(plain(title, 60), color=INK, fontsize=11)
         axes.xaxis.set_major_locator(nice_ticks(8, integer=True))
     for name, colour in colours.items():
@@ -612,7 +613,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
     return curves
 
 
-def curve_panel(axes: Any, trainings: Mapping[str, list[dict[str, Curve]]], colours: Mapping[str, str]) -> None:
+def curve_panel(axes: Axes, trainings: Mapping[str, list[dict[str, Curve]]], colours: Mapping[str, str]) -> None:
     for number, (label, seeds) in enumerate(trainings.items()):
         dashes = DASHES[number % len(DASHES)]
         for name, colour in colours.items():
@@ -634,8 +635,8 @@ def mean_curve(seeds: Sequence[Curve]) -> Curve:
     return {epoch: fmean(seed[epoch] for seed in seeds) for epoch in sorted(shared)}
 
 
-def draw_curve(axes: Any, curve: Curve, **style: Any) -> None:
+def draw_curve(axes: Axes, curve: Curve, **style: Any) -> None:
     points = [(epoch, 100 * value) for epoch, value in sorted(curve.items()) if math.isfinite(value)]
     if points:
-        single = {"marker": "o", "ms": 4} if len(points) == 1 else {}
-        axes.plot(*zip(*points, strict=True), **style, **single)
+        style |= {"marker": "o", "ms": 4} if len(points) == 1 else {}
+        axes.plot(*zip(*points, strict=True), **style)

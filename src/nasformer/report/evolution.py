@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
@@ -38,11 +39,11 @@ from nasformer.report.style import (
     ORANGE,
     PALETTE,
     RED,
-    dress,
     join_words,
     legend_below,
     new_figure,
     plain,
+    style_axes,
 )
 from nasformer.results.contents import Evolution, read_evolution
 from nasformer.results.folder import RunFolder
@@ -157,7 +158,7 @@ def space_errors(evolution: Evolution) -> Figure:
     for space, errors in enumerate(zip(expected, et, top, strict=True)):
         for error in errors if len(spaces) <= LABELLED else ():
             axes.annotate(f"{error:.2f}", (space, error), (8, 7), path_effects=HALO, **style)
-    dress(axes, "space", "error of subnets (%)")
+    style_axes(axes, "space", "error of subnets (%)")
     tick_spaces(axes, len(spaces))
     axes.margins(y=0.12)
     legend_below(figure, [axes])
@@ -179,7 +180,7 @@ def error_distribution(evolution: Evolution) -> Figure | None:
             label = f"{letter(number)}: {len(x):,} subnets, median {np.median(x):.2f} %"
             stairs = np.r_[low - room, x, high + room], np.r_[0, share, 100]
             axes.step(*stairs, where="post", color=colour, lw=2.2, label=label)
-    dress(axes, "error of a subnet (%)", "subnets with at most this error (%)")
+    style_axes(axes, "error of a subnet (%)", "subnets with at most this error (%)")
     axes.set_xlim(low - room, high + room)
     axes.set_ylim(0, 102)
     legend_below(figure, [axes])
@@ -193,7 +194,7 @@ def space_colours(spaces: int) -> list[str]:
     return [to_hex(colormaps["viridis"](0.92 * place / (spaces - 1))) for place in range(spaces)]
 
 
-def tick_spaces(axes: Any, spaces: int) -> None:
+def tick_spaces(axes: Axes, spaces: int) -> None:
     """The letters of the spaces below a plot."""
     shown = range(0, spaces, -(-spaces // 12))
     axes.set_xticks(list(shown), [letter(number) for number in shown])
@@ -232,7 +233,7 @@ def dimension_panels(evolution: Evolution, height: float, sharey: bool = False) 
     for axes, name in zip(grid.flat, [name for row in rows for name in row], strict=True):
         axes.set_visible(name is not None)
         if name is not None:
-            dress(axes)
+            style_axes(axes)
             axes.tick_params(labelsize=8)
             panels[name] = axes
     for row in rows:  # of axes that are shared only the first has numbers, which may be one that is not there
@@ -241,14 +242,14 @@ def dimension_panels(evolution: Evolution, height: float, sharey: bool = False) 
     return figure, panels
 
 
-def title_panel(axes: Any, name: str, lines: Sequence[tuple[str, str]] = ()) -> None:
+def title_panel(axes: Axes, name: str, lines: Sequence[tuple[str, str]] = ()) -> None:
     """The name of the dimension above lines of small text, each in its colour."""
     for above, (text, colour) in enumerate(reversed(lines)):
-        place = {"xy": (0, 1), "xytext": (0, 4 + 9.5 * above), "xycoords": "axes fraction"}
-        style = {"fontsize": 7, "color": darker(colour), "va": "bottom"}
+        place: dict[str, Any] = {"xy": (0, 1), "xytext": (0, 4 + 9.5 * above), "xycoords": "axes fraction"}
+        style: dict[str, Any] = {"fontsize": 7, "color": darker(colour), "va": "bottom"}
         axes.annotate(plain(text, 46), **place, textcoords="offset points", **style)
-    pad, style = 8 + 9.5 * len(lines), {"fontsize": 9.5, "color": INK, "fontweight": "bold"}
-    axes.set_title(plain(short_name(name), 36), loc="left", pad=pad, **style)
+    pad = 8 + 9.5 * len(lines)
+    axes.set_title(plain(short_name(name), 36), loc="left", pad=pad, fontsize=9.5, color=INK, fontweight="bold")
 
 
 def darker(colour: str) -> str:
@@ -304,7 +305,7 @@ def choices(evolution: Evolution) -> Figure | None:
     return figure
 
 
-def draw_choices(axes: Any, evolution: Evolution, name: str, places: dict[Scalar, float]) -> set[str]:
+def draw_choices(axes: Axes, evolution: Evolution, name: str, places: dict[Scalar, float]) -> set[str]:
     """A band from the smallest to the largest value, lines along which values move, and a mark for each value.
 
     Gives the kinds of marks that are used.
@@ -318,7 +319,7 @@ def draw_choices(axes: Any, evolution: Evolution, name: str, places: dict[Scalar
     axes.fill_between(x, list(map(min, heights)), list(map(max, heights)), color=BLUE, alpha=0.1, lw=0)
     for (here, before), (there, after) in pairwise(spaces):
         for old, new in zip(before, after, strict=False):
-            style = {"color": RED, "lw": 1.2} if old != new else {"color": BLUE, "lw": 0.9}
+            style: dict[str, Any] = {"color": RED, "lw": 1.2} if old != new else {"color": BLUE, "lw": 0.9}
             axes.plot([here, there], [places[old], places[new]], alpha=0.45, zorder=2, **style)
     used: set[str] = set()
     for number, (at, values) in enumerate(spaces):
@@ -398,7 +399,7 @@ def widened(low: float, high: float, share: float) -> Ends:
 
 
 def draw_points(
-    axes: Any, evolution: Evolution, number: int, name: str, places: dict[Scalar, float], ends: Ends, colour: str
+    axes: Axes, evolution: Evolution, number: int, name: str, places: dict[Scalar, float], ends: Ends, colour: str
 ) -> None:
     """The values of a dimension in a space, larger where more samples have them."""
     step = evolution.steps[number]
@@ -406,12 +407,12 @@ def draw_points(
     x, y = [places[value] for _, value, _, _ in points], np.clip([et - step.error.et for *_, et in points], *ends)
     sizes = [14 + 110 * min(count / samples, 1.0) for _, _, count, _ in points]
     faces = [colour if count >= evolution.min_samples else "white" for _, _, count, _ in points]
-    style = {"edgecolors": colour, "alpha": 0.8, "linewidths": 1.0, "zorder": 3, "clip_on": False}
+    style: dict[str, Any] = {"edgecolors": colour, "alpha": 0.8, "linewidths": 1.0, "zorder": 3, "clip_on": False}
     dots = axes.scatter(x, y, s=sizes, facecolors=faces, **style)
     dots.set_urls([f"#{dot_name(evolution, number, name, column)}" for column, *_ in points])
 
 
-def draw_line(axes: Any, step: Step, dimension: Dimension, colour: str) -> None:
+def draw_line(axes: Axes, step: Step, dimension: Dimension, colour: str) -> None:
     """The fitted line, and in pale how much steeper or flatter it may be by its standard error."""
     slope, intercept, unit = dimension.slope, dimension.intercept, dimension.step
     if slope is None or intercept is None or not unit or not is_numeric(dimension.values):

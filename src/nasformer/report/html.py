@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,98 +24,9 @@ from nasformer.report.style import DPI, format_setting, png, svg
 from nasformer.utils.files import write_bytes
 from nasformer.utils.tables import html_row
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1f2933; --soft: #5f6b7a; --line: #dde3ea; --paper: #f5f7f9;
-  --card: #ffffff; --mark: #b34a00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #9aa7b5; --line: #323c49;
-  --paper: #11161c; --card: #1a212a; --mark: #ff9c5a; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 68rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
-h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; overflow-wrap: anywhere; }
-p, figcaption { color: var(--soft); margin: .3rem 0; overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
-.tile, .card { background: var(--card); border: 1px solid var(--line); border-radius: .7rem; padding: .8rem 1rem; }
-.tile b { display: block; font-size: 1.5rem; line-height: 1.3; }
-.tile span { color: var(--soft); font-size: .9rem; }
-.card { overflow-x: auto; }
-.note { border-left: 4px solid var(--mark); }
-figure { margin: 0; }
-img { display: block; max-width: 100%; height: auto; margin: 0 auto .6rem; background: #fff; border-radius: .4rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .6rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
-td { white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; }
-td:first-child, .text td { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; }
-.text th, .text td { text-align: left; overflow-wrap: anywhere; }
-tr:last-child td { border-bottom: 0; }
-table:has(th:nth-child(9)) { font-size: .8rem; }
-table:has(th:nth-child(9)) :is(th, td) { padding: .4rem .25rem; }
-.winner td { font-weight: 700; color: var(--mark); }
-.pairs td:first-child { color: var(--soft); width: 14rem; }
-td.words { text-align: left; font-size: .9rem; }
-details { margin-top: 1rem; }
-summary { cursor: pointer; color: var(--soft); }
-details .card { border: 0; padding: .6rem 0 0; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; margin: .6rem 0 0; }
-@media (max-width: 40rem) {
-  thead { display: none; }
-  tr { display: block; padding: .4rem 0; border-bottom: 1px solid var(--line); }
-  tr:last-child { border-bottom: 0; }
-  td, .pairs td:first-child { display: flex; justify-content: space-between; gap: 1rem; width: auto; padding: .1rem 0;
-    border: 0; text-align: right; white-space: normal; overflow-wrap: anywhere; }
-  td:first-child { font-weight: 600; }
-  td:empty { display: none; }
-  td[data-label]::before { content: attr(data-label); color: var(--soft); font-weight: 400; text-align: left;
-    flex: none; max-width: 60%; }
-  td.words, .pairs td, .pairs td:first-child { display: block; text-align: left; }
-}
-.hover { position: relative; overflow: visible; }
-.hover svg { display: block; width: 100%; height: auto; background: #fff; border-radius: .4rem; margin: 0 0 .6rem; }
-.dot { cursor: pointer; outline: none; scroll-margin-top: 45vh; }
-.dot.active use, .dot.active path { stroke: #1f2933 !important; stroke-width: 2 !important;
-  stroke-opacity: 1 !important; }
-.tooltip { position: absolute; z-index: 1; background: var(--card); color: var(--ink); border: 1px solid var(--soft);
-  border-radius: .5rem; padding: .5rem .8rem; font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere;
-  pointer-events: none; box-shadow: 0 .2rem .8rem rgb(0 0 0 / 25%); }
-.tooltip[hidden] { display: none; }
-"""
-
-SCRIPT = """
-for (const figure of document.querySelectorAll(".hover")) {
-  const tooltip = figure.querySelector(".tooltip");
-  const show = dot => {
-    figure.querySelectorAll(".active").forEach(other => other.classList.remove("active"));
-    tooltip.hidden = !dot;
-    if (!dot) return;
-    const title = dot.querySelector("title");
-    if (title) { dot.dataset.text = title.textContent; title.remove(); }
-    dot.classList.add("active");
-    tooltip.textContent = dot.dataset.text;
-    const at = dot.getBoundingClientRect(), frame = figure.getBoundingClientRect();
-    const left = at.left + at.width / 2 - frame.left, right = left > frame.width / 2;
-    tooltip.style.left = right ? "" : left + 14 + "px";
-    tooltip.style.right = right ? frame.width - left + 14 + "px" : "";
-    tooltip.style.maxWidth = (right ? left : frame.width - left) - 20 + "px";
-    tooltip.style.top = Math.max(0, at.bottom - frame.top + 8) + "px";
-  };
-  const dotOf = event => event.target.closest && event.target.closest(".dot");
-  const linked = () => location.hash && figure.querySelector("[id='" + CSS.escape(location.hash.slice(1)) + "']");
-  figure.addEventListener("pointerover", event => { if (dotOf(event)) show(dotOf(event)); });
-  figure.addEventListener("pointerleave", () => show(linked()));
-  figure.addEventListener("focusin", event => show(dotOf(event)));
-  figure.addEventListener("click", event => {
-    if (!dotOf(event)) return;
-    event.preventDefault();  // a jump would move the plot away from the pointer
-    history.replaceState(null, "", dotOf(event).getAttribute("href"));
-  });
-  addEventListener("hashchange", () => show(linked()));
-  if (linked()) show(linked());
-}
-"""
-
+FOLDER = files("nasformer.report")
+STYLE = FOLDER.joinpath("page.css").read_text(encoding="utf-8")
+SCRIPT = FOLDER.joinpath("tooltips.js").read_text(encoding="utf-8")
 DIGEST = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
 POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src '{DIGEST}'"
 DOT = '<a class="dot"'
@@ -128,7 +40,7 @@ def document(title: str, parts: Sequence[str]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
     return text.encode("utf-8", "replace").decode()  # JSON may hold half a character, a file may not

@@ -14,7 +14,7 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.report.cuts import gains, shown_score
-from nasformer.report.drawing import SAMPLED, dissect, operators
+from nasformer.report.drawing import SAMPLED, operators, split_arch
 from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
@@ -378,7 +378,7 @@ def thinning(run: RunContents) -> str:
 
 
 def architecture_legend(run: RunContents) -> str:
-    if run.winner and operators([dissect(run.winner.arch)]):
+    if run.winner and operators([split_arch(run.winner.arch)]):
         return (
             "A box is a block in the colour of its operator; × is a width relative to another: the block's inner one "
             "(to the stage's), that of queries (q) or values (v)."

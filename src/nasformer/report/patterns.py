@@ -15,6 +15,7 @@ from random import Random
 from statistics import fmean, linear_regression, pstdev
 from typing import Any, Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
@@ -28,16 +29,16 @@ from nasformer.report.style import (
     INK,
     PURPLE,
     RED,
-    dress,
     join_words,
     label,
     legend_below,
+    lighten,
     new_figure,
     nice_ticks,
-    pale,
     palette,
     plain,
     png,
+    style_axes,
 )
 from nasformer.results.contents import JournalSettings
 from nasformer.results.folder import RunFolder
@@ -450,7 +451,7 @@ def patterns_figure(patterns: Patterns) -> Figure:
     kinds = [kind for name in names for kind in shares(values_of(together, name)) if not is_number(kind)]
     colours = palette(list(dict.fromkeys(map(str, kinds))))
     for axes, name in zip(panels.flat, names, strict=False):
-        dress(axes, y=LABELS.get(name, label(name)))
+        style_axes(axes, y=LABELS.get(name, label(name)))
         axes.set_xticks(range(len(stages)), [stage.replace("stage", "stage ") for stage in stages])
         axes.set_xlim(-0.6, len(stages) - 0.4)
         axes.grid(False, axis="x")
@@ -474,10 +475,10 @@ def plotted_names(together: ChoicesByStage) -> list[str]:
     return sorted(several, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
 
-def draw_shares(axes: Any, patterns: Patterns, name: str, stages: list[str], colours: dict[str, str]) -> None:
+def draw_shares(axes: Axes, patterns: Patterns, name: str, stages: list[str], colours: dict[str, str]) -> None:
     """A stacked bar for the winners, their number above it, and a pale one for the random archs."""
-    note = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8, "color": GREY}
-    softer = {kind: pale(colour) for kind, colour in colours.items()}
+    note: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8, "color": GREY}
+    softer = {kind: lighten(colour) for kind, colour in colours.items()}
     for place, stage in enumerate(stages):
         winners, random = (values_of(choices, name, stage) for choices in (patterns.chosen, patterns.random))
         share_bar(axes, place - SIDE, winners, colours, 0.35, "white")
@@ -489,12 +490,12 @@ def draw_shares(axes: Any, patterns: Patterns, name: str, stages: list[str], col
     for kind in shares(values_of(patterns.together, name)):
         axes.bar([0], [0], color=colours[str(kind)], label=kind)
     axes.bar([0], [0], color=GREY, label="winners, how many above")
-    axes.bar([0], [0], color=pale(GREY), label="random archs")
+    axes.bar([0], [0], color=lighten(GREY), label="random archs")
     axes.set_ylim(0, 1.08)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
 
 
-def draw_means(axes: Any, patterns: Patterns, name: str, stages: list[str]) -> None:
+def draw_means(axes: Axes, patterns: Patterns, name: str, stages: list[str]) -> None:
     """Means with standard deviations, of the winners and of the random archs."""
     groups = (patterns.chosen, "o", RED, "winners"), (patterns.random, "D", PURPLE, "random archs")
     for side, (choices, marker, colour, words) in zip((-SIDE / 2, SIDE / 2), groups, strict=True):
@@ -503,7 +504,7 @@ def draw_means(axes: Any, patterns: Patterns, name: str, stages: list[str]) -> N
         if points:
             x, mean, spread = zip(*points, strict=True)
             text = f"{words}: mean, standard deviation"
-            style = {"color": colour, "ms": 6, "capsize": 3, "elinewidth": 1.4, "zorder": 3}
+            style: dict[str, Any] = {"color": colour, "ms": 6, "capsize": 3, "elinewidth": 1.4, "zorder": 3}
             axes.errorbar(x, mean, spread, fmt=marker, label=text, **style)
             axes.plot(x, mean, color=colour, lw=1, alpha=0.5, zorder=2)
     if "/" in name:

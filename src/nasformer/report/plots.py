@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
@@ -33,8 +34,6 @@ from nasformer.report.style import (
     axis_label,
     axis_value,
     describe_limit,
-    dress,
-    dress_scale,
     format_score,
     is_share,
     legend_below,
@@ -44,6 +43,8 @@ from nasformer.report.style import (
     new_figure,
     nice_ticks,
     plain,
+    style_axes,
+    style_colorbar,
 )
 from nasformer.results.contents import LogLine, RunContents, front, read_run
 from nasformer.results.folder import RunFolder
@@ -78,26 +79,27 @@ def score_vs_cost(run: RunContents) -> Figure | None:
         return None
     figure = new_figure(1.5 + 6.5 * len(costs), 5.4)
     panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
-    judged, drawn = run.judged, run.drawn
     for panel, cost in zip(panels, costs, strict=True):
-        cost_panel(panel, run, cost, judged, drawn)
-    if len({candidate.generation for candidate in judged}) > 1:
+        cost_panel(panel, run, cost)
+        if panel is not panels[0]:
+            panel.set_ylabel("")
+    if len({candidate.generation for candidate in run.judged}) > 1:
         bar = figure.colorbar(panels[0].collections[0], ax=list(panels), pad=0.015, aspect=30)
         bar.locator = nice_ticks(8, integer=True)
-        dress_scale(bar, "generation")
+        style_colorbar(bar, "generation")
     legend_below(figure, panels)
     return figure
 
 
-def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]) -> None:
+def cost_panel(axes: Axes, run: RunContents, cost: str) -> None:
     """Candidates, front, models and budget by one cost."""
-    draw_candidates(axes, run, cost, judged, drawn)
+    draw_candidates(axes, run, cost)
     label = f"Pareto front{f' by {run.score} alone' if run.ranked else ''}"
-    best = points(front(judged, cost, run.score), cost, run.score)
+    best = points(front(run.judged, cost, run.score), cost, run.score)
     axes.step(*best, where="post", color=INK, lw=1.4, zorder=4, label=label)
     window = run.limits.get(cost, (None, None))
     marks = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.models]
-    x, y = points(judged, cost, run.score)
+    x, y = points(run.judged, cost, run.score)
     across = axis_range([*x, *(end for end in window if end is not None)], [mark[0] for mark in marks])
     up = axis_range(y, [mark[1] for mark in marks])
     for number, model in reversed(list(enumerate(run.models))):  # the winner last, on top
@@ -105,21 +107,22 @@ def cost_panel(axes: Any, run: RunContents, cost: str, judged: Sequence[Candidat
     if window != (None, None):
         draw_window(axes, cost, window, across)
     axes.set(xlim=across, ylim=up)
-    dress(axes, axis_label(cost), axis_label(run.score) if axes.get_subplotspec().is_first_col() else "")
+    style_axes(axes, axis_label(cost), axis_label(run.score))
     quantity_ticks(axes, 8)
 
 
-def draw_candidates(
-    axes: Any, run: RunContents, cost: str, judged: Sequence[Candidate], drawn: Sequence[Candidate]
-) -> None:
+def draw_candidates(axes: Axes, run: RunContents, cost: str) -> None:
     """A dot for each candidate that is drawn, in the colour of its generation."""
-    generations = [candidate.generation for candidate in judged]
-    ends = {"vmin": min(generations), "vmax": max(generations)}
-    colours = {"c": [candidate.generation for candidate in drawn], "cmap": "viridis_r", **ends}
-    paint = colours if len(set(generations)) > 1 else {"color": BLUE}
-    edge = {"edgecolors": "white", "linewidths": 0.3}
-    dots = axes.scatter(*points(drawn, cost, run.score), s=22, alpha=0.8, zorder=3, label="candidate", **paint, **edge)
-    dots.set_urls([f"#candidate-{candidate.id}" for candidate in drawn])  # for the tooltips of the page
+    generations = [candidate.generation for candidate in run.judged]
+    style: dict[str, Any] = {"s": 22, "alpha": 0.8, "edgecolors": "white", "linewidths": 0.3, "label": "candidate"}
+    if len(set(generations)) > 1:
+        style |= {"c": [candidate.generation for candidate in run.drawn], "cmap": "viridis_r"}
+        style |= {"vmin": min(generations), "vmax": max(generations)}
+    else:
+        style["color"] = BLUE
+    x, y = points(run.drawn, cost, run.score)
+    dots = axes.scatter(x, y, zorder=3, **style)
+    dots.set_urls([f"#candidate-{candidate.id}" for candidate in run.drawn])  # for the tooltips of the page
 
 
 def axis_range(values: Sequence[float], marks: Sequence[float]) -> Point:
@@ -132,7 +135,7 @@ def axis_range(values: Sequence[float], marks: Sequence[float]) -> Point:
     return min(shown) - room, max(shown) + room
 
 
-def draw_mark(axes: Any, name: str, at: Point, ranges: tuple[Point, Point], score: str, url: str) -> None:
+def draw_mark(axes: Axes, name: str, at: Point, ranges: tuple[Point, Point], score: str, url: str) -> None:
     """A model of the results; one that lies outside stands hollow at the edge, its numbers in the legend."""
     if not all(map(math.isfinite, at)):
         return
@@ -154,7 +157,7 @@ def clip(value: float, low: float, high: float) -> float:
     return value if low <= value <= high else min(max(value, low + inset), high - inset)
 
 
-def draw_window(axes: Any, cost: str, ends: tuple[float | None, float | None], shown: Point) -> None:
+def draw_window(axes: Axes, cost: str, ends: tuple[float | None, float | None], shown: Point) -> None:
     """The budget as a pale band."""
     left, right = (edge if end is None else end for end, edge in zip(ends, shown, strict=True))
     axes.axvspan(left, right, color=GREEN, alpha=0.09, lw=0, zorder=0, label=f"budget: {describe_limit(cost, *ends)}")
@@ -163,7 +166,7 @@ def draw_window(axes: Any, cost: str, ends: tuple[float | None, float | None], s
             axes.axvline(end, color=GREEN, lw=1, ls=(0, (4, 3)), zorder=1)
 
 
-def quantity_ticks(axes: Any, count: int) -> None:
+def quantity_ticks(axes: Axes, count: int) -> None:
     """Ticks such as 120K along the x axis."""
     axes.xaxis.set_major_locator(nice_ticks(count))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_quantity(value, 4)))
@@ -189,7 +192,7 @@ def search_progress(run: RunContents) -> Figure | None:
     axes.plot(x, np.maximum.accumulate(best), color=RED, lw=2, drawstyle="steps-post", label="best so far")
     draw_random_references(axes, run)
     draw_random_search(axes, run, generations)
-    dress(axes, unit, axis_label(run.score))
+    style_axes(axes, unit, axis_label(run.score))
     axes.xaxis.set_major_locator(nice_ticks(10, integer=True))
     if len(x) == 1:  # or the ticks would be fractions of a generation
         axes.set_xlim(x[0] - 1, x[0] + 1)
@@ -202,7 +205,7 @@ def finite_scores(run: RunContents, candidates: Sequence[Candidate]) -> list[flo
     return [axis_value(run.score, score) for score in scores if math.isfinite(score)]
 
 
-def draw_random_references(axes: Any, run: RunContents) -> None:
+def draw_random_references(axes: Axes, run: RunContents) -> None:
     scores = [score for score in map(run.score_of, run.references("random")) if math.isfinite(score)]
     if scores:
         height = axis_value(run.score, sum(scores) / len(scores))
@@ -210,7 +213,7 @@ def draw_random_references(axes: Any, run: RunContents) -> None:
         axes.axhline(height, color=PURPLE, lw=1.6, ls=(0, (5, 3)), label=label)
 
 
-def draw_random_search(axes: Any, run: RunContents, generations: Sequence[tuple[int, Sequence[Candidate]]]) -> None:
+def draw_random_search(axes: Axes, run: RunContents, generations: Sequence[tuple[int, Sequence[Candidate]]]) -> None:
     """The best of the random search when it had judged as many candidates."""
     scores = [axis_value(run.score, candidate.get(run.score)) for candidate in run.random_search]
     best = np.fmax.accumulate(np.array(scores, dtype=float))
@@ -253,8 +256,8 @@ def training_curve(run: RunContents) -> Figure | None:
     lower.plot(x, rate, color=ORANGE, lw=1.8, **single)
     lower.fill_between(x, rate, color=ORANGE, alpha=0.15, lw=0)
     lower.set_ylim(bottom=0)
-    dress(upper, y="training loss")
-    dress(lower, by, "learning rate")
+    style_axes(upper, y="training loss")
+    style_axes(lower, by, "learning rate")
     return figure
 
 
@@ -287,8 +290,8 @@ def health(run: RunContents) -> Figure | None:
     x, loss = log_column(run.log, "epoch"), log_column(run.log, "loss")
     finite = np.isfinite(x) & np.isfinite(loss)
     lower.plot(x[finite], loss[finite], color=BLUE, lw=1.6)
-    dress(upper, y=f"{metric_name(run.metric)} of subnets (%)")
-    dress(lower, "epoch", "training loss")
+    style_axes(upper, y=f"{metric_name(run.metric)} of subnets (%)")
+    style_axes(lower, "epoch", "training loss")
     legend_below(figure, [upper])
     return figure
 
@@ -313,14 +316,14 @@ def bars(run: RunContents) -> Figure | None:
     return figure
 
 
-def bar_panel(axes: Any, name: str, models: Sequence[ModelResult]) -> None:
+def bar_panel(axes: Axes, name: str, models: Sequence[ModelResult]) -> None:
     values = [model.get(name) for model in models]
     lengths = [0.0 if math.isnan(value) else axis_value(name, value) for value in values]
     axes.barh(range(len(models)), lengths, height=0.62, color=[marker_of(model.name)[1] for model in models], zorder=3)
     for row, (value, length) in enumerate(zip(values, lengths, strict=True)):
         text = format_quantity(value) if name == "params" and value == value else format_score(name, value)
         axes.annotate(text, (length, row), (5, 0), textcoords="offset points", va="center", fontsize=10, color=INK)
-    dress(axes, axis_label(name))
+    style_axes(axes, axis_label(name))
     axes.grid(False, axis="y")
     axes.set_xlim(0, 1.25 * max(*lengths, 1e-9))
     if name == "params":
@@ -329,7 +332,7 @@ def bar_panel(axes: Any, name: str, models: Sequence[ModelResult]) -> None:
         axes.set_xticks(range(0, 101, 20))
 
 
-def name_rows(axes: Any, names: Sequence[str]) -> None:
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [plain(name, 40) for name in names])
     axes.tick_params(axis="y", labelsize=10, labelcolor=INK)
 
@@ -373,7 +376,7 @@ def finalists(run: RunContents) -> Figure | None:
     return figure
 
 
-def finalist_panel(axes: Any, cost: str, rows: Sequence[ModelResult], limit: float | None) -> None:
+def finalist_panel(axes: Axes, cost: str, rows: Sequence[ModelResult], limit: float | None) -> None:
     places = range(len(rows))
     predicted, measured = ([row[f"{kind}_{cost}"] for row in rows] for kind in ("predicted", "measured"))
     axes.hlines(places, predicted, measured, color=GREY, lw=1.4, alpha=0.6, zorder=2)
@@ -392,7 +395,7 @@ def finalist_panel(axes: Any, cost: str, rows: Sequence[ModelResult], limit: flo
         shown += [] if far else [limit]
     room = 0.08 * (max(shown) - min(shown)) or 0.05 * abs(max(shown)) or math.ulp(1.0)
     axes.set_xlim(min(shown) - room, max(shown) + room)
-    dress(axes, axis_label(cost))
+    style_axes(axes, axis_label(cost))
     quantity_ticks(axes, 7)
 
 
@@ -486,7 +489,7 @@ def confusion_figure(confusion: Confusion) -> Figure:
     axes = figure.subplots()
     norm = LogNorm(0.9, max(counts.max(), 2))
     image = axes.imshow(np.ma.masked_equal(counts, 0), cmap=BLUES, norm=norm, interpolation="nearest")
-    dress(axes, "taken for", "true class")
+    style_axes(axes, "taken for", "true class")
     axes.grid(False)
     axes.xaxis.set_label_position("top")
     axes.xaxis.tick_top()
@@ -501,7 +504,7 @@ def confusion_figure(confusion: Confusion) -> Figure:
     return figure
 
 
-def name_classes(axes: Any, classes: Sequence[str]) -> None:
+def name_classes(axes: Axes, classes: Sequence[str]) -> None:
     if len(classes) > NAMED:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -511,16 +514,16 @@ def name_classes(axes: Any, classes: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), names)
 
 
-def number_cells(axes: Any, counts: np.ndarray, norm: LogNorm) -> None:
+def number_cells(axes: Axes, counts: np.ndarray, norm: LogNorm) -> None:
     for row, column in zip(*np.nonzero(counts), strict=True):
         count = int(counts[row, column])
         colour = "white" if norm(count) > 0.4 else INK
         axes.text(column, row, str(count), ha="center", va="center", fontsize=8 if count < 1000 else 6, color=colour)
 
 
-def add_scale(figure: Figure, axes: Any, image: Any) -> None:
+def add_scale(figure: Figure, axes: Axes, image: Any) -> None:
     scale = figure.colorbar(image, ax=axes, shrink=0.7, aspect=30, pad=0.02)
     scale.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     scale.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     scale.ax.yaxis.set_minor_locator(LogLocator(subs=()))
-    dress_scale(scale, "images")
+    style_colorbar(scale, "images")

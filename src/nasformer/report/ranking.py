@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from rich import box
@@ -22,13 +23,13 @@ from nasformer.report.style import (
     GREY,
     INK,
     ORANGE,
-    dress,
-    dress_scale,
     legend_below,
     new_figure,
     nice_ticks,
     plain,
     png,
+    style_axes,
+    style_colorbar,
 )
 from nasformer.utils.files import write_bytes
 from nasformer.utils.units import format_quantity
@@ -73,7 +74,7 @@ def _taus(figure: Any, ranking: Ranking) -> None:
         if estimate.value is not None:
             axes.axvline(estimate.value, color=colour, lw=1.2, ls=(0, (5, 3)), alpha=0.8, zorder=2, label=label)
     axes.axvline(0, color=GREY, lw=1, zorder=1)
-    dress(axes, "Kendall's tau with its 95 % interval")
+    style_axes(axes, "Kendall's tau with its 95 % interval")
     axes.grid(False, axis="y")
     axes.axhspan(len(ranking.proxies) - 0.5, len(lines) - 0.5, color=FAINT, alpha=0.45, lw=0, zorder=0)
     corner = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
@@ -88,7 +89,7 @@ def _sorted(scores: Mapping[str, RankedScore]) -> list[tuple[str, RankedScore]]:
     return sorted(scores.items(), key=lambda item: _order(item[1]))
 
 
-def _whisker(axes: Any, y: float, estimate: Estimate, colour: str, marker: str, label: str) -> None:
+def _whisker(axes: Axes, y: float, estimate: Estimate, colour: str, marker: str, label: str) -> None:
     if estimate.value is None:
         return
     if estimate.interval is not None:
@@ -105,13 +106,13 @@ def _scatters(figure: Any, ranking: Ranking, table: Table, scores: Scores, rows:
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for panel, (name, values) in zip(panels.flat, scores.items(), strict=False):
         dots = _scatter(panel, np.asarray(values, dtype=float), accuracy, params)
-        dress(panel, _with_tau(name, ranking), ranking.target if panel.get_subplotspec().is_first_col() else "")
+        style_axes(panel, _with_tau(name, ranking), ranking.target if panel.get_subplotspec().is_first_col() else "")
     for spare in panels.flat[len(scores) :]:
         spare.set_visible(False)
     bar = figure.colorbar(dots, ax=panels, location="bottom", aspect=45, pad=0.02, shrink=0.8)
     bar.locator = nice_ticks(9)
     bar.formatter = FuncFormatter(lambda value, _: format_quantity(value))
-    dress_scale(bar, "parameters")
+    style_colorbar(bar, "parameters")
 
 
 def _with_tau(name: str, ranking: Ranking) -> str:
@@ -124,7 +125,7 @@ def _tick(value: float, _: int) -> str:
     return format_quantity(value, 4) if 1e-2 <= abs(value) < 1e12 else f"{value:.3g}"
 
 
-def _scatter(axes: Any, score: np.ndarray, accuracy: np.ndarray, params: np.ndarray) -> Any:
+def _scatter(axes: Axes, score: np.ndarray, accuracy: np.ndarray, params: np.ndarray) -> Any:
     """One dot for each row with a score; all panels share the range of colours."""
     finite = np.isfinite(score) & np.isfinite(accuracy)
     values = score[finite]

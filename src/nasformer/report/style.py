@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -47,12 +48,12 @@ def palette(names: Sequence[str]) -> dict[str, str]:
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
-def pale(colour: str) -> str:
+def lighten(colour: str) -> str:
     """The colour mixed with white; a transparent bar would show the grid."""
     return to_hex([1 - PALE * (1 - part) for part in to_rgb(colour)])
 
 
-def dress(axes: Any, x: str = "", y: str = "") -> None:
+def style_axes(axes: Axes, x: str = "", y: str = "") -> None:
     """Give axes their labels, a light grid behind the data, and no box."""
     axes.set_xlabel(plain(x), color=INK, fontsize=10)
     axes.set_ylabel(plain(y), color=INK, fontsize=10)
@@ -63,7 +64,7 @@ def dress(axes: Any, x: str = "", y: str = "") -> None:
     axes.spines[["left", "bottom"]].set_color("#c3cad3")
 
 
-def dress_scale(scale: Any, label: str) -> None:
+def style_colorbar(scale: Any, label: str) -> None:
     """Give the scale of colours beside a plot its label, and no box."""
     scale.set_label(label, color=INK, fontsize=10)
     scale.outline.set_visible(False)

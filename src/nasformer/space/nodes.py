@@ -44,23 +44,23 @@ FIRST, LAST = _First(), _Last()
 class Node(ABC):
     """A set of values, with the moves that search needs.
 
-    `value`, `a`, `b` and `given` are always members of the node, as `validate` or `sample` return them.
+    `value`, `a`, `b` and `like` are members of the node, as `validate` or `sample` return them.
     """
 
     cardinality: int  # how many members there are, exactly
     code_length: int  # how many numbers `encode` gives, the same for all members
 
     @abstractmethod
-    def sample(self, rng: Rng, given: Value = None) -> Value:
-        """A random member; with `given`, one that takes the same option as `given` in every OneOf."""
+    def sample(self, rng: Rng, like: Value = None) -> Value:
+        """A random member; with `like`, one that takes the same option as `like` in every OneOf."""
 
-    def smallest(self, given: Value = None) -> Value:
-        """The member that takes the first of everything; `given` as in `sample`."""
-        return self.sample(FIRST, given)
+    def smallest(self, like: Value = None) -> Value:
+        """The member that takes the first of everything; `like` as in `sample`."""
+        return self.sample(FIRST, like)
 
-    def largest(self, given: Value = None) -> Value:
-        """The member that takes the last of everything; `given` as in `sample`."""
-        return self.sample(LAST, given)
+    def largest(self, like: Value = None) -> Value:
+        """The member that takes the last of everything; `like` as in `sample`."""
+        return self.sample(LAST, like)
 
     @abstractmethod
     def deepest(self) -> Node:
@@ -161,7 +161,7 @@ def corners(node: Node) -> list[Value]:
     return list(dict.fromkeys(node._corners()))
 
 
-def below(name: str, part: str) -> str:
+def part_name(name: str, part: str) -> str:
     """The dotted name of a part of a node; the root has no name."""
     return f"{name}.{part}" if name else part
 
@@ -197,7 +197,7 @@ Scalar = int | float | str | bool
 
 
 class Choice(Node):
-    """One of the given scalars. Numbers must ascend, so that one position up always means larger.
+    """One of some scalars. Numbers must ascend, so that one position up always means larger.
 
     `role` says what the choice decides: the "size" of the net, or its "topology" as a kernel does. It matters only to
     searches that move one of the two at a time.
@@ -235,7 +235,7 @@ class Choice(Node):
             raise UserError(f"{path} is {short(value)}, allowed: {', '.join(map(repr, self.values))}")
         return position
 
-    def sample(self, rng: Rng, given: Value = None) -> Scalar:
+    def sample(self, rng: Rng, like: Value = None) -> Scalar:
         return self.values[rng.randrange(self.cardinality)]
 
     def deepest(self) -> Choice:
@@ -337,11 +337,11 @@ class Repeat(Node):
     def __repr__(self) -> str:
         return f"Repeat({self.item!r}, depth={self.depth!r})"
 
-    def sample(self, rng: Rng, given: Value = None) -> Items:
+    def sample(self, rng: Rng, like: Value = None) -> Items:
         depth = self.depths[rng.randrange(len(self.depths))]
-        if given is None:
+        if like is None:
             return tuple([self.item.sample(rng) for _ in range(depth)])
-        fixed = (*given, *[None] * (depth - len(given)))
+        fixed = (*like, *[None] * (depth - len(like)))
         return tuple(self.item.sample(rng, fixed[layer]) for layer in range(depth))
 
     def deepest(self) -> Repeat:
@@ -418,21 +418,21 @@ class Repeat(Node):
         return self.depth.roles() | (self.item.roles() if self.depths[-1] else set())
 
     def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
-        yield below(name, "depth"), self.depth
+        yield part_name(name, "depth"), self.depth
         yield from self.item.dimensions(self._inside(name))
 
     def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Repeat:
-        depth = choices.get(below(name, "depth"), self.depth)
+        depth = choices.get(part_name(name, "depth"), self.depth)
         return Repeat(self.item.replace_choices(choices, self._inside(name)), depth=depth)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
-        yield below(name, "depth"), len(value)
+        yield part_name(name, "depth"), len(value)
         for item in value:
             yield from self.item.uses(item, self._inside(name))
 
     def _inside(self, name: str) -> str:
         """Parts of an item are named as if they were the stack's; an item without named parts is its `item`."""
-        return below(name, "item") if isinstance(self.item, Choice | Repeat) else name
+        return part_name(name, "item") if isinstance(self.item, Choice | Repeat) else name
 
     def adapt(self, value: Value, rng: Rng) -> Items:
         items = value if isinstance(value, tuple) else ()
@@ -523,9 +523,9 @@ class OneOf(Node):
             return self.names[bisect_right(self._ends, rng.randrange(self.cardinality))]
         return self.names[rng.randrange(len(self.names))]
 
-    def sample(self, rng: Rng, given: Value = None) -> Arch:
-        name = self.pick(rng) if given is None else _name(given)
-        return self._pool.arch({name: self.options[name].sample(rng, None if given is None else given[name])})
+    def sample(self, rng: Rng, like: Value = None) -> Arch:
+        name = self.pick(rng) if like is None else _name(like)
+        return self._pool.arch({name: self.options[name].sample(rng, None if like is None else like[name])})
 
     def deepest(self) -> OneOf:
         return self._with_options({name: option.deepest() for name, option in self.options.items()})
@@ -604,15 +604,17 @@ class OneOf(Node):
 
     def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
         for part, option in self.options.items():
-            yield from option.dimensions(below(name, part))
+            yield from option.dimensions(part_name(name, part))
 
     def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> OneOf:
-        options = {part: option.replace_choices(choices, below(name, part)) for part, option in self.options.items()}
+        options = {
+            part: option.replace_choices(choices, part_name(name, part)) for part, option in self.options.items()
+        }
         return self._with_options(options)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         part = _name(value)
-        yield from self.options[part].uses(value[part], below(name, part))
+        yield from self.options[part].uses(value[part], part_name(name, part))
 
     def adapt(self, value: Value, rng: Rng) -> Arch:
         content = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None
@@ -672,12 +674,12 @@ class Struct(Node):
         values = {name: value for part in parts for name, value in part.items()}
         return self._pool.arch({name: values[name] for name in self.fields})
 
-    def sample(self, rng: Rng, given: Value = None) -> Arch:
-        if given is None:
+    def sample(self, rng: Rng, like: Value = None) -> Arch:
+        if like is None:
             free = {name: field.sample(rng) for name, field in self.free.items()}
         else:
-            free = {name: field.sample(rng, given[name]) for name, field in self.free.items()}
-        return self._arch(free, *(group.sample(rng, given) for group in self.groups))
+            free = {name: field.sample(rng, like[name]) for name, field in self.free.items()}
+        return self._arch(free, *(group.sample(rng, like) for group in self.groups))
 
     def deepest(self) -> Struct:
         return Struct(*self.rules, **{**self.fields, **{name: field.deepest() for name, field in self.free.items()}})
@@ -748,15 +750,15 @@ class Struct(Node):
 
     def dimensions(self, name: str = "") -> Iterator[tuple[str, Choice]]:
         for part, field in self.fields.items():
-            yield from field.dimensions(below(name, part))
+            yield from field.dimensions(part_name(name, part))
 
     def replace_choices(self, choices: Mapping[str, Choice], name: str = "") -> Struct:
-        fields = {part: field.replace_choices(choices, below(name, part)) for part, field in self.fields.items()}
+        fields = {part: field.replace_choices(choices, part_name(name, part)) for part, field in self.fields.items()}
         return Struct(*self.rules, **fields)
 
     def uses(self, value: Value, name: str = "") -> Iterator[tuple[str, Value]]:
         for part, field in self.fields.items():
-            yield from field.uses(value[part], below(name, part))
+            yield from field.uses(value[part], part_name(name, part))
 
     def adapt(self, value: Value, rng: Rng) -> Arch:
         values = value if isinstance(value, Mapping) else {}

@@ -79,13 +79,13 @@ class Group:
     def allows(self, values: Values) -> bool:
         return all(rule.holds(values) for rule in self.rules)
 
-    def sample(self, rng: Rng, given: Values | None = None) -> Values:
-        allowed = self.combinations if given is None else self._with_picks_of(given)
+    def sample(self, rng: Rng, like: Values | None = None) -> Values:
+        allowed = self.combinations if like is None else self._with_picks_of(like)
         return allowed[rng.randrange(len(allowed))]
 
-    def _with_picks_of(self, given: Values) -> list[dict[str, Value]]:
-        """The combinations that take the same options as `given`, wherever both have a OneOf."""
-        fixed = dict(self._picks(given))
+    def _with_picks_of(self, like: Values) -> list[dict[str, Value]]:
+        """The combinations that take the same options as `like`, wherever both have a OneOf."""
+        fixed = dict(self._picks(like))
         return [
             values
             for values in self.combinations

@@ -24,7 +24,7 @@ from nasformer.utils.plugins import load_plugins, loaded_plugins
 Send = Callable[[Any], None]
 ChildWork = Callable[[Send], Any]
 """What a process is for: it may send messages, and returns its result."""
-PATIENCE = 60.0
+STOP_SECONDS = 60.0
 """Seconds that a process has to write a checkpoint, once it is asked to stop."""
 STOP = b"s"
 
@@ -93,7 +93,7 @@ class Child:
         """Ends the process, if it still works, and waits for that."""
         self.stop()
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
 
@@ -112,7 +112,7 @@ def main() -> None:
     try:
         sys.path[:], plugins = pickle.loads(read_part())
         content = read_part()
-        threading.Thread(target=obey, daemon=True).start()
+        threading.Thread(target=watch_parent, daemon=True).start()
         load_plugins(plugins)
         work: ChildWork = pickle.loads(content)
         ended = Ended(work(send))
@@ -139,7 +139,7 @@ def read_exactly(count: int) -> bytes:
     return bytes(content)
 
 
-def obey() -> None:
+def watch_parent() -> None:
     """Waits until the parent asks to stop, or is no more."""
     if os.read(0, 1) == STOP:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -75,7 +75,7 @@ def cpu_threads(count: int) -> Iterator[None]:
         _threads_are_fixed = before[1]
 
 
-def asked_threads(threads: int | Literal["auto"]) -> AbstractContextManager[None]:
+def set_threads(threads: int | Literal["auto"]) -> AbstractContextManager[None]:
     """So many threads as a user asks for; auto leaves it to trials."""
     if threads == "auto":
         return nullcontext()
