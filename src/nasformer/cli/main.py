@@ -18,7 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from nasformer.cli.parser import CommandParser, config_names, find_recipe
+from nasformer.cli.remote import remote_paths
 from nasformer.errors import UserError, is_out_of_memory
+from nasformer.utils.plugins import __version__, load_plugins
+from nasformer.utils.schema import from_json, read_yaml
+from nasformer.utils.units import OptionGroup
 
 COMMANDS = {
     "run": "search",
@@ -67,7 +72,7 @@ class Command:
 
     name: str
     function: Callable[[Any, bool], int | None]
-    options: type
+    options: type[OptionGroup]
 
     @property
     def summary(self) -> str:
@@ -130,16 +135,12 @@ def print_error(message: str, code: int = 2) -> int:
 
 def run_command(words: list[str]) -> int:
     """Runs the command that the words of a command line name, or prints help; its exit code."""
-    from nasformer.utils.plugins import load_plugins
-
     plugins, words = split_imports(words)
     plugins += config_imports(words)
     if not words or words[0] in ("-h", "--help", "--help-all"):
         print(overview())
         return 0
     if words[0] == "--version":
-        from nasformer.utils.plugins import __version__
-
         print(__version__)
         return 0
     load_plugins(plugins)
@@ -151,10 +152,8 @@ def run_command(words: list[str]) -> int:
     return call(command, parsed.options, parsed.json)
 
 
-def call(command: Command, options: Any, as_json: bool) -> int:
+def call(command: Command, options: OptionGroup, as_json: bool) -> int:
     """Calls the function of a command, with local copies of remote paths and on the threads asked for."""
-    from nasformer.cli.remote import remote_paths
-
     with remote_paths(options) as options:
         threads: Any = getattr(options, "threads", "auto")
         if threads == "auto":
@@ -187,9 +186,6 @@ def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def config_imports(words: Sequence[str]) -> list[str]:
     """The modules that config files name under `import`: their options may be those of a plugin's strategy."""
-    from nasformer.cli.parser import find_recipe
-    from nasformer.utils.schema import from_json, read_yaml
-
     paths = [word for before, word in pairwise(words) if before == "--config"]
     paths += [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
     modules: list[str] = []
@@ -210,9 +206,7 @@ def find_command(name: str) -> Command:
     return Command(name, function, get_type_hints(function)["options"])
 
 
-def make_parser(command: Command) -> Any:
-    from nasformer.cli.parser import CommandParser, config_names
-
+def make_parser(command: Command) -> CommandParser[OptionGroup]:
     shared = config_names(find_command(name).options for name in SHARED)
     return CommandParser(command.name, command.options, shared)
 

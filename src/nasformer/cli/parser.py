@@ -26,8 +26,9 @@ import yaml
 
 from nasformer.errors import UserError
 from nasformer.utils.schema import PlainLoader, from_json, read_yaml
+from nasformer.utils.units import OptionGroup
 
-Options = TypeVar("Options")
+Options = TypeVar("Options", bound=OptionGroup)
 Tree = dict[str, Any]
 WIDTH, HELP_COLUMN = 100, 30
 COMMON_FLAGS = {"config": "--config", "json": "--json", "help": "--help", "help_all": "--help-all"}
@@ -124,15 +125,14 @@ class CommandParser(Generic[Options]):
 
     Args:
         name: The command.
-        kind: The dataclass of its options. Class attributes `positional` (options given without a name; one that is a
-            list takes all words), `main` (what `--help` shows first) and `example` are read where it has them.
+        kind: The dataclass of its options.
         shared: Options of other commands that a config file may hold too; they are left out.
     """
 
     def __init__(self, name: str, kind: type[Options], shared: Iterable[str] = ()) -> None:
         self.name, self.kind, self.shared = name, kind, frozenset(shared)
         self.options = {option.name: option for option in list_options(kind)}
-        self.positional: Sequence[str] = getattr(kind, "positional", ())
+        self.positional = kind.positional
 
     def parse(self, words: Sequence[str]) -> Parsed[Options]:
         if "--help-all" in words or {"-h", "--help"} & set(words):
@@ -261,7 +261,7 @@ class CommandParser(Generic[Options]):
         """The help: what the command does, its main options (or all, by group), an example."""
         words = "".join(f"[{name.upper()}] " for name in self.positional)
         lines = [f"usage: nasformer {self.name} {words}[options]", "", self.kind.__doc__ or ""]
-        main = [self.options[name] for name in getattr(self.kind, "main", self.options)]
+        main = [self.options[name] for name in self.kind.main or self.options]
         shown = list(
             {option.name: option for option in (*map(self.options.__getitem__, self.positional), *main)}.values()
         )
@@ -274,7 +274,7 @@ class CommandParser(Generic[Options]):
         lines += columns("--json", "print the result as JSON")
         if rest and not everything:
             lines += columns("--help-all", f"{len(rest)} further options")
-        if example := getattr(self.kind, "example", ""):
+        if example := self.kind.example:
             lines += ["", "example:", *(f"  {line}" for line in example.splitlines())]
         return "\n".join(lines)
 

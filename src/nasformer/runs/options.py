@@ -153,12 +153,12 @@ def check_racing(options: SearchOptions, objectives: Sequence[str], trained: boo
 class TrainCommand(TaskOptions, TrackOptions, RunOptions):
     """Train a supernet. Killed, the same command goes on."""
 
-    main: ClassVar = (
+    main = (
         *("space", "data", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size"),
         *("train.lr", "train.sandwich", "train.compile", "seed", "device"),
     )
     fresh_weights: ClassVar = True
-    example: ClassVar = "nasformer train --space autoformer-micro --patch-size 2 --data digits --out runs/digits"
+    example = "nasformer train --space autoformer-micro --patch-size 2 --data digits --out runs/digits"
 
     out: str = ""
     """the run folder"""
@@ -169,11 +169,11 @@ class TrainCommand(TaskOptions, TrackOptions, RunOptions):
 class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, BudgetOptions, RunOptions):
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
-    main: ClassVar = (
+    main = (
         *("out", "data", *BUDGET, "supernet", "space", "proxy", "search.strategy", "search.objectives"),
         *("search.baseline", "seed", "device"),
     )
-    example: ClassVar = (
+    example = (
         "nasformer search --data digits --out runs/digits --max-params 120K\n"
         "nasformer search --space autoformer-tiny --proxy dss --max-params 6M --out runs/free"
     )
@@ -193,11 +193,11 @@ class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, Bu
 class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, RunOptions):
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
-    main: ClassVar = (
+    main = (
         *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
         *("finish", "no_training", "front", "baseline", "jobs", "seed", "device"),
     )
-    example: ClassVar = (
+    example = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
         "nasformer run --from timm:deit_tiny_patch16_224 --data PHOTOS --max-macs 50% --out runs/photos"
     )
@@ -240,12 +240,12 @@ class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, RunOption
 class EvolveCommand(ExecutorOptions, BudgetOptions, RunOptions):
     """Search the space itself (S3): shift its choices to where samples are better, step by step. Killed, it goes on."""
 
-    main: ClassVar = (
+    main = (
         *("space", "data", "out", *BUDGET, "evolve.steps", "evolve.samples", "evolve.carry", "train.epochs"),
         *("seed", "device"),
     )
     fresh_weights: ClassVar = True
-    example: ClassVar = "nasformer evolve --config s3-evolve-digits --out runs/evolved"
+    example = "nasformer evolve --config s3-evolve-digits --out runs/evolved"
 
     out: str = ""
     """the run folder; each space is a run folder in OUT/steps"""
@@ -257,7 +257,7 @@ class EvolveCommand(ExecutorOptions, BudgetOptions, RunOptions):
 class PlanCommand(RunCommand):
     """Before a run: does the budget leave anything, how long will it take here, and how much disk? Writes nothing."""
 
-    example: ClassVar = "nasformer plan --data digits --space autoformer-micro --patch-size 2 --max-params 120K"
+    example = "nasformer plan --data digits --space autoformer-micro --patch-size 2 --max-params 120K"
 
     draws: int = 2000
     """random architectures from which the share that fits is estimated"""
@@ -274,8 +274,8 @@ class PlanCommand(RunCommand):
 class AdviseCommand(BudgetOptions):
     """Which road to a model suits your images and budget, by what was measured on others. Trains nothing."""
 
-    main: ClassVar = ("data", "max_latency", "max_macs", "max_params")
-    example: ClassVar = "nasformer advise --data digits --max-params 120K"
+    main = ("data", "max_latency", "max_macs", "max_params")
+    example = "nasformer advise --data digits --max-params 120K"
 
     data: str = ""
     """a name such as digits or cifar10, an .npz file, or a folder of images"""
@@ -287,13 +287,13 @@ class AdviseCommand(BudgetOptions):
 class RetrainCommand(TaskOptions, TrackOptions, JobOptions, RunOptions):
     """Train one architecture from scratch, as an ordinary model. Killed, the same command goes on."""
 
-    positional: ClassVar = ("run",)
-    main: ClassVar = (
+    positional = ("run",)
+    main = (
         *("data", "out", "arch", "top", "seeds", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
         *("baseline", "jobs", "export", "seed", "device"),
     )
     fresh_weights: ClassVar = True
-    example: ClassVar = "nasformer retrain runs/digits --data digits --out runs/retrained"
+    example = "nasformer retrain runs/digits --data digits --out runs/retrained"
 
     run: str | None = None
     """the run folder of a search, whose winner, space and model options are taken"""
@@ -322,12 +322,12 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, RunOptions):
 class FinetuneCommand(TaskOptions, TrackOptions, RunOptions):
     """Train an architecture further, from the weights it inherits, also on other data. Killed, it goes on."""
 
-    positional: ClassVar = ("run",)
-    main: ClassVar = (
+    positional = ("run",)
+    main = (
         *("data", "out", "arch", "img_size", "train.epochs", "train.batch_size", "train.lr", "train.teacher"),
         *("export", "seed", "device"),
     )
-    example: ClassVar = "nasformer finetune runs/digits --data digits --out runs/finetuned"
+    example = "nasformer finetune runs/digits --data digits --out runs/finetuned"
 
     run: str = ""
     """where the weights are: a run folder (the model that it ships, or with --arch its supernet), a supernet or a model

@@ -263,7 +263,7 @@ class TaskOptions(OptionGroup):
 
 
 @dataclass
-class PredictOptions:
+class PredictOptions(OptionGroup):
     """Which images to answer, and how."""
 
     images: list[str] = field(default_factory=list)
@@ -279,6 +279,7 @@ class PredictOptions:
 
     def __post_init__(self) -> None:
         check_range(self, "top", 1)
+        super().__post_init__()
 
     def folder(self, what: str) -> Path:
         """The folder for what a task writes."""

@@ -6,7 +6,7 @@ import math
 import re
 from decimal import Decimal
 from reprlib import repr as short
-from typing import Any
+from typing import Any, ClassVar
 
 from nasformer.errors import UserError
 
@@ -114,6 +114,12 @@ def format_digits(value: float) -> str:
 
 class OptionGroup:
     """Base of groups of options. A command inherits from several, whose checks run one after the other."""
+
+    positional: ClassVar[tuple[str, ...]] = ()
+    """Options of a command that are given without a name; one that is a list takes all words."""
+    main: ClassVar[tuple[str, ...]] = ()
+    """Those that `--help` shows first; none: it shows all."""
+    example: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """The end of their chain: each group calls the next by `super()`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from nasformer.cli.commands.results import print_verdict
 from nasformer.cli.main import print_json
@@ -14,7 +14,7 @@ from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.runs.options import FinetuneCommand, RetrainCommand
 from nasformer.tasks.options import PredictOptions, TaskOptions, task_scores
-from nasformer.utils.units import check_threads, format_quantity
+from nasformer.utils.units import OptionGroup, check_threads, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.result import RunResult
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class ExtractCommand(SpaceOptions):
     """Cut an architecture out of a supernet, as an ordinary model with its weights."""
 
-    positional: ClassVar = ("run",)
-    main: ClassVar = ("to", "arch", "space")
-    example: ClassVar = "nasformer extract runs/digits --to my-model"
+    positional = ("run",)
+    main = ("to", "arch", "space")
+    example = "nasformer extract runs/digits --to my-model"
 
     run: str = ""
     """a run folder, a supernet folder or a file of supernet weights"""
@@ -37,11 +37,11 @@ class ExtractCommand(SpaceOptions):
 
 
 @dataclass
-class ExportCommand:
+class ExportCommand(OptionGroup):
     """Write a model for use elsewhere: self-contained Python, torch.export, ONNX; each checked against the model."""
 
-    positional: ClassVar = ("run",)
-    example: ClassVar = "nasformer export runs/digits --to exported"
+    positional = ("run",)
+    example = "nasformer export runs/digits --to exported"
 
     run: str = ""
     """a run folder with a model in it, or a folder that `nasformer extract` wrote"""
@@ -57,9 +57,9 @@ class ExportCommand:
 class EvaluateCommand(TaskOptions, DataOptions):
     """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
 
-    positional: ClassVar = ("model",)
-    main: ClassVar = ("data", "split", "arch", "out", "holdout", "seed", "device")
-    example: ClassVar = "nasformer evaluate runs/digits --data digits"
+    positional = ("model",)
+    main = ("data", "split", "arch", "out", "holdout", "seed", "device")
+    example = "nasformer evaluate runs/digits --data digits"
 
     model: str = ""
     """a folder that `nasformer extract` or `nasformer run` wrote, or a run folder together with --arch"""
@@ -76,8 +76,8 @@ class EvaluateCommand(TaskOptions, DataOptions):
 class PredictCommand(PredictOptions):
     """Answers to image files: class names with probabilities, or what the model's task has in their place."""
 
-    positional: ClassVar = ("model", "images")
-    example: ClassVar = "nasformer predict runs/mine photo1.jpg photo2.jpg"
+    positional = ("model", "images")
+    example = "nasformer predict runs/mine photo1.jpg photo2.jpg"
 
     model: str = ""
     """a run folder with a model in it, or a folder that `nasformer extract` or `nasformer export` wrote"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from nasformer.cli.main import print_json
 from nasformer.data.options import MAX_BAD
@@ -13,7 +13,7 @@ from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.utils.tables import print_table
-from nasformer.utils.units import check_range, check_seed
+from nasformer.utils.units import OptionGroup, check_range, check_seed
 
 if TYPE_CHECKING:
     from nasformer.latency.profile import Profile
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class PackCommand:
+class PackCommand(OptionGroup):
     """Scale images once and pack them into a few large files, which train faster."""
 
-    positional: ClassVar = ("source",)
-    main: ClassVar = ("to", "size", "quality", "check", "max_bad")
-    example: ClassVar = "nasformer pack photos --size 256 --to photos-256"
+    positional = ("source",)
+    main = ("to", "size", "quality", "check", "max_bad")
+    example = "nasformer pack photos --size 256 --to photos-256"
 
     source: str = ""
     """a folder of images or a set by name, as --data takes it; with --check a folder of shards"""
@@ -89,8 +89,8 @@ MEASURED = ("backend", "batch_size", "threads", "nets", "holdout", "rounds", "se
 class ProfileCommand(TaskOptions, SpaceOptions):
     """Measure this machine: the latency and memory of a space's layers, and how well they predict whole nets."""
 
-    main: ClassVar = ("space", "data", "img_size", "device", "backend", "batch_size", "threads", "out")
-    example: ClassVar = "nasformer profile --space autoformer-tiny --device cpu"
+    main = ("space", "data", "img_size", "device", "backend", "batch_size", "threads", "out")
+    example = "nasformer profile --space autoformer-tiny --device cpu"
 
     data: str = ""
     """images to measure it for: their size, channels and classes are taken, as a run on them does"""

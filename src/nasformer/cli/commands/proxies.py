@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from nasformer.cli.main import print_json
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
 from nasformer.runs.options import ExecutorOptions
-from nasformer.utils.units import check_range, check_seed
+from nasformer.utils.units import OptionGroup, check_range, check_seed
 
 if TYPE_CHECKING:
     from nasformer.proxies.ranking import Table
@@ -27,11 +27,11 @@ MAX_RESAMPLES = 100_000
 
 
 @dataclass
-class ProxiesCommand:
+class ProxiesCommand(OptionGroup):
     """List the training-free proxies, or describe one."""
 
-    positional: ClassVar = ("name",)
-    example: ClassVar = "nasformer proxies dss"
+    positional = ("name",)
+    example = "nasformer proxies dss"
 
     name: str | None = None
     """the proxy to describe"""
@@ -57,8 +57,8 @@ class ScoringOptions(ProbeOptions):
 class ScoreCommand(ScoringOptions, SpaceOptions):
     """Score an untrained architecture by training-free proxies."""
 
-    main: ClassVar = ("space", "arch", "proxy", "data", "img_size", "repeats", "probe_size", "seed", "device")
-    example: ClassVar = "nasformer score --space autoformer-tiny-mlp3 --arch autoformer-t --proxy dss,naswot"
+    main = ("space", "arch", "proxy", "data", "img_size", "repeats", "probe_size", "seed", "device")
+    example = "nasformer score --space autoformer-tiny-mlp3 --arch autoformer-t --proxy dss,naswot"
 
     arch: str = ""
     """a JSON file, inline JSON or a preset's name"""
@@ -68,8 +68,8 @@ class ScoreCommand(ScoringOptions, SpaceOptions):
 class RankCommand(ScoringOptions, ExecutorOptions):
     """How well do proxies rank trained nets, and do they know more than the parameter count?"""
 
-    main: ClassVar = ("table", "target", "proxy", "bands", "out", "data", "seed", "device")
-    example: ClassVar = "nasformer rank --table nets.json --target accuracy --proxy dss,stream --out runs/ranking"
+    main = ("table", "target", "proxy", "bands", "out", "data", "seed", "device")
+    example = "nasformer rank --table nets.json --target accuracy --proxy dss,stream --out runs/ranking"
 
     table: str = ""
     """JSON with a space, archs and their accuracies, see docs/proxies.md; or a run folder: its candidates"""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nasformer.cli.main import print_json
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.utils.tables import print_table
-from nasformer.utils.units import check_range, check_threads, format_quantity
+from nasformer.utils.units import OptionGroup, check_range, check_threads, format_quantity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,11 +32,11 @@ NAME_ROOM = 12  # letters for the names of runs in a table, at least
 
 
 @dataclass
-class DoctorCommand:
+class DoctorCommand(OptionGroup):
     """Is the supernet of a run in good health? Exit code 1 where there is an alarm."""
 
-    positional: ClassVar = ("run",)
-    example: ClassVar = "nasformer doctor runs/digits"
+    positional = ("run",)
+    example = "nasformer doctor runs/digits"
 
     run: str = ""
     """the run folder, of a training that has ended or goes on"""
@@ -52,11 +52,11 @@ class DoctorCommand:
 
 
 @dataclass
-class WatchCommand:
+class WatchCommand(OptionGroup):
     """Show the report of a run while it goes on, in a browser on this machine. Ends with Ctrl-C."""
 
-    positional: ClassVar = ("run",)
-    example: ClassVar = "nasformer watch runs/digits"
+    positional = ("run",)
+    example = "nasformer watch runs/digits"
 
     run: str = ""
     """the run folder"""
@@ -71,11 +71,11 @@ class WatchCommand:
 
 
 @dataclass
-class CompareCommand:
+class CompareCommand(OptionGroup):
     """Runs side by side: winners, settings that differ, fronts, progress and training in common plots."""
 
-    positional: ClassVar = ("runs",)
-    example: ClassVar = "nasformer compare runs/first runs/second --out runs/comparison"
+    positional = ("runs",)
+    example = "nasformer compare runs/first runs/second --out runs/comparison"
 
     runs: list[str] = field(default_factory=list)
     """the run folders"""
@@ -84,11 +84,11 @@ class CompareCommand:
 
 
 @dataclass
-class PatternsCommand:
+class PatternsCommand(OptionGroup):
     """What emerged: the winners of several searches of one space, by stage, beside random architectures."""
 
-    positional: ClassVar = ("runs",)
-    example: ClassVar = "nasformer patterns runs/seed0 runs/seed1 runs/seed2 --out runs/patterns"
+    positional = ("runs",)
+    example = "nasformer patterns runs/seed0 runs/seed1 runs/seed2 --out runs/patterns"
 
     runs: list[str] = field(default_factory=list)
     """the run folders of searches that differ in their seeds"""
@@ -258,9 +258,9 @@ MOST = 3
 class AttentionCommand(DataOptions):
     """Draw where the heads of a block look, and how alike they are."""
 
-    positional: ClassVar = ("model", "image")
-    main: ClassVar = ("block", "query", "data", "index", "out", "device")
-    example: ClassVar = "nasformer attention runs/digits --data digits --block 2 --out attention.png"
+    positional = ("model", "image")
+    main = ("block", "query", "data", "index", "out", "device")
+    example = "nasformer attention runs/digits --data digits --block 2 --out attention.png"
 
     model: str = ""
     """a run folder with a model in it, or a folder that `nasformer extract` or `nasformer export` wrote"""

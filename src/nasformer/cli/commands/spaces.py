@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nasformer.cli.main import COMMANDS, find_command, make_parser, print_json
 from nasformer.cli.parser import COMMON_FLAGS, columns, find_recipe, list_recipes
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.search.options import BudgetOptions
-from nasformer.utils.units import check_range, check_seed, format_quantity
+from nasformer.utils.units import OptionGroup, check_range, check_seed, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.models.space import Space
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class SpacesCommand(SpaceOptions):
     """List the spaces, or describe one."""
 
-    positional: ClassVar = ("name",)
-    main: ClassVar = ("img_size", "patch_size", "num_classes")
-    example: ClassVar = "nasformer spaces autoformer-tiny"
+    positional = ("name",)
+    main = ("img_size", "patch_size", "num_classes")
+    example = "nasformer spaces autoformer-tiny"
 
     name: str | None = None
     """the space to describe, perhaps with choices of your own: 'NAME[dimension=value,value;...]'"""
@@ -32,8 +32,8 @@ class SpacesCommand(SpaceOptions):
 class CostCommand(SpaceOptions):
     """Parameters and multiply-accumulates of an architecture, in closed form."""
 
-    main: ClassVar = ("space", "arch", "img_size", "patch_size", "num_classes")
-    example: ClassVar = "nasformer cost --space autoformer-tiny-mlp3 --arch autoformer-t"
+    main = ("space", "arch", "img_size", "patch_size", "num_classes")
+    example = "nasformer cost --space autoformer-tiny-mlp3 --arch autoformer-t"
 
     arch: str = ""
     """a JSON file, inline JSON, a preset's name, largest or smallest"""
@@ -43,8 +43,8 @@ class CostCommand(SpaceOptions):
 class SampleCommand(BudgetOptions, SpaceOptions):
     """Random architectures within a budget, one JSON a line."""
 
-    main: ClassVar = ("space", "n", "min_params", "max_params", "max_macs", "max_latency", "seed")
-    example: ClassVar = "nasformer sample --space autoformer-tiny -n 5 --max-params 6M"
+    main = ("space", "n", "min_params", "max_params", "max_macs", "max_latency", "seed")
+    example = "nasformer sample --space autoformer-tiny -n 5 --max-params 6M"
 
     n: int = 1
     """how many"""
@@ -192,22 +192,22 @@ def fish_lines(options: dict[str, list[str]]) -> list[str]:
 
 
 @dataclass
-class RecipesCommand:
+class RecipesCommand(OptionGroup):
     """List the recipes that come with nasformer, or print one."""
 
-    positional: ClassVar = ("name",)
-    example: ClassVar = "nasformer recipes photos-small"
+    positional = ("name",)
+    example = "nasformer recipes photos-small"
 
     name: str = ""
     """the recipe to print; `--config NAME` uses it from anywhere"""
 
 
 @dataclass
-class CompletionCommand:
+class CompletionCommand(OptionGroup):
     """Print a script for completion in your shell."""
 
-    positional: ClassVar = ("shell",)
-    example: ClassVar = 'eval "$(nasformer completion bash)"'
+    positional = ("shell",)
+    example = 'eval "$(nasformer completion bash)"'
 
     shell: Literal["bash", "zsh", "fish"] = "bash"
     """bash, zsh or fish"""
