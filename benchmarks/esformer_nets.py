@@ -19,6 +19,7 @@ from typing import Any
 import nasformer
 from nasformer import Arch, Space
 from nasformer.report.patterns import find_patterns, read_winners
+from nasformer.utils.files import write_json
 from record import benchmark_parser, save_record
 
 TRIES = 1_000_000
@@ -71,7 +72,7 @@ def main() -> None:
     nets |= {f"random {number}": arch.to_dict() for number, arch in enumerate(rivals, start=1)}
     models: dict[str, Any] = {name: {"space": space.name, "arch": arch} for name, arch in nets.items()}
     models |= {name: {"timm": name} for name in args.timm}
-    Path(args.models).write_text(json.dumps(models, indent=1) + "\n")
+    write_json(Path(args.models), models)
     costs = {name: {cost: space.costs(space.arch(arch))[cost] for cost in COSTS} for name, arch in nets.items()}
     found = {
         "winners": winners | alone,

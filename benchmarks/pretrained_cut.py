@@ -26,18 +26,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.data.images import Data, ImageSet
+from nasformer.data.images import ImageSet
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
+from nasformer.data.sources import load_data
 from nasformer.layers.attention import SelfAttention
 from nasformer.layers.blocks import Mlp
 from nasformer.models.base import Backbone
@@ -69,6 +70,8 @@ SETTINGS: dict[str, Any] = {
     "objectives": ["accuracy"],
     "img_size": 224,
 }
+HOLDOUT = 50
+"""Training images of each class that are held out for the search."""
 KINDS = ("searched", "uniform", "torch-pruning", "random")
 NEAR = 0.95
 """Archs of a budget have from this share of it on: searched, uniform and random ones alike."""
@@ -83,19 +86,19 @@ def recipe(settings: dict[str, Any], stage: str) -> Recipe:
 
 
 def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> Batches:
-    """The arrays of an .npz, resized on the device, in batches."""
-    arrays, parts, size = np.load(path), {}, settings["img_size"]
-    for part in ("train", "holdout", "test"):
-        images = torch.from_numpy(arrays[f"{part}_images"]).permute(0, 3, 1, 2)
-        resized = [
-            F.interpolate(chunk.to(DEVICE).float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
-            for chunk in images.split(256)
-        ]
-        whole = torch.cat([chunk.to(torch.uint8) for chunk in resized])
-        parts[part] = ImageSet(whole, torch.from_numpy(arrays[f"{part}_labels"]).long().to(DEVICE))
-    classes = [str(name) for name in arrays["classes"]]
-    data = Data(Path(path).stem, **parts, classes=classes, mean=facts.mean, std=facts.std)
+    """The images of a set, resized on the device, in batches; where it has no hold-out, HOLDOUT of each class are."""
+    data, size = load_data(path, holdout=HOLDOUT, seed=seed, quiet=True), settings["img_size"]
+    parts = {part: resized(getattr(data, part), size) for part in ("train", "holdout", "test")}
+    data = replace(data, **parts, mean=facts.mean, std=facts.std)
     return Batches(data, recipe(settings, "full").augment, settings["batch"], seed, device=DEVICE)
+
+
+def resized(images: ImageSet, size: int) -> ImageSet:
+    chunks = [
+        F.interpolate(chunk.to(DEVICE).float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
+        for chunk in images.images.split(256)
+    ]
+    return ImageSet(torch.cat([chunk.to(torch.uint8) for chunk in chunks]), images.labels.to(DEVICE))
 
 
 def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
@@ -146,7 +149,7 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     torch.save(supernet.weights.state_dict(), folder / "supernet.pt")
     splits = ("holdout", args.split) if args.split == "test" else ("holdout",)
     accuracy = {split: evaluate(full, batches, split)["accuracy"] for split in splits}
-    (folder / "jobs.json").write_text(json.dumps({"jobs": jobs, "full": accuracy, "times": times}))
+    write_json(folder / "jobs.json", {"jobs": jobs, "full": accuracy, "times": times})
     print(json.dumps({"seed": seed, "full": accuracy, "times": times}), flush=True)
 
 

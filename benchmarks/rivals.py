@@ -25,6 +25,7 @@ from nasformer.runs.base import open_run
 from nasformer.runs.search import open_supernet
 from nasformer.space.arch import Arch
 from nasformer.train.evaluate import SubnetEvaluator
+from nasformer.utils.files import write_json
 
 TRIES = 200_000
 
@@ -95,7 +96,7 @@ def main() -> None:
             )
     for name, _, options in (text.partition("=") for text in args.timm):
         models[name] = {"timm": name, "options": json.loads(options or "{}")}
-    Path(args.models).write_text(json.dumps(models))
+    write_json(Path(args.models), models)
 
 
 if __name__ == "__main__":

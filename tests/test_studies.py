@@ -7,7 +7,11 @@ import io
 import json
 import subprocess
 import sys
+import tarfile
+import time
 from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,7 +63,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(STUDY.parent))
     monkeypatch.syspath_prepend(str(STUDY))
     module = importlib.import_module("study")
-    monkeypatch.setattr(module, "STOPPED", [])
+    module.STOPPED.clear()
     monkeypatch.setattr(module.signal, "signal", lambda number, handler: None)
     return module
 
@@ -71,8 +75,8 @@ def toy(study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     (tmp_path / "toy.yaml").write_text(YAML.replace("FOLDER", str(tmp_path)))
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["study.py", "toy.yaml", "--out", "records", "--jobs", "2", *words])
+    def run(*words: str, studies: Sequence[str] = ("toy.yaml",)) -> int:
+        monkeypatch.setattr(sys, "argv", ["study.py", *studies, "--out", "records", "--jobs", "2", *words])
         return study.main()
 
     return run
@@ -154,13 +158,111 @@ def test_a_cell_that_fails_leaves_the_others(toy: Any, tmp_path: Path) -> None:
     ]
 
 
+def test_a_killed_study_loses_no_cell_and_leaves_nothing_running(toy: Any, tmp_path: Path) -> None:
+    slow = tmp_path / "study" / "slow"
+    slow.parent.mkdir()
+    words = [
+        sys.executable,
+        STUDY / "study.py",
+        "toy.yaml",
+        "--jobs",
+        "2",
+        "--out",
+        "records",
+        "--archive",
+        "all.tar.gz",
+    ]
+    toy("--only", "plain")
+    slow.touch()
+    killed = subprocess.Popen(words, cwd=tmp_path)
+    folders = [tmp_path / "study" / "toy" / "better" / str(seed) for seed in (0, 1)]
+    wait_until(lambda: all((folder / "process").exists() and (folder / "calls").exists() for folder in folders))
+    killed.kill()
+    killed.wait()
+    left = [int((folder / "process").read_text()) for folder in folders]
+    assert all(map(is_running, left))
+    slow.unlink()
+    assert subprocess.run(words, cwd=tmp_path).returncode == 0
+    assert not any(map(is_running, left))
+    assert record()["complete"]
+    assert {path.read_text() for path in Path("study/toy/plain").glob("*/calls")} == {"x"}  # not done again
+    assert [(folder / "calls").read_text() for folder in folders] == ["xx", "xx"]
+    with tarfile.open("all.tar.gz") as archive:
+        assert {"study-toy.json", "logs/toy/better/0/log.txt"} < set(archive.getnames())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    last = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < last
+        time.sleep(0.1)
+
+
+def test_a_queue_runs_slices_in_order_and_leaves_out_what_has_no_images(toy: Any, tmp_path: Path, capsys: Any) -> None:
+    text = (tmp_path / "toy.yaml").read_text().replace("{add}", "{add} {data}")
+    (tmp_path / "other.yaml").write_text(text.replace("about:", "data: absent.npz\nabout:"))
+    (tmp_path / "queue.yaml").write_text(
+        "slices:\n- {study: other.yaml}\n- {study: toy.yaml, only: [better]}\n- {study: toy.yaml}\n"
+    )
+    words = ["--queue", "queue.yaml", "--out", "records", "--jobs", "1"]
+    assert toy(*words, studies=()) == 0
+    assert record()["complete"]
+    assert not Path("records/study-other.json").exists()
+    said = capsys.readouterr().out
+    assert "without absent.npz, 6 of 12 cells wait" in said
+    cells = [line.split(":")[0] for line in said.splitlines() if " s for python" in line]
+    assert cells == [f"{variant}, seed {seed}" for variant in ("better", "plain") for seed in range(3)]
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "absent.npz").touch()
+    assert toy(*words, studies=()) == 0
+    assert json.loads(Path("records/study-other.json").read_text())["results"]["complete"]
+
+
+def test_cells_take_turns_by_the_processes_they_need(study: ModuleType) -> None:
+    now, most, order = [0], [0], []
+
+    @dataclass
+    class Counted:
+        name: int
+        processes: int
+
+        def run(self) -> None:
+            order.append(self.name)
+            now[0] += self.processes
+            most[0] = max(most[0], now[0])
+            time.sleep(0.02)
+            now[0] -= self.processes
+
+    cells = [Counted(number, processes) for number, processes in enumerate((2, 1, 3, 1, 1, 1))]
+    assert len(list(study.run_here(cells, 3, lambda: None))) == 6
+    assert most == [3]
+    assert order == sorted(order)
+
+
 ALL = sorted(STUDY.glob("*.yaml"))
+QUEUE = STUDY.parent / "queue.yaml"
+
+
+def test_the_queue_ends_with_every_study_of_a_gpu(study: ModuleType) -> None:
+    slices = study.read_queue(QUEUE)
+    studies = {Path(part.study): study.read_study(Path(part.study)) for part in slices}
+    assert all(set(part.only) <= studies[Path(part.study)].variants.keys() for part in slices)
+    assert studies.keys() == {path for path in ALL if study.read_study(path).gpu_minutes}
+    whole = {Path(part.study) for part in slices if not part.only}
+    assert whole == studies.keys()
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_commands_of_a_study_are_understood(path: Path, study: ModuleType, tmp_path: Path) -> None:
     folders = {"work": tmp_path, "out": None, "data": tmp_path, "weights": tmp_path}
-    args = Namespace(**folders, trainings=2, seeds=1, steps=None, only=None, smoke=False)
+    args = Namespace(**folders, executor="local", jobs=2, seeds=1, steps=None, smoke=False)
     asked = study.read_study(path)
     for variant in asked.variants:
         words = {"data": asked.data, **asked.words_of(variant)}

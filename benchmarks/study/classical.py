@@ -12,7 +12,7 @@ from functools import wraps
 from itertools import product
 from typing import Any
 
-from nasformer import Arch, Choice, Repeat, Space, Struct, register_space
+from nasformer import Arch, Choice, Repeat, Space, Struct, get_space, register_space
 from nasformer.families.autoformer import AutoFormer
 from nasformer.models.base import Segment
 
@@ -45,8 +45,25 @@ class EveryChoice(Struct):
         return [self.validate(dict(zip(self.fields, chosen, strict=True))) for chosen in product(*values)]
 
 
-block = EveryChoice(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
-root = EveryChoice(embed_dim=Choice(192, 216, 240), blocks=Repeat(block, depth=Choice(12, 13, 14)))
-options = ClassicalAutoFormer.derived_options(root)
-about = "AutoFormer's supernet T with weights of its own for every choice of a block"
-register_space(Space("autoformer-tiny-classical", ClassicalAutoFormer, root, options, about=about))
+def register(name: str, of: str, struct: EveryChoice, **options: Any) -> None:
+    about = f"{of} with weights of its own for every choice of a block"
+    options = {**ClassicalAutoFormer.derived_options(struct), **options}
+    register_space(Space(name, ClassicalAutoFormer, struct, options, about=about))
+
+
+def declare(widths: Choice, heads: Choice, ratios: Choice, depths: Choice) -> EveryChoice:
+    block = EveryChoice(num_heads=heads, mlp_ratio=ratios)
+    return EveryChoice(embed_dim=widths, blocks=Repeat(block, depth=depths))
+
+
+register(
+    "autoformer-tiny-classical",
+    "AutoFormer's supernet T",
+    declare(Choice(192, 216, 240), Choice(3, 4), Choice(3.5, 4.0), Choice(12, 13, 14)),
+)
+register(
+    "autoformer-digits-classical",
+    "the space of the recipe digits",
+    declare(Choice(16, 24, 32, 48, 64), Choice(1, 2, 3, 4), Choice(0.5, 1.0, 2.0, 4.0), Choice(1, 2, 3, 4, 5, 6, 8)),
+    **get_space("autoformer-micro").options,
+)

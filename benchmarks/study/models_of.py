@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nasformer.utils.files import write_json
+
 
 def model_of(run: Path) -> dict[str, Any]:
     """A winner as its search built it, but for the sizes of images and classes, which are those of the training."""
@@ -25,7 +27,7 @@ def main() -> None:
     args = parser.parse_args()
     pairs = [text.partition("=") for text in args.runs]
     models = {name: model_of(Path(run)) for name, _, run in pairs}
-    args.models.write_text(json.dumps(models, indent=1) + "\n")
+    write_json(args.models, models)
 
 
 if __name__ == "__main__":

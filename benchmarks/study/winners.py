@@ -14,6 +14,7 @@ from pathlib import Path
 from string import ascii_uppercase
 
 from nasformer.cli.main import main as nasformer
+from nasformer.utils.files import write_json
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
             sys.exit(status)
         result = json.loads((folder / "result.json").read_text())
         models[letter] = {"space": result["space"], "arch": result["winner"]["arch"]}
-    args.models.write_text(json.dumps(models, indent=1) + "\n")
+    write_json(args.models, models)
 
 
 if __name__ == "__main__":
