@@ -357,13 +357,13 @@ def test_a_packed_set_is_unpacked(tmp_path: Path, study: ModuleType, monkeypatch
     data = np.frombuffer(buffer.getvalue(), np.uint8)
     labels = np.array([0, 1, 0, 1, 0], np.uint8)  # the last tile is empty
     facts: dict[str, Any] = {"tile": np.array([8, 8]), "rows": 2, "cols": 3, "classes": np.array(["a", "b"])}
-    for split in ("train", "test"):
+    for split in ("train", "val", "test"):
         facts |= {f"{split}_data": data, f"{split}_off": np.array([0, len(data)]), f"{split}_y": labels}
     np.savez(tmp_path / "packed.npz", **facts)
-    words = [str(tmp_path / "packed.npz"), "--to", str(tmp_path / "sets" / "plain.npz"), "--holdout", "1"]
+    words = [str(tmp_path / "packed.npz"), "--to", str(tmp_path / "sets" / "plain.npz")]
     monkeypatch.setattr(sys, "argv", ["unpack.py", *words])
     importlib.import_module("unpack").main()
     found = nasformer.load_data(str(tmp_path / "sets" / "plain.npz"))
-    assert [len(part.labels) for part in (found.train, found.holdout, found.test)] == [3, 2, 5]
+    assert [len(part.labels) for part in (found.train, found.holdout, found.test)] == [5, 5, 5]
     assert found.test.images[:, 0, 0, 0].tolist() == shades[:5].tolist()
-    assert sorted(found.holdout.labels.tolist()) == [0, 1]
+    assert found.holdout.labels.tolist() == labels.tolist()

@@ -1,11 +1,11 @@
 """Unpacks a set of images from mosaics of JPEG into an .npz file that `--data` reads.
 
-python benchmarks/study/unpack.py cifar100_jpegq95.npz --to sets/cifar100.npz --holdout 50
+python benchmarks/study/unpack.py cifar100_jpegq95.npz --to sets/cifar100.npz
 
 A packed set is small enough to be carried to another machine: for every split S it has `S_data`, the bytes of its
 mosaics one after the other, `S_off`, where each begins and ends, and `S_y`, the classes; `tile` is the height and
-width of an image, `rows` and `cols` how many a mosaic has, `classes` their names. A split `val` becomes the hold-out;
-without one `--holdout` images of each class of the training images do.
+width of an image, `rows` and `cols` how many a mosaic has, `classes` their names. A split `val` becomes the hold-out
+where there are test images, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from nasformer.utils.files import open_atomic
+
 Split = tuple[np.ndarray, np.ndarray]
 
 
@@ -25,7 +27,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packed", type=Path)
     parser.add_argument("--to", type=Path, required=True, help="the .npz file to write")
-    parser.add_argument("--holdout", type=int, default=0, help="images of each class, where there is no split val")
     args = parser.parse_args()
     with np.load(args.packed, allow_pickle=False) as packed:
         splits = {name[:-5]: unpack(packed, name[:-5]) for name in packed.files if name.endswith("_data")}
@@ -34,14 +35,12 @@ def main() -> None:
         splits["holdout"] = splits.pop("val")
     elif "val" in splits:
         splits["test"] = splits.pop("val")
-    if args.holdout and "holdout" not in splits:
-        splits["train"], splits["holdout"] = hold_out(*splits["train"], args.holdout)
     arrays = {"classes": classes}
     for name, (images, labels) in splits.items():
         arrays |= {f"{name}_images": images, f"{name}_labels": labels}
         print(f"{name}: {len(images):,} images of {images.shape[1]} px", flush=True)
-    args.to.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(args.to, **arrays)
+    with open_atomic(args.to) as file:
+        np.savez(file, **arrays)
 
 
 def unpack(packed: np.lib.npyio.NpzFile, split: str) -> Split:
@@ -54,13 +53,6 @@ def unpack(packed: np.lib.npyio.NpzFile, split: str) -> Split:
         tiles = mosaic.reshape(rows, height, columns, width, 3).transpose(0, 2, 1, 3, 4)
         parts.append(tiles.reshape(rows * columns, height, width, 3))
     return np.concatenate(parts)[: len(labels)], labels
-
-
-def hold_out(images: np.ndarray, labels: np.ndarray, count: int) -> tuple[Split, Split]:
-    """The images without the last ones of each class, and these."""
-    held = np.concatenate([np.flatnonzero(labels == label)[-count:] for label in np.unique(labels)])
-    rest = np.setdiff1d(np.arange(len(labels)), held)
-    return (images[rest], labels[rest]), (images[held], labels[held])
 
 
 if __name__ == "__main__":
