@@ -70,8 +70,6 @@ SETTINGS: dict[str, Any] = {
     "objectives": ["accuracy"],
     "img_size": 224,
 }
-HOLDOUT = 50
-"""Training images of each class that are held out for the search."""
 KINDS = ("searched", "uniform", "torch-pruning", "random")
 NEAR = 0.95
 """Archs of a budget have from this share of it on: searched, uniform and random ones alike."""
@@ -86,8 +84,8 @@ def recipe(settings: dict[str, Any], stage: str) -> Recipe:
 
 
 def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> Batches:
-    """The images of a set, resized on the device, in batches; where it has no hold-out, HOLDOUT of each class are."""
-    data, size = load_data(path, holdout=HOLDOUT, seed=seed, quiet=True), settings["img_size"]
+    """The images of a set, resized on the device, in batches; where it has no hold-out, a tenth of the training images is."""
+    data, size = load_data(path, seed=seed, quiet=True), settings["img_size"]
     parts = {part: resized(getattr(data, part), size) for part in ("train", "holdout", "test")}
     data = replace(data, **parts, mean=facts.mean, std=facts.std)
     return Batches(data, recipe(settings, "full").augment, settings["batch"], seed, device=DEVICE)
