@@ -84,7 +84,7 @@ def recipe(settings: dict[str, Any], stage: str) -> Recipe:
 
 
 def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> Batches:
-    """The images of a set, resized on the device, in batches; where it has no hold-out, a tenth of the training images is."""
+    """The images of a set, resized on the device, in batches; where nothing is held out, a tenth of train is."""
     data, size = load_data(path, seed=seed, quiet=True), settings["img_size"]
     parts = {part: resized(getattr(data, part), size) for part in ("train", "holdout", "test")}
     data = replace(data, **parts, mean=facts.mean, std=facts.std)
