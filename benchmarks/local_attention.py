@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from local_attention_ways import flex, fused, shifted, unfolded
-from nasformer.layers.attention import local_attention
+from nasformer.layers.resnet import local_attention
 from record import benchmark_parser, save_record
 
 Way = Callable[..., Tensor]

@@ -18,7 +18,7 @@ def test_many_images_at_once_are_put_together_again(monkeypatch: pytest.MonkeyPa
     model, x = net("trionet"), pictures("trionet")
     block = block_with(model, "local")
     whole = attention_maps(model, x, block)
-    monkeypatch.setattr("nasformer.layers.attention._images_at_once", lambda q, plan: 1)
+    monkeypatch.setattr("nasformer.layers.resnet._images_at_once", lambda q, plan: 1)
     torch.testing.assert_close(attention_maps(model, x, block).weights, whole.weights)
 
 

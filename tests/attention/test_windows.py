@@ -72,7 +72,7 @@ def bias(layer: WindowAttention, head: int, cell: Grid, other: Grid, sides: list
 def test_local_attention_stays_in_its_window(grid: Grid, rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where head dimensions are rounded up, as a GPU wants them."""
     if rounded:
-        monkeypatch.setattr("nasformer.layers.attention._missing_channels", lambda x: -x.shape[2] % 8)
+        monkeypatch.setattr("nasformer.layers.resnet._missing_channels", lambda x: -x.shape[2] % 8)
     torch.manual_seed(0)
     layer = LocalOperator(4, grid, stride=1, query_dim=4, value_dim=6, num_heads=2, window=3).eval()
     x = torch.randn(2, 4, *grid)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.layers.attention import local_attention
+from nasformer.layers.resnet import local_attention
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -67,7 +67,7 @@ def test_a_large_map_goes_in_tiles_by_itself() -> None:
 def test_a_batch_done_in_parts_equals_a_batch_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = tensors((6, 5), 3, batch=5)
     at_once = local_attention(*inputs, 3)
-    monkeypatch.setattr("nasformer.layers.attention._images_at_once", lambda q, plan: 2)
+    monkeypatch.setattr("nasformer.layers.resnet._images_at_once", lambda q, plan: 2)
     in_parts = local_attention(*inputs, 3)
     torch.testing.assert_close(in_parts, at_once)
     for a, b in zip(gradients(in_parts, inputs), gradients(at_once, inputs), strict=True):
@@ -78,7 +78,7 @@ def test_a_batch_done_in_parts_equals_a_batch_done_at_once(monkeypatch: pytest.M
 def test_channels_that_only_fill_up_change_nothing(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = tensors((6, 9), 3)
     plain = local_attention(*inputs, 3, tile=tile)
-    monkeypatch.setattr("nasformer.layers.attention._missing_channels", lambda x: -x.shape[2] % 8)
+    monkeypatch.setattr("nasformer.layers.resnet._missing_channels", lambda x: -x.shape[2] % 8)
     filled = local_attention(*inputs, 3, tile=tile)
     torch.testing.assert_close(filled, plain)
     for a, b in zip(gradients(filled, inputs), gradients(plain, inputs), strict=True):

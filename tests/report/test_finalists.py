@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
-from nasformer.latency.finalists import Finalist, LatencyResult
+from nasformer.latency.finalists import Finalist, LatencyResult, MachineSetup, PredictionError
 from nasformer.report.plots import finalist_rows, finalists
 from nasformer.results.contents import read_run
 from nasformer.utils.files import read_json
@@ -21,8 +21,8 @@ from .fake import edit, write_run
 from .reading import HOSTILE, drawable, words_of
 
 PREDICTED, MEASURED = [4.8, 4.9, 4.7, 4.6], [5.3, 5.1, 4.75, 4.5]
-SETUP = {"backend": "eager", "batch_size": 1, "threads": 1, "processor": "an abacus", "gpu": None}
-HOLDOUT: dict[str, float | None] = {"nets": 30, "median_error": 0.02, "p90_error": 0.05}
+SETUP = MachineSetup("cpu", "eager", 1, 1, "fp32", "processor time", 7, (1.0, 1.1, 1.2), "an abacus")
+HOLDOUT = PredictionError(30, 0.02, 0.05)
 MEMORY: dict[str, int] = {"memory_bytes": 2_000_000, "measured_memory_bytes": 2_100_000}
 
 
@@ -44,7 +44,7 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def write_latency(
-    run: Path, rows: list[Finalist], winner: int = 0, note: str = "", holdout: dict[str, float | None] = HOLDOUT
+    run: Path, rows: list[Finalist], winner: int = 0, note: str = "", holdout: PredictionError = HOLDOUT
 ) -> None:
     """Writes what a search by a profile would have written."""
     latency, result = LatencyResult(SETUP, holdout, rows, note), read_json(run / "result.json")
@@ -138,7 +138,7 @@ def test_where_nothing_could_be_measured_it_is_said(run: Path) -> None:
 
 def test_a_profile_that_was_not_tested_has_no_error_to_tell(run: Path) -> None:
     rows = [Finalist(dict(one.arch), 4.0, 4.1) for one in finalist_rows(read_run(run))]
-    write_latency(run, rows, holdout={"nets": 0, "median_error": None, "p90_error": None})
+    write_latency(run, rows, holdout=PredictionError())
     text = words_of(run).text
     assert "threads 1." in text
     assert "hold-out error" not in text

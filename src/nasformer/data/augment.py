@@ -97,8 +97,8 @@ def apply_move(images: Tensor, move: Move, padding: int, fill: Tensor, size: tup
         return warp(images, move.matrix, fill, size, move.points)
     moved = shift_and_flip(images, move.shift, move.flip, padding, fill)
     if len(rows):
-        there = send(rows, images.device)
-        moved.index_copy_(0, there, warp(images.index_select(0, there), move.matrix[rows], fill))
+        on_device = send(rows, images.device)
+        moved.index_copy_(0, on_device, warp(images.index_select(0, on_device), move.matrix[rows], fill))
     return moved
 
 
@@ -135,8 +135,8 @@ def warp(
     warped = images.new_empty(*images.shape[:2], *size)
     for count in points.unique().tolist():
         for rows in (points == count).nonzero().flatten().split(SAMPLED // count**2 or 1):
-            there = send(rows, images.device)
-            warped[there] = _sample(images.index_select(0, there), matrix[rows], fill, size, count)
+            on_device = send(rows, images.device)
+            warped[on_device] = _sample(images.index_select(0, on_device), matrix[rows], fill, size, count)
     return warped
 
 

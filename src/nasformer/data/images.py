@@ -34,7 +34,7 @@ Part = Tensor | slice
 class Pixels:
     """Images of a batch (uint8, b x C x H x W) and their labels.
 
-    Where they differ in size, each lies in the upper left corner of its place, and `sizes` (b x 2, on the CPU) has
+    Where they differ in size, each lies in the upper left corner of its slot, and `sizes` (b x 2, on the CPU) has
     their rows and columns.
     """
 
@@ -52,11 +52,11 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            given = f"{self.images.dtype} of shape {tuple(self.images.shape)}"
-            raise UserError(f"images are {given}; give uint8 of shape (N, C, H, W)")
+            actual = f"{self.images.dtype} of shape {tuple(self.images.shape)}"
+            raise UserError(f"images are {actual}; give uint8 of shape (N, C, H, W)")
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:
-            given = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            raise UserError(f"labels are {given}; give int64 of shape (N,)")
+            actual = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise UserError(f"labels are {actual}; give int64 of shape (N,)")
         if len(self.images) != len(self.labels):
             raise UserError(f"{len(self.images)} images but {len(self.labels)} labels; give one label for each image")
 
@@ -112,7 +112,7 @@ def pad(images: list[Tensor], fill: Tensor) -> tuple[Tensor, Tensor]:
     sizes = torch.tensor([image.shape[-2:] for image in images])
     height, width = sizes.amax(0).tolist()
     padded = fill.view(1, -1, 1, 1).expand(len(images), -1, height, width).contiguous()
-    corners = [place[:, :rows, :columns] for place, (rows, columns) in zip(padded, sizes.tolist(), strict=True)]
+    corners = [slot[:, :rows, :columns] for slot, (rows, columns) in zip(padded, sizes.tolist(), strict=True)]
     torch._foreach_copy_(corners, images)
     return padded, sizes
 
@@ -191,8 +191,8 @@ def check_filled(part: ImageSet, what: str) -> None:
 
 def check_labels(labels: Tensor, num_classes: int, what: str) -> None:
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < num_classes):
-        given = f"{int(labels.min())}..{int(labels.max())}"
-        raise UserError(f"{what} labels are {given}, not 0..{num_classes - 1}; renumber the classes from 0")
+        actual = f"{int(labels.min())}..{int(labels.max())}"
+        raise UserError(f"{what} labels are {actual}, not 0..{num_classes - 1}; renumber the classes from 0")
 
 
 def check_classes(classes: list[str], what: str) -> None:
@@ -284,19 +284,19 @@ def stratified(
     >>> len(rest), (taken < 8).sum().item(), (taken >= 8).sum().item()
     (9, 2, 1)
     """
-    counts, asked = torch.bincount(labels), HoldoutAmount.parse(amount)
-    if asked.unit == "share":
-        quota = _share_quota(counts, asked.value)
-    elif asked.unit == "per class":
-        quota = _class_quota(counts, int(asked.value), classes)
+    counts, holdout = torch.bincount(labels), HoldoutAmount.parse(amount)
+    if holdout.unit == "share":
+        quota = _share_quota(counts, holdout.value)
+    elif holdout.unit == "per class":
+        quota = _class_quota(counts, int(holdout.value), classes)
     else:
         spare = (counts - 1).clamp(min=0)
-        if asked.value > int(spare.sum()):
+        if holdout.value > int(spare.sum()):
             raise UserError(
-                f"cannot hold out {asked.value:g} images: only {int(spare.sum())} can be spared, since every class "
+                f"cannot hold out {holdout.value:g} images: only {int(spare.sum())} can be spared, since every class "
                 "keeps one for training; hold out fewer"
             )
-        quota = _even_quota(spare, int(asked.value))
+        quota = _even_quota(spare, int(holdout.value))
     return _take(labels, quota, source)
 
 

@@ -290,8 +290,8 @@ class Batches:
         return self._split("uncropped" if whole else "train")
 
     def _augmented(self, batch: Pixels, step: int) -> Batch:
-        place, size = (self.rank, self.world), None if batch.sizes is None else self.img_size
-        return self.augment(batch.images, batch.labels, self.seed, step, *place, batch.sizes, size)
+        size = None if batch.sizes is None else self.img_size
+        return self.augment(batch.images, batch.labels, self.seed, step, self.rank, self.world, batch.sizes, size)
 
     def _train_part(self, step: int) -> Tensor:
         everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)

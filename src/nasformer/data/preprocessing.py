@@ -51,8 +51,8 @@ class Preprocessing:
             crop_pct = math.nextafter(crop_pct, 0)
         config = {"input_size": [self.in_chans, *self.img_size], "interpolation": self.interpolation}
         normalisation = {"mean": self.mean, "std": self.std}
-        known = {name: list(values) for name, values in normalisation.items() if values is not None}
-        return {**config, "crop_pct": crop_pct, **known}
+        listed = {name: list(values) for name, values in normalisation.items() if values is not None}
+        return {**config, "crop_pct": crop_pct, **listed}
 
 
 def resize_and_crop(image: Image, img_size: tuple[int, int], crop_pct: float, interpolation: str = "bicubic") -> Image:

@@ -386,15 +386,15 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
 def _image_set(path: str, arrays: dict[str, np.ndarray], part: str) -> ImageSet:
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        given = f"{images.dtype} of shape {images.shape}"
-        raise UserError(f"{path}: {part}_images is {given}; give uint8 of shape (N, H, W) or (N, H, W, C)")
+        actual = f"{images.dtype} of shape {images.shape}"
+        raise UserError(f"{path}: {part}_images is {actual}; give uint8 of shape (N, H, W) or (N, H, W, C)")
     if images.ndim == 4 and images.shape[3] > 4:
         raise UserError(f"{path}: {part}_images of shape {images.shape} is not (N, H, W, C); put channels last")
     if 0 in images.shape[1:]:
         raise UserError(f"{path}: {part}_images of shape {images.shape} has no pixels; give (N, H, W) or (N, H, W, C)")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
-        given = f"{labels.dtype} of shape {labels.shape}"
-        raise UserError(f"{path}: {part}_labels is {given}; give integers of shape (N,)")
+        actual = f"{labels.dtype} of shape {labels.shape}"
+        raise UserError(f"{path}: {part}_labels is {actual}; give integers of shape (N,)")
     if len(images) != len(labels):
         raise UserError(f"{path}: {len(images)} {part}_images but {len(labels)} {part}_labels; make them as many")
     return ImageSet(_channels_second(images), torch.from_numpy(labels.astype(np.int64)))

@@ -256,11 +256,11 @@ class ImageStream:
 
     def _note(self, bad: list[Bad]) -> None:
         """Tell of each unreadable file once, until they are too many."""
-        known = self.source.bad
+        all_bad = self.source.bad
         for path, reason in bad:
-            if known.add(path, reason) and not known.quiet:
+            if all_bad.add(path, reason) and not all_bad.quiet:
                 say(f"cannot read {printable(path)} ({reason}); left out")
-        known.check(len(self.source.splits), self.source.name)
+        all_bad.check(len(self.source.splits), self.source.name)
 
 
 @dataclass

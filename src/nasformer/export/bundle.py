@@ -94,9 +94,9 @@ def onnx_bytes(program: ExportedProgram, metadata: Mapping[str, str] | None = No
     """The content of an ONNX file, with custom metadata in it."""
     if not has_onnx():
         raise UserError(f"writing ONNX needs the packages onnx and onnxscript: {INSTALL_ONNX}")
-    given = INPUTS[: len(program.graph_signature.user_inputs)]
-    shapes = tuple({0: "batch"} for _ in given)
-    names: dict[str, Any] = {"input_names": list(given), "output_names": [OUTPUT], "dynamic_shapes": shapes}
+    inputs = INPUTS[: len(program.graph_signature.user_inputs)]
+    shapes = tuple({0: "batch"} for _ in inputs)
+    names: dict[str, Any] = {"input_names": list(inputs), "output_names": [OUTPUT], "dynamic_shapes": shapes}
     with quiet():
         exported = torch.onnx.export(program, (), dynamo=True, external_data=False, verbose=False, **names)
     assert exported is not None
@@ -317,7 +317,7 @@ for file in files:
     with torch.no_grad():
         answers = [network(*inputs) for inputs in batches]
         logits[file] = [x for answer in answers for x in (
-            [answer] if isinstance(answer, torch.Tensor) else [y for found in answer for y in found.values()]
+            [answer] if isinstance(answer, torch.Tensor) else [y for detection in answer for y in detection.values()]
         )]
 buffer = io.BytesIO()
 torch.save(logits, buffer)

@@ -18,17 +18,15 @@ from nasformer.tasks.options import split_scores
 from nasformer.utils.tables import escape_markdown, markdown_table
 from nasformer.utils.units import format_quantity
 
-SEGMENTED = "Logits are [batch, classes, rows, columns]. "
-GROUPED = (
-    "Answers are [batch, classes + 3, rows, columns]: logits, the heat of centres, rows and columns to the centre; "
-    "nasformer.tasks.panoptic.group makes segments of them. "
-)
-FOUND = (
-    "The network gives a list, one dict an image: boxes [n, 4] in pixels of the square, labels from 1 on, scores, and "
-    "masks [n, 1, 28, 28] within their boxes. "
-)
-
-ASKED = "Logits are those of the answers, each of which has a chance of its own (a sigmoid). "
+OUTPUTS = {
+    "segment": "Logits are [batch, classes, rows, columns]. ",
+    "panoptic": "Answers are [batch, classes + 3, rows, columns]: logits, the heat of centres, rows and columns to the "
+    "centre; nasformer.tasks.panoptic.group makes segments of them. ",
+    "detect": "The network gives a list, one dict an image: boxes [n, 4] in pixels of the square, labels from 1 on, "
+    "scores, and masks [n, 1, 28, 28] within their boxes. ",
+    "vqa": "Logits are those of the answers, each of which has a chance of its own (a sigmoid). ",
+}
+"""What the network gives, by task."""
 
 LOADING = {
     "model.py": """`model.py` needs only torch; put it beside `model.safetensors`:
@@ -177,7 +175,7 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
     if model.task != "classify":
         text += f"The longer side of an image is resized to {rows} pixels ({images.interpolation}); it lies at the "
         text += "top left of a square whose rest has the mean colour. "
-        text += {"detect": FOUND, "segment": SEGMENTED, "panoptic": GROUPED, "vqa": ASKED}.get(model.task, "")
+        text += OUTPUTS.get(model.task, "")
         if model.task == "vqa":
             text += words_text(model, facts)
         return text + normalisation_text(images.mean, images.std, facts)

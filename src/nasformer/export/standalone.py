@@ -56,7 +56,7 @@ class Import:
 
 @dataclass
 class Module:
-    """A parse_module module: its lines, and what its names stand for at the top level."""
+    """A parsed module: its lines, and what its names stand for at the top level."""
 
     name: str
     lines: list[str]
@@ -362,11 +362,11 @@ def predict(image: str | Path | Image, network: Model | None = None) -> list[tup
     """The objects in an image file or a Pillow image, the surest first: class, score, and left, top, right, bottom."""
     network = load() if network is None else network
     square, (rows, columns), (height, width) = fit(image)
-    (found,) = network(square.to(next(network.parameters()).device))
-    boxes = found["boxes"].cpu() * torch.tensor([width / columns, height / rows] * 2)
+    (detection,) = network(square.to(next(network.parameters()).device))
+    boxes = detection["boxes"].cpu() * torch.tensor([width / columns, height / rows] * 2)
     boxes = boxes.clamp(min=torch.zeros(4), max=torch.tensor([width, height] * 2)).tolist()
     names = {names}
-    lines = zip(found["labels"].tolist(), found["scores"].tolist(), boxes, strict=True)
+    lines = zip(detection["labels"].tolist(), detection["scores"].tolist(), boxes, strict=True)
     return [(names[label - 1], score, box) for label, score, box in lines]
 '''
 
@@ -441,7 +441,7 @@ def predicts(model: Backbone, preprocessing: Preprocessing, facts: Mapping[str, 
 def call(model: Backbone, preprocessing: Preprocessing) -> str:
     """How the network is called, in words for header and card."""
     images = "model.normalise(images)" if normalises(preprocessing) else "images"
-    answers = "found" if model.task == "detect" else "logits"
+    answers = "detections" if model.task == "detect" else "logits"
     return f"{answers} = network({images}{', words' if model.task == 'vqa' else ''})"
 
 

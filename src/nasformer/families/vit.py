@@ -198,10 +198,10 @@ class ViT(TokenBackbone):
 
 def grid_of(arch: Arch, img_size: int | tuple[int, int], patch_size: int) -> tuple[int, int]:
     """Rows and columns of patches: of the images, or of the size that an arch resizes them to."""
-    wanted = arch.get("img_size", img_size)
-    if max(to_2tuple(wanted)) > max(to_2tuple(img_size)):
-        raise UserError(f"the space resizes images to {wanted} px, but they have {img_size}; choose no larger size")
-    return patch_grid(wanted, patch_size)
+    size = arch.get("img_size", img_size)
+    if max(to_2tuple(size)) > max(to_2tuple(img_size)):
+        raise UserError(f"the space resizes images to {size} px, but they have {img_size}; choose no larger size")
+    return patch_grid(size, patch_size)
 
 
 def declare(embed_dim: int, num_heads: Sequence[int], hidden_dim: Sequence[int], depth: int) -> Struct:

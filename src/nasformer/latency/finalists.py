@@ -18,7 +18,7 @@ from nasformer.latency.measure import (
     peak_of,
     time_nets,
 )
-from nasformer.latency.profile import Profile, weight_bytes
+from nasformer.latency.profile import Profile, Setup, weight_bytes
 from nasformer.models.space import Space
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
@@ -44,6 +44,11 @@ class Finalist:
     memory_bytes: int | None = None
     measured_memory_bytes: int | None = None
 
+    def measured(self) -> dict[str, float]:
+        """What it was measured to need, by the names of its fields."""
+        values = {"measured_latency_ms": self.measured_latency_ms, "measured_memory_bytes": self.measured_memory_bytes}
+        return {name: value for name, value in values.items() if value is not None}
+
     def fits(self, budget: Budget) -> bool:
         latency = budget.max_latency_ms, self.measured_latency_ms
         memory = budget.max_memory_bytes, self.measured_memory_bytes
@@ -51,25 +56,39 @@ class Finalist:
 
 
 @dataclass(frozen=True)
+class MachineSetup(Setup):
+    """How nets were run and timed, and on which machine."""
+
+    processor: str = ""
+    gpu: str | None = None
+
+
+@dataclass(frozen=True)
+class PredictionError:
+    """How well the profile predicted nets that had no part in it."""
+
+    nets: int = 0
+    median_error: float | None = None
+    p90_error: float | None = None
+
+
+@dataclass(frozen=True)
 class LatencyResult:
     """The finalists of a search, as result.json has them: how nets run, how well they are predicted, who was measured.
 
     Args:
-        setup: How nets were run and timed, and on which machine.
-        holdout: How well the profile predicted other nets.
         note: Why the best by score does not win, or why nothing was measured.
     """
 
-    setup: dict[str, Any]
-    holdout: dict[str, float | None]
+    setup: MachineSetup
+    holdout: PredictionError
     finalists: list[Finalist]
     note: str
 
     def how(self) -> str:
         """Where and how nets run, and how well they are predicted."""
-        setup, error = self.setup, self.holdout.get("median_error")
-        where = setup.get("gpu") or setup.get("processor")
-        how = f"{setup.get('backend')} on {where}, batch {setup.get('batch_size')}, threads {setup.get('threads')}"
+        setup, error = self.setup, self.holdout.median_error
+        how = f"{setup.backend} on {setup.gpu or setup.processor}, batch {setup.batch_size}, threads {setup.threads}"
         return how if error is None else f"{how}; hold-out error of the prediction {error:.1%}"
 
 
@@ -86,9 +105,7 @@ class Decision:
     def measured(self) -> dict[str, float]:
         """What the winner was measured to need."""
         winner = next((finalist for finalist in self.finalists if finalist.arch == self.arch.to_dict()), None)
-        names = ("measured_latency_ms", "measured_memory_bytes")
-        values = {name: getattr(winner, name, None) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+        return winner.measured() if winner else {}
 
 
 def decide(
@@ -190,7 +207,6 @@ def choose_winner(
     decision = decide(profile, space, ranking, budget, folder / RECORD if folder else None)
     if decision.note:
         say(decision.note)
-    machine = {"processor": profile.machine.processor, "gpu": profile.machine.gpu}
-    holdout = {name: getattr(profile.holdout, name) for name in ("nets", "median_error", "p90_error")}
-    setup = {**to_json(profile.setup), **machine}
-    return replace(decision, latency=LatencyResult(setup, holdout, decision.finalists, decision.note))
+    setup = MachineSetup(**vars(profile.setup), processor=profile.machine.processor, gpu=profile.machine.gpu)
+    errors = PredictionError(profile.holdout.nets, profile.holdout.median_error, profile.holdout.p90_error)
+    return replace(decision, latency=LatencyResult(setup, errors, decision.finalists, decision.note))

@@ -123,11 +123,11 @@ class Backbone(nn.Module):
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options as `plan` declares them; UserError for unknown ones and those of a wrong type or range."""
-        known, declared = cls.default_options(), option_types(cls)
+        defaults, types = cls.default_options(), option_types(cls)
         for name in options:
-            if name not in known:
-                raise UserError(f"{cls.family} has no model option {name!r}; it has: {', '.join(known)}")
-        checked = {name: from_json(declared[name], value, name, GIVE_ANOTHER) for name, value in options.items()}
+            if name not in defaults:
+                raise UserError(f"{cls.family} has no model option {name!r}; it has: {', '.join(defaults)}")
+        checked = {name: from_json(types[name], value, name, GIVE_ANOTHER) for name, value in options.items()}
         for name, value in checked.items():
             check_option_range(name, value)
         return checked
@@ -291,13 +291,13 @@ class FeatureBackbone(Backbone):
         The final norm fits maps of the final resolution: `norm` leaves those of earlier stages as they are.
         """
         infos, maps, last = self.feature_info, [], self.feature_info[-1]
-        wanted = {infos[index]["module"] for index in take_indices(indices, len(infos))}
+        chosen = {infos[index]["module"] for index in take_indices(indices, len(infos))}
         normed = {info["module"] for info in infos if info["reduction"] == last["reduction"]}
         for name in self.segment_names[: self.segment_names.index(last["module"]) + 1]:
             x = self.run_segments([name], x)
-            if name in wanted:
+            if name in chosen:
                 maps.append(self.as_map(name, self.norm(x) if norm and name in normed else x, output_fmt))
-            if stop_early and len(maps) == len(wanted):
+            if stop_early and len(maps) == len(chosen):
                 break
         return maps if intermediates_only else (self.norm(x) if name in normed else x, maps)
 

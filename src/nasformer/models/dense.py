@@ -22,6 +22,7 @@ from nasformer.layers.stem import Grid, half_grid, to_2tuple
 from nasformer.layers.vqa import VQAHead
 from nasformer.models.base import Backbone, FeatureBackbone, Segment, keyword_options
 from nasformer.models.registry import OF_PLUGINS, list_families
+from nasformer.models.sharing import SharingRules
 from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.utils.schema import from_json
@@ -111,14 +112,14 @@ class DenseModel(FeatureBackbone):
         return {**cls.backbone.check_options(others), **of_head}
 
     @classmethod
-    def sharing(cls, **options: Any) -> Any:
+    def sharing(cls, **options: Any) -> SharingRules:
         return cls.backbone.sharing(**cls.split_options(options)[1])
 
     @classmethod
-    def limits(cls, **options: Any) -> Any:
+    def limits(cls, **options: Any) -> Mapping[str, tuple[float | None, float | None]]:
         return cls.backbone.limits(**cls.split_options(options)[1])
 
-    def forward(self, x: Any, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
+    def forward(self, x: Tensor | ImageText, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
         """What the head answers, such as logits of every pixel; its losses, where it is the one that needs targets."""
         x, text = ImageText.split(x)
         maps, start = list[Tensor](), 0
@@ -260,7 +261,7 @@ def dense_family(family: type[Backbone], task: str) -> type[Backbone]:
                 f"the family {family.family} has no feature maps, which --task {task} needs; take another one"
             )
         if task not in HEADS:
-            raise UserError(f"no head is known for the task {task!r}; {OF_PLUGINS}")
+            raise UserError(f"the task {task!r} has no head; {OF_PLUGINS}")
         head = HEADS[task]
         facts = {"family": f"{task}:{family.family}", "backbone": family, "__doc__": head.__doc__}
         _made[task, family] = type(f"{head.__name__}Of{family.__name__}", (head, family), facts)
@@ -332,7 +333,7 @@ class TimmNet(nn.Module):
         self.segment = HEADS[task].plan_head(maps, **(head or {}))
         self.head = self.segment.build()
 
-    def forward(self, x: Any, targets: Any = None) -> Any:
+    def forward(self, x: Tensor | ImageText, targets: Any = None) -> Any:
         """What the head answers; its losses, where it is the one that needs targets."""
         images, text = ImageText.split(x)
         maps = [channels_first(x, width) for x, width in zip(self.encoder(images), self.channels, strict=True)]

@@ -49,6 +49,7 @@ class SpaceOptions(OptionGroup):
     """further options of the model, such as {"drop_path_rate": 0.1}"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("img_size", "patch_size", "num_classes", "in_chans"):
             check_range(self, name, *OPTION_RANGES[name], optional=True)
         if self.from_ and self.fresh_weights:

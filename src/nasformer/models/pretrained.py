@@ -76,10 +76,10 @@ def split_source(source: str) -> tuple[str, dict[str, list[str]]]:
     >>> split_source("timm:deit_tiny_patch16_224[embed_dim=160,192]:weights.pth")
     ('timm:deit_tiny_patch16_224:weights.pth', {'embed_dim': ['160', '192']})
     """
-    found = re.fullmatch(r"([^\[\]]*)(\[[^\[\]]*\])([^\[\]]*)", source)
-    if not found:
+    match = re.fullmatch(r"([^\[\]]*)(\[[^\[\]]*\])([^\[\]]*)", source)
+    if not match:
         return source, {}
-    return found[1] + found[3], parse_expression(f"net{found[2]}")[1]
+    return match[1] + match[3], parse_expression(f"net{match[2]}")[1]
 
 
 def with_source_choices(space: Space, choices: Mapping[str, Sequence[str]]) -> Space:
@@ -90,8 +90,8 @@ def with_source_choices(space: Space, choices: Mapping[str, Sequence[str]]) -> S
     changed = space.with_choices(parse_choices(root, choices))
     if changed.root.largest() != root.largest():
         largest = {name: choice.values[-1] for name, choice in dimensions(root).items() if name in choices}
-        wanted = " and ".join(f"{name}={value}" for name, value in largest.items())
-        raise UserError(f"--from: the net itself must be among the choices, so they end with {wanted}")
+        ends = " and ".join(f"{name}={value}" for name, value in largest.items())
+        raise UserError(f"--from: the net itself must be among the choices, so they end with {ends}")
     return changed
 
 

@@ -232,10 +232,10 @@ def parse_dimension(part: str, text: str) -> tuple[str, list[str]]:
 
 def parse_choices(root: Struct, texts: Mapping[str, Sequence[str]]) -> dict[str, list[Scalar]]:
     """The values of an expression, of the types that the space has in these dimensions."""
-    known = dimensions(root)
+    declared = dimensions(root)
     for name in texts:
-        check_dimension(name, known)
-    return {name: [parse_value(known[name], text) for text in written] for name, written in texts.items()}
+        check_dimension(name, declared)
+    return {name: [parse_value(declared[name], text) for text in written] for name, written in texts.items()}
 
 
 def parse_value(base: Choice, text: str) -> Scalar:

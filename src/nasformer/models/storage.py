@@ -202,9 +202,9 @@ def preprocessing_of(options: Mapping[str, Any], facts: Mapping[str, Any]) -> Pr
     Models of earlier versions say at most how images are normalised; they are taken to be resized without a crop.
     """
     stored = from_json(dict[str, Any], facts.get("preprocessing", {}), CONFIG, EXTRACT_AGAIN)
-    known = {"mean": facts.get("mean"), "std": facts.get("std"), **stored}
+    settings = {"mean": facts.get("mean"), "std": facts.get("std"), **stored}
     shape = {"img_size": to_2tuple(options["img_size"]), "in_chans": options["in_chans"]}
-    return from_json(Preprocessing, {**known, **shape}, CONFIG, EXTRACT_AGAIN)
+    return from_json(Preprocessing, {**settings, **shape}, CONFIG, EXTRACT_AGAIN)
 
 
 def first_convolution(model: nn.Module) -> str | None:

@@ -88,13 +88,13 @@ def find_space(family: str, name: str | None) -> Space:
 
 def known_options(model: type[Backbone], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the model has. timm's scripts also pass others that are switched off, which are ignored."""
-    known = model.default_options()
+    defaults = model.default_options()
     for name, value in options.items():
-        if name not in known and value:
+        if name not in defaults and value:
             raise UserError(
-                f"{timm_name(model.family)} has no option {name!r}; it has: arch, space, {', '.join(known)}"
+                f"{timm_name(model.family)} has no option {name!r}; it has: arch, space, {', '.join(defaults)}"
             )
-    return options_from_json({name: value for name, value in options.items() if name in known})
+    return options_from_json({name: value for name, value in options.items() if name in defaults})
 
 
 def any_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None) -> Arch:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.special import entr
 
 from nasformer.proxies.parts import (
+    NO_ACTIVATIONS,
     Call,
     Draw,
     Probe,
@@ -355,5 +356,5 @@ def _layer_means(model: nn.Module, images: Tensor, readings: list[str]) -> dict[
     with hooks(handles):
         model(images)
     if not any(values.values()):
-        raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no entropy of activations")
+        raise Inapplicable(NO_ACTIVATIONS)
     return {name: torch.stack(each).double().mean().item() for name, each in values.items()}

@@ -1,4 +1,7 @@
-"""Parts of a network that proxies read, in our models and in others': blocks, attention, MLPs, weights, activations."""
+"""What proxies work with: the inputs they show to a network (`Probe`), and the parts of it that they read.
+
+Parts are found by name and type, in our models and in others': blocks, attention, MLPs, weights, activations.
+"""
 
 from __future__ import annotations
 
@@ -228,6 +231,10 @@ _ACTIVATIONS = frozenset(
     {"relu", "relu6", "leakyrelu", "prelu", "elu", "selu", "celu", "gelu", "gelutanh", "quickgelu", "silu", "swish"}
     | {"mish", "hardmish", "hardswish", "relusquared", "squaredrelu", "starrelu"}
 )
+
+
+NO_ACTIVATIONS = "the model has no activation layers (GELU, ReLU, SiLU ...)"
+"""Why a score of activations does not apply."""
 
 
 def activation_layers(model: nn.Module) -> list[nn.Module]:

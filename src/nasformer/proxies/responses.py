@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.proxies.parts import Probe, activation_layers, batch_norms, gaussian, hooks, record_calls, reinitialise
+from nasformer.proxies.parts import (
+    NO_ACTIVATIONS,
+    Probe,
+    activation_layers,
+    batch_norms,
+    gaussian,
+    hooks,
+    record_calls,
+    reinitialise,
+)
 from nasformer.proxies.registry import Inapplicable, register_proxy
 from nasformer.proxies.saliency import finite_or_nan, gradients_of_halves, logit_gradients
 
 BATCH = 32
+
+
+def require_two(images: Tensor) -> None:
+    """Inapplicable to a single image, where a score compares images."""
+    if len(images) < 2:
+        raise Inapplicable("the score compares images and needs a batch of at least 2")
 
 
 @register_proxy(
@@ -32,7 +48,6 @@ def swap(model: nn.Module, probe: Probe) -> float:
     return float(count_patterns(model, probe.images[:BATCH]))
 
 
-@torch.no_grad()
 def count_patterns(model: nn.Module, images: Tensor) -> int:
     """How many different patterns the units have over the images, at most 62 of them.
 
@@ -40,19 +55,28 @@ def count_patterns(model: nn.Module, images: Tensor) -> int:
     >>> count_patterns(net, torch.tensor([[1.0, 1.0, -1.0, 2.0], [1.0, -1.0, -2.0, 3.0]]))
     3
     """
-    batch, patterns = len(images), list[Tensor]()
-    bits = 2 ** torch.arange(batch, device=images.device)
-
-    def collect(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if len(inputs[0]) % batch == 0:  # otherwise not about the images, such as a small net for position biases
-            codes = (inputs[0].reshape(batch, -1) > 0).long() * bits[:, None]
-            patterns.append(codes.sum(0).unique())
-
-    with hooks(layer.register_forward_pre_hook(collect) for layer in activation_layers(model)):
-        model(images)
-    if not patterns:
-        raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no patterns")
+    bits = 2 ** torch.arange(len(images), device=images.device)
+    patterns = pre_activations(model, images, lambda units: ((units > 0).long() * bits[:, None]).sum(0).unique())
     return len(torch.cat(patterns).unique())
+
+
+@torch.no_grad()
+def pre_activations(model: nn.Module, images: Tensor, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """What `read` makes of the input of each activation layer, [images, units], while the images run through a model.
+
+    A unit is one entry of it: one channel of one token or pixel.
+    """
+    results = list[Tensor]()
+
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if len(inputs[0]) % len(images) == 0:  # else not about the images, such as a small net for position biases
+            results.append(read(inputs[0].reshape(len(images), -1)))
+
+    with hooks(layer.register_forward_pre_hook(hook) for layer in activation_layers(model)):
+        model(images)
+    if not results:
+        raise Inapplicable(NO_ACTIVATIONS)
+    return results
 
 
 @register_proxy(
@@ -92,14 +116,13 @@ def wrcor(model: nn.Module, probe: Probe) -> float:
     A matrix with undefined entries, of an image whose responses are all equal, is left out.
     """
     images, labels = probe.images[:BATCH], probe.labels[:BATCH]
-    if len(images) < 2:
-        raise Inapplicable("wrcor compares images and needs a batch of at least 2")
+    require_two(images)
     layers = set(activation_layers(model))
     with torch.enable_grad(), record_calls(model, lambda name, module: module in layers) as calls:
         loss = F.cross_entropy(model(images.clone().requires_grad_()), labels)
         responses = [call.input for call in calls if len(call.input) % len(images) == 0]
         if not responses:
-            raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no responses")
+            raise Inapplicable(NO_ACTIVATIONS)
         gradients = torch.autograd.grad(loss, responses)
     kernel = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
     for number, both in enumerate(zip(responses, gradients, strict=True)):
@@ -128,40 +151,30 @@ def naswot(model: nn.Module, probe: Probe) -> float:
     noise images, Auto-Prox and the paper 128 real ones. Images with the same code make K singular: then it is NaN.
     """
     images = probe.noise("naswot", at_most=32)
-    if len(images) < 2:
-        raise Inapplicable("naswot compares images and needs a batch of at least 2")
+    require_two(images)
     kernel = code_agreement(model, images)
     if torch.linalg.matrix_rank(kernel, hermitian=True) < len(images):
         return float("nan")
     return torch.linalg.slogdet(kernel).logabsdet.item()
 
 
-@torch.no_grad()
 def code_agreement(model: nn.Module, images: Tensor) -> Tensor:
     """How many units treat images i and j alike: [batch, batch] of exact integers in double precision.
 
-    A unit is one entry of what goes into an activation layer (one channel of one token or pixel), its code is whether
-    that is positive. Counts are added up layer by layer; no codes are kept. The diagonal is the number of units.
+    The code of a unit is whether it is positive. Counts are added up layer by layer; no codes are kept. The diagonal is
+    the number of units.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.ReLU())
     >>> code_agreement(net, torch.tensor([[1.0, 1.0, -1.0], [1.0, -1.0, -2.0]])).tolist()
     [[3.0, 2.0], [2.0, 3.0]]
     """
-    batch = len(images)
-    total = torch.zeros(batch, batch, dtype=torch.float64, device=images.device)
 
-    def count(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if len(inputs[0]) % batch:
-            return  # not about the images, such as a small net that makes position biases
-        signs = (inputs[0].reshape(batch, -1) > 0).to(torch.float32) * 2 - 1
+    def count(units: Tensor) -> Tensor:
+        signs = (units > 0).to(torch.float32) * 2 - 1
         # Sums of +1 and -1 are exact in single precision up to 2^24 units a layer, in any order and on any device.
-        total.add_(((signs @ signs.T).double() + signs.shape[1]) / 2)
+        return ((signs @ signs.T).double() + signs.shape[1]) / 2
 
-    with hooks(layer.register_forward_pre_hook(count) for layer in activation_layers(model)):
-        model(images)
-    if not total.any():
-        raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...), so no binary codes")
-    return total
+    return torch.stack(pre_activations(model, images, count)).sum(0)
 
 
 @register_proxy(
@@ -180,8 +193,7 @@ def jacov(model: nn.Module, probe: Probe) -> float:
     where batch norm mixes the images. An image with a constant Jacobian has no correlations: then it is NaN.
     """
     images = probe.images[:16].detach().clone().requires_grad_()
-    if len(images) < 2:
-        raise Inapplicable("jacov compares images and needs a batch of at least 2")
+    require_two(images)
     (jacobian,) = torch.autograd.grad(model(images).sum(), images)
     correlations = torch.corrcoef(jacobian.flatten(1).double())
     if not correlations.isfinite().all():
@@ -214,8 +226,7 @@ def ntk(model: nn.Module, probe: Probe) -> float:
     A singular kernel gives NaN.
     """
     images = probe.noise("ntk", at_most=16)  # each image's gradient is kept: 16 times the size of the weights
-    if len(images) < 2:
-        raise Inapplicable("ntk compares images and needs a batch of at least 2")
+    require_two(images)
     eigenvalues = torch.linalg.eigvalsh(tangent_kernel(model, images))
     smallest, largest = eigenvalues[0].item(), eigenvalues[-1].item()
     if not smallest > largest * len(images) * torch.finfo(torch.float64).eps:

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from nasformer.proxies.parts import (
+    NO_ACTIVATIONS,
     Call,
     Probe,
     activation_layers,
@@ -234,7 +235,7 @@ def _outputs_with_channels(calls: Sequence[Call], activations: set[nn.Module]) -
 def _sum_of_squares(losses: Tensor, activations: Sequence[tuple[Tensor, int]]) -> float:
     """The sum over activations, images and channels; `losses` is a sum over images, so each has its own gradient."""
     if not activations:
-        raise Inapplicable("the model has no activation layers (GELU, ReLU, SiLU ...) that see the images")
+        raise Inapplicable(f"{NO_ACTIVATIONS} that see the images")
     outputs = [output for output, _ in activations]
     gradients = torch.autograd.grad(losses, outputs, allow_unused=True, materialize_grads=True)
     total = 0.0

@@ -54,10 +54,10 @@ class Score:
     def from_dict(cls, content: Mapping[str, Any]) -> Score:
         """Reads a score; KeyError, TypeError or ValueError for anything else."""
         values, seconds = content["values"], content["seconds"]
-        if not isinstance(values, list) or any(isinstance(number, bool | str) for number in (*values, seconds)):
+        if not isinstance(values, list) or any(isinstance(value, bool | str) for value in (*values, seconds)):
             raise ValueError("values or seconds are no numbers")
-        known = tuple(math.nan if value is None else float(value) for value in values)
-        return cls(known, float(seconds), str(content.get("not_applicable", "")))
+        numbers = tuple(math.nan if value is None else float(value) for value in values)
+        return cls(numbers, float(seconds), str(content.get("not_applicable", "")))
 
 
 def score_model(model: nn.Module, proxies: str | Iterable[str], probe: Probe) -> dict[str, Score]:

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nasformer.errors import UserError
-from nasformer.layers.attention import RelativeAttention, SelfAttention, tiled
-from nasformer.layers.resnet import ORDERS, AxisAttention, LocalOperator
+from nasformer.layers.attention import RelativeAttention, SelfAttention
+from nasformer.layers.resnet import ORDERS, AxisAttention, LocalOperator, tiled
 from nasformer.layers.stem import Grid
 from nasformer.layers.window import WindowAttention
 from nasformer.models.base import Backbone, TokenBackbone
