@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from nasformer.data.augment import Mixing, cut, partners, soft_targets
+from nasformer.data.options import AugmentOptions
 
 
 def mixing(mixup: float = 0.0, cutmix: float = 0.0, probability: float = 1.0, smoothing: float = 0.0) -> Mixing:
-    return Mixing(mixup, cutmix, probability, 0.5, smoothing, num_classes=6)
+    options = AugmentOptions(mixup=mixup, cutmix=cutmix, mix_prob=probability, switch_prob=0.5, smoothing=smoothing)
+    return Mixing(options, num_classes=6)
 
 
 LABELS = torch.arange(6)
@@ -66,7 +68,8 @@ def test_the_odd_one_out_stays_by_itself() -> None:
 
 
 def test_modes_and_probabilities() -> None:
-    drawn = [Mixing(0.8, 1.0, 0.75, 0.4, 0.0, 6).draw(0, step, 16, 16) for step in range(3000)]
+    options = AugmentOptions(mixup=0.8, cutmix=1.0, mix_prob=0.75, switch_prob=0.4, smoothing=0.0)
+    drawn = [Mixing(options, 6).draw(0, step, 16, 16) for step in range(3000)]
     mixed = [what for what in drawn if what.keep < 1 or what.box]
     assert len(mixed) / 3000 == pytest.approx(0.75, abs=0.03)
     assert sum(what.box is not None for what in mixed) / len(mixed) == pytest.approx(0.4, abs=0.04)

@@ -6,6 +6,7 @@ import pytest
 
 from nasformer.errors import UserError
 from nasformer.proxies.registry import ProbeOptions
+from nasformer.utils.units import OptionGroup
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
 
 
 def test_other_groups_of_options_are_checked_too() -> None:
-    class Other:
+    class Other(OptionGroup):
         def __post_init__(self) -> None:
             raise UserError("checked")
 

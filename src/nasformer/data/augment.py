@@ -498,21 +498,13 @@ class Mix:
 class Mixing:
     """Label smoothing, mixup and cutmix of a batch."""
 
-    mixup: float
-    cutmix: float
-    probability: float
-    switch_probability: float
-    smoothing: float
+    options: AugmentOptions
     num_classes: int
-
-    @classmethod
-    def of(cls, options: AugmentOptions, num_classes: int) -> Mixing:
-        return cls(options.mixup, options.cutmix, options.mix_prob, options.switch_prob, options.smoothing, num_classes)
 
     def __call__(self, images: Tensor, labels: Tensor, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """Mix a rank's images (float) with each other, and give their soft targets [b, num_classes]."""
         drawn = self.draw(seed, step, *images.shape[-2:])
-        targets = soft_targets(labels, self.num_classes, self.smoothing)
+        targets = soft_targets(labels, self.num_classes, self.options.smoothing)
         if drawn.keep == 1:
             return images, targets
         partner = partners(len(images), images.device)
@@ -527,11 +519,11 @@ class Mixing:
 
     def draw(self, seed: int, step: int, height: int, width: int) -> Mix:
         """What is mixed in a step, which is the same for every rank."""
-        source = random.Random(mix(seed, Purpose.MIXING, step))
-        if not (self.mixup or self.cutmix) or source.random() >= self.probability:
+        source, mixup, cutmix = random.Random(mix(seed, Purpose.MIXING, step)), self.options.mixup, self.options.cutmix
+        if not (mixup or cutmix) or source.random() >= self.options.mix_prob:
             return Mix()
-        use_cutmix = self.cutmix > 0 and (self.mixup == 0 or source.random() < self.switch_probability)
-        alpha = self.cutmix if use_cutmix else self.mixup
+        use_cutmix = cutmix > 0 and (mixup == 0 or source.random() < self.options.switch_prob)
+        alpha = cutmix if use_cutmix else mixup
         keep = source.betavariate(alpha, alpha)
         return cut(keep, source, height, width) if use_cutmix else Mix(keep)
 
@@ -583,7 +575,7 @@ class Augment:
         self.options = options
         self.mean, self.std = mean, std
         self.randaugment = RandAugment.parse(options.randaugment) if options.randaugment else None
-        self.mixing = Mixing.of(options, num_classes)
+        self.mixing = Mixing(options, num_classes)
         self._fill = fill_colour(mean)
 
     def __call__(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median, quantiles
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,19 +40,8 @@ from nasformer.utils.progress import progress
 Step = Callable[[Any], Any]
 
 
-class Runner(Protocol):
-    """Nets of a space, ready to run on a batch of random images."""
-
-    images: Any
-
-    def net(self, arch: Arch) -> Step:
-        """The net as a user would run it."""
-
-    def layers(self, arch: Arch) -> list[Step]:
-        """The layers of its plan; one after the other they do what the net does."""
-
-
-def make_runner(space: Space, backend: str, device: torch.device, batch_size: int, threads: int) -> Runner:
+def make_runner(space: Space, backend: str, device: torch.device, batch_size: int, threads: int) -> EagerRunner:
+    """The nets of a space, ready to be run by a backend."""
     if backend == "onnxruntime":
         if device.type != "cpu":
             raise UserError("backend onnxruntime is measured on the CPU; use --device cpu, or another backend")
@@ -84,7 +73,7 @@ def with_inputs(layers: Sequence[Step], plan: Sequence[Segment]) -> list[Step]:
 
 
 class EagerRunner:
-    """Plain torch, in single precision.
+    """Nets of a space, ready to run on a batch of random images, by plain torch in single precision.
 
     Layers are built once for each kind and each time that it occurs in a net. So nets share them, which keeps many nets
     in memory, but no net runs the same weights twice: that would keep them in the processor's cache.
@@ -97,9 +86,11 @@ class EagerRunner:
         self.built: dict[Hashable, nn.Module] = {}
 
     def net(self, arch: Arch) -> Step:
+        """The net as a user would run it."""
         return self.model(arch)
 
     def layers(self, arch: Arch) -> list[Step]:
+        """The layers of its plan; one after the other they do what the net does."""
         model = self.model(arch)
         return with_inputs([model.get_submodule(name) for name in model.segment_names], self.space.plan(arch))
 

@@ -24,8 +24,8 @@ import torch
 from nasformer.errors import UserError
 from nasformer.latency.measure import (
     Clock,
+    EagerRunner,
     Machine,
-    Runner,
     TimedNet,
     describe_machine,
     layer_peaks,
@@ -425,7 +425,7 @@ def make_profile(
         return replace(profile, holdout=hold_out(profile, space, others, tests, runner))
 
 
-def empty_profile(space: Space, setup: Setup, runner: Runner, device: torch.device) -> Profile:
+def empty_profile(space: Space, setup: Setup, runner: EagerRunner, device: torch.device) -> Profile:
     """A profile in which nothing is measured yet."""
     return Profile(
         space=space.name,
@@ -482,7 +482,7 @@ def other_archs(space: Space, count: int, rng: random.Random, taken: Sequence[Ar
 
 
 def with_table(
-    profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[TimedNet], runner: Runner
+    profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[TimedNet], runner: EagerRunner
 ) -> Profile:
     """The profile with its table, its laws and its calibration."""
     plans = [space.plan(arch) for arch in archs]
@@ -509,7 +509,7 @@ def fill_table(
 
 
 @torch.inference_mode()
-def peaks_of(archs: Sequence[Arch], plans: Sequence[Plan], runner: Runner) -> dict[str, int]:
+def peaks_of(archs: Sequence[Arch], plans: Sequence[Plan], runner: EagerRunner) -> dict[str, int]:
     """The peak memory of every kind of layer; nothing where torch does not run them."""
     peaks: dict[str, int] = {}
     if not isinstance(runner.images, torch.Tensor):
@@ -525,7 +525,7 @@ def peaks_of(archs: Sequence[Arch], plans: Sequence[Plan], runner: Runner) -> di
 
 
 def hold_out(
-    profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[TimedNet], runner: Runner
+    profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[TimedNet], runner: EagerRunner
 ) -> HoldOut:
     """How far predictions are from what was measured, of nets that had no part in the profile."""
     if not archs:
@@ -549,7 +549,7 @@ def hold_out(
 
 
 @torch.inference_mode()
-def memory_errors(profile: Profile, runner: Runner, archs: Sequence[Arch], plans: Sequence[Plan]) -> list[float]:
+def memory_errors(profile: Profile, runner: EagerRunner, archs: Sequence[Arch], plans: Sequence[Plan]) -> list[float]:
     """Relative errors of the memory that nets need beside their weights, whose size is known."""
     errors: list[float] = []
     for arch, plan in zip(archs, plans, strict=True) if profile.has_memory else ():

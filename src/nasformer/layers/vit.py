@@ -93,9 +93,9 @@ class TokenEmbed(PatchEmbed):
 class LayerScale(nn.Module):
     """A learned scale of each channel."""
 
-    def __init__(self, embed_dim: int, init: float = 1e-5) -> None:
+    def __init__(self, embed_dim: int) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((embed_dim,), init))
+        self.gamma = nn.Parameter(torch.full((embed_dim,), 1e-5))
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.gamma
