@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from nasformer.errors import UserError
 from nasformer.layers.basic import LayerNorm, NoNorm
-from nasformer.layers.stem import to_2tuple
-from nasformer.layers.vit import ACTIVATIONS, TokenEmbed, ViTBlock, ViTHead
+from nasformer.layers.stem import PatchEmbed, to_2tuple
+from nasformer.layers.vit import ACTIVATIONS, ViTBlock, ViTHead
 from nasformer.models.base import Segment, TokenBackbone, check_option, drop_path_rates, patch_grid, rename
 from nasformer.models.pretrained import SUPPORTED
 from nasformer.models.registry import register_space
@@ -89,7 +89,7 @@ class ViT(TokenBackbone):
         segments = [
             Segment.of(
                 "patch_embed",
-                TokenEmbed,
+                PatchEmbed,
                 grid=grid,
                 patch_size=patch_size,
                 in_chans=in_chans,

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.basic import Cost, linear_cost
+from nasformer.layers.basic import Cost, init_weights, linear_cost
 from nasformer.layers.stem import Grid
 
 
@@ -43,10 +43,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(embed_dim, 3 * qkv_dim, bias=qkv_bias)
         self.proj = nn.Linear(qkv_dim, embed_dim)
         self.q_norm, self.k_norm = (nn.LayerNorm(head_dim, norm_eps) if qk_norm else nn.Identity() for _ in "qk")
-        for linear in (self.qkv, self.proj):
-            nn.init.trunc_normal_(linear.weight, std=0.02)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        init_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         heads = self.qkv(x).unflatten(2, (3, -1, self.head_dim))  # batch, tokens, q k v, heads, head_dim

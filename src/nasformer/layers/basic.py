@@ -67,6 +67,15 @@ def norm_cost(features: int) -> Cost:
     return Cost(2 * features)
 
 
+def init_weights(module: nn.Module, std: float = 0.02) -> None:
+    """Draws the weights of linear layers and convolutions from a truncated normal distribution; biases become 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.trunc_normal_(layer.weight, std=std)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 # Norms as layers of a plan: layer norm of tokens, layer norm of feature maps, and none.
 
 
@@ -152,9 +161,8 @@ class TokenHead(nn.Module):
         old = next(self.parameters(), None)
         self.fc: nn.Module = nn.Identity()
         if num_classes:
-            self.fc = linear = nn.Linear(self.embed_dim, num_classes, device=old.device if old is not None else None)
-            nn.init.trunc_normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+            self.fc = nn.Linear(self.embed_dim, num_classes, device=old.device if old is not None else None)
+            init_weights(self.fc)
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = x[:, 0] if self.global_pool == "token" else x[:, 1:].mean(dim=1)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.attention import RelativeAttention, SelfAttention
-from nasformer.layers.basic import Cost, DropPath, linear_cost, norm_cost
+from nasformer.layers.basic import Cost, DropPath, init_weights, linear_cost, norm_cost
 from nasformer.layers.stem import Grid
 
 
@@ -76,13 +76,7 @@ class TransformerBlock(nn.Module):
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
         if init_std is not None:
-            self.init_weights(init_std)
-
-    def init_weights(self, std: float) -> None:
-        for linear in (m for m in self.modules() if isinstance(m, nn.Linear)):
-            nn.init.trunc_normal_(linear.weight, std=std)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+            init_weights(self, init_std)
 
     def set_grid(self, grid: Grid) -> None:
         self.attn.set_grid(grid)
@@ -122,9 +116,7 @@ class ConvNeXtBlock(nn.Module):
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.gamma = nn.Parameter(torch.full((embed_dim,), layer_scale))
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
-        for layer in (self.conv_dw, self.mlp.fc1, self.mlp.fc2):
-            nn.init.trunc_normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        init_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.conv_dw(x).flatten(2).transpose(1, 2)
@@ -160,8 +152,7 @@ class InvertedBottleneck(nn.Module):
         self.project = nn.Conv2d(hidden_dim, embed_dim, 1, bias=False)
         self.project_norm = nn.BatchNorm2d(embed_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
-        for conv in (self.expand, self.depthwise, self.project):
-            nn.init.trunc_normal_(conv.weight, std=0.02)
+        init_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.expand_act(self.expand_norm(self.expand(x)))

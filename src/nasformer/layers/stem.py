@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.errors import UserError
-from nasformer.layers.basic import Cost, MapNorm, linear_cost, norm_cost
+from nasformer.layers.basic import Cost, MapNorm, init_weights, linear_cost, norm_cost
 
 Grid = tuple[int, int]
 """Rows and columns of a feature map, or of patches."""
@@ -53,28 +53,56 @@ class OnGrid(Protocol):
 
 
 class PatchEmbed(nn.Module):
-    """Embeds patches that do not overlap, prepends the class token and adds absolute positions."""
+    """Embeds patches that do not overlap, prepends the class token and adds absolute positions.
 
-    def __init__(self, grid: Grid, patch_size: int, in_chans: int, embed_dim: int) -> None:
+    Args:
+        reg_tokens: Registers, learned tokens behind the class token that no head reads (Darcet et al. 2024).
+        no_embed_class: Whether only patches have positions.
+        proj_bias: Whether the convolution has a bias; in front of a norm it needs none.
+        resize: Whether images come in another size than the grid has, and are resized first.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        class_token: bool = True,
+        reg_tokens: int = 0,
+        no_embed_class: bool = False,
+        proj_bias: bool = True,
+        resize: bool = False,
+    ) -> None:
         super().__init__()
-        self.grid = grid
-        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
-        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim))
-        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1] + 1, embed_dim))
-        nn.init.trunc_normal_(self.cls_token, std=0.02)
-        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        self.grid, self.no_embed_class, self.resize = grid, no_embed_class, resize
+        self.positioned = 0 if no_embed_class else class_token + reg_tokens  # of the tokens before the patches
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size, bias=proj_bias)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
+        self.reg_token = nn.Parameter(torch.empty(1, reg_tokens, embed_dim)) if reg_tokens else None
+        self.pos_embed = nn.Parameter(torch.empty(1, self.positioned + grid[0] * grid[1], embed_dim))
+        for tokens in (self.cls_token, self.reg_token, self.pos_embed):
+            if tokens is not None:
+                nn.init.trunc_normal_(tokens, std=0.02)
 
     def set_grid(self, grid: Grid) -> None:
-        """Takes another image size: positions are resampled, that of the class token stays."""
-        from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
-
-        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=1)
-        self.pos_embed, self.grid = nn.Parameter(positions), grid
+        """Takes another image size: positions of patches are resampled, those of other tokens stay."""
+        self.pos_embed = resample_positions(self.pos_embed, self.grid, grid, self.positioned)
+        self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = self.embed(x)
-        cls_token = self.cls_token.expand(x.shape[0], -1, -1).to(tokens.dtype)
-        return torch.cat([cls_token, tokens], dim=1) + self.pos_embed
+        if self.resize:
+            size = [side * self.proj.kernel_size[0] for side in self.grid]
+            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
+        patches = self.embed(x)
+        before = [
+            tokens.expand(x.shape[0], -1, -1).to(patches.dtype)
+            for tokens in (self.cls_token, self.reg_token)
+            if tokens is not None
+        ]
+        if self.no_embed_class:
+            return torch.cat([*before, patches + self.pos_embed.to(patches.dtype)], dim=1)
+        return torch.cat([*before, patches], dim=1) + self.pos_embed
 
     def embed(self, x: Tensor) -> Tensor:
         """The convolution with stride = kernel as a matrix product, which is several times faster on a GPU."""
@@ -85,10 +113,27 @@ class PatchEmbed(nn.Module):
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
     @staticmethod
-    def cost(grid: Grid, patch_size: int, in_chans: int, embed_dim: int) -> Cost:
-        patches, inputs = grid[0] * grid[1], in_chans * patch_size**2
-        weights = (inputs + 1) * embed_dim
-        return Cost(weights + (patches + 2) * embed_dim, patches * inputs * embed_dim)
+    def cost(
+        grid: Grid,
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        class_token: bool = True,
+        reg_tokens: int = 0,
+        no_embed_class: bool = False,
+        proj_bias: bool = True,
+        resize: bool = False,
+    ) -> Cost:
+        patches, inputs, before = grid[0] * grid[1], in_chans * patch_size**2, class_token + reg_tokens
+        vectors = inputs + proj_bias + before + patches + (0 if no_embed_class else before)
+        return Cost(vectors * embed_dim, patches * inputs * embed_dim)
+
+
+def resample_positions(positions: nn.Parameter, before: Grid, after: Grid, other_tokens: int) -> nn.Parameter:
+    """Absolute positions for another grid; those of the tokens before the patches stay."""
+    from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
+
+    return nn.Parameter(resample_abs_pos_embed(positions.data, list(after), list(before), other_tokens))
 
 
 class OverlapPatchEmbed(nn.Module):
@@ -105,10 +150,7 @@ class OverlapPatchEmbed(nn.Module):
 
     def set_grid(self, grid: Grid) -> None:
         """Takes another image size: positions are resampled."""
-        from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
-
-        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), num_prefix_tokens=0)
-        self.pos_embed, self.grid = nn.Parameter(positions), grid
+        self.pos_embed, self.grid = resample_positions(self.pos_embed, self.grid, grid, other_tokens=0), grid
 
     def forward(self, x: Tensor) -> Tensor:
         size, stride = self.proj.kernel_size[0], self.proj.stride[0]
@@ -166,8 +208,7 @@ class MapStem(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
         self.norm = MapNorm(embed_dim, norm_eps)
-        nn.init.trunc_normal_(self.conv.weight, std=0.02)
-        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        init_weights(self)
         self.set_grid(grid)
 
     def set_grid(self, grid: Grid) -> None:
@@ -194,8 +235,7 @@ class Downsample(nn.Module):
         super().__init__()
         self.norm = MapNorm(in_dim)
         self.conv = nn.Conv2d(in_dim, out_dim, kernel_size=2, stride=2)
-        nn.init.trunc_normal_(self.conv.weight, std=0.02)
-        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+        init_weights(self)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.norm(x))

@@ -13,81 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nasformer.layers.attention import SelfAttention
-from nasformer.layers.basic import Cost, DropPath, TokenHead, linear_cost, norm_cost
+from nasformer.layers.basic import Cost, DropPath, TokenHead, init_weights, linear_cost, norm_cost
 from nasformer.layers.blocks import Mlp
-from nasformer.layers.stem import Grid, PatchEmbed
-
-
-class TokenEmbed(PatchEmbed):
-    """Patches with a class token and registers before them; positions are for all of them, or for patches only.
-
-    Args:
-        reg_tokens: Learned tokens behind the class token that no head reads (Darcet et al. 2024).
-        no_embed_class: Whether only patches have positions.
-        proj_bias: Whether the convolution has a bias; in front of a norm it needs none.
-        resize: Whether images come in another size than the grid has, and are resized first.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        patch_size: int,
-        in_chans: int,
-        embed_dim: int,
-        class_token: bool = True,
-        reg_tokens: int = 0,
-        no_embed_class: bool = False,
-        proj_bias: bool = True,
-        resize: bool = False,
-    ) -> None:
-        nn.Module.__init__(self)
-        self.grid, self.prefix_tokens, self.resize = grid, class_token + reg_tokens, resize
-        self.no_embed_class = no_embed_class
-        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size, bias=proj_bias)
-        self.register_parameter("cls_token", nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None)
-        self.reg_token = nn.Parameter(torch.empty(1, reg_tokens, embed_dim)) if reg_tokens else None
-        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1] + self.positioned, embed_dim))
-        for tokens in (self.cls_token, self.reg_token, self.pos_embed):
-            if tokens is not None:
-                nn.init.trunc_normal_(tokens, std=0.02)
-
-    @property
-    def positioned(self) -> int:
-        """How many of the tokens before the patches have positions."""
-        return 0 if self.no_embed_class else self.prefix_tokens
-
-    def set_grid(self, grid: Grid) -> None:
-        """Takes another image size: positions of patches are resampled."""
-        from timm.layers import resample_abs_pos_embed  # late: timm takes longer to import than torch
-
-        positions = resample_abs_pos_embed(self.pos_embed.data, list(grid), list(self.grid), self.positioned)
-        self.pos_embed, self.grid = nn.Parameter(positions), grid
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.resize:
-            size = [side * self.proj.kernel_size[0] for side in self.grid]
-            x = F.interpolate(x, size, mode="bilinear", align_corners=False)
-        tokens = self.embed(x)
-        prefix = [t.expand(x.shape[0], -1, -1) for t in (self.cls_token, self.reg_token) if t is not None]
-        if self.no_embed_class:
-            return torch.cat([*(t.to(tokens.dtype) for t in prefix), tokens + self.pos_embed.to(tokens.dtype)], dim=1)
-        return torch.cat([*(t.to(tokens.dtype) for t in prefix), tokens], dim=1) + self.pos_embed
-
-    @staticmethod
-    def cost(  # type: ignore[override]
-        grid: Grid,
-        patch_size: int,
-        in_chans: int,
-        embed_dim: int,
-        class_token: bool = True,
-        reg_tokens: int = 0,
-        no_embed_class: bool = False,
-        proj_bias: bool = True,
-        **costless: Any,
-    ) -> Cost:
-        patches, inputs, prefix = grid[0] * grid[1], in_chans * patch_size**2, class_token + reg_tokens
-        vectors = inputs + proj_bias + prefix + patches + (0 if no_embed_class else prefix)
-        return Cost(vectors * embed_dim, patches * inputs * embed_dim)
+from nasformer.layers.stem import Grid
 
 
 class LayerScale(nn.Module):
@@ -160,9 +88,7 @@ class ViTBlock(nn.Module):
             self.norm2 = nn.LayerNorm(embed_dim, norm_eps)
             self.mlp = make_mlp(embed_dim, hidden_dim, activation)
             self.ls2 = LayerScale(embed_dim) if layer_scale else nn.Identity()
-            for linear in (module for module in self.mlp.modules() if isinstance(module, nn.Linear)):
-                nn.init.trunc_normal_(linear.weight, std=0.02)
-                nn.init.zeros_(linear.bias)
+            init_weights(self.mlp)
         self.num_heads, self.hidden_dim = num_heads, hidden_dim
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.layers.basic import Cost, DropPath, linear_cost, norm_cost
+from nasformer.layers.basic import Cost, DropPath, init_weights, linear_cost, norm_cost
 from nasformer.layers.blocks import Mlp
 from nasformer.layers.stem import Grid, half_grid
 
@@ -179,9 +179,7 @@ class WindowBlock(nn.Module):
         self.norm2 = nn.LayerNorm(embed_dim)
         self.mlp = Mlp(embed_dim, hidden_dim)
         self.drop_path: nn.Module = DropPath() if stochastic_depth else nn.Identity()
-        for linear in (module for module in self.modules() if isinstance(module, nn.Linear)):
-            nn.init.trunc_normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+        init_weights(self)
 
     def set_grid(self, grid: Grid) -> None:
         if self.num_heads:
@@ -224,7 +222,7 @@ class PatchMerging(nn.Module):
         super().__init__()
         self.merge_norm = nn.LayerNorm(4 * in_dim)
         self.reduction = nn.Linear(4 * in_dim, out_dim, bias=False)
-        nn.init.trunc_normal_(self.reduction.weight, std=0.02)
+        init_weights(self)
         self.set_grid(grid)
 
     def set_grid(self, grid: Grid) -> None:
