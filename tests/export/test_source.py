@@ -103,6 +103,7 @@ def test_only_what_is_called_is_taken() -> None:
     assert methods["RelativeAttention"] == ["__init__", "set_grid", "forward"]  # its __init__ sets the grid
     assert methods["Mlp"] == ["__init__", "forward", "forward_padded"]
     assert "def token_coordinates" in text
+    assert "def init_weights" in text
     assert "set_drop_path" not in text
     assert text.index("class RelativePositions") < text.index("class RelativeAttention") < text.index("class Transf")
     assert "class Mlp" not in Closure([RelativeAttention]).text()

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -209,8 +209,8 @@ class Labelled(Protocol):
     labels: Tensor
 
     def __len__(self) -> int: ...
-    def subset(self, indices: Tensor) -> Any: ...
-    def __add__(self, other: Any) -> Any: ...
+    def subset(self, indices: Tensor) -> Self: ...
+    def __add__(self, other: Self) -> Self: ...
 
 
 Images = TypeVar("Images", bound=Labelled)

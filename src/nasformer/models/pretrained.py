@@ -146,7 +146,7 @@ def space_of_model(model: Backbone) -> Space:
     return with_values(dense_space(base, model.task) if model.task != "classify" else base, root, model.options)
 
 
-def with_values(base: Space, root: Any, options: Mapping[str, Any]) -> Space:
+def with_values(base: Space, root: Struct, options: Mapping[str, Any]) -> Space:
     """A space of a base's form with other values, under the expression that rebuilds it."""
     choices = {name: choice.values for name, choice in dimensions(root).items()}
     return base.with_choices(choices).with_options(**options)

@@ -28,7 +28,7 @@ def create_model(
     space: str | None = None,
     pretrained_cfg: Any = None,
     features_only: bool = False,
-    out_indices: Any = 4,
+    out_indices: int | list[int] = 4,
     **options: Any,
 ) -> Any:
     """Makes a model for `timm.create_model`.
@@ -43,7 +43,7 @@ def create_model(
     home = find_space(family, space)
     timm_options = {name: options.pop(name) for name in TIMM_OPTIONS if name in options}
     model_options = home.model.default_options() | dict(home.options if space else {})
-    model_options |= known_options(home.model, options)
+    model_options |= accepted_options(home.model, options)
     weights_cfg = as_dict(pretrained_cfg)
     if pretrained and not weights_cfg:
         raise UserError(f"{timm_name(family)} has no published weights; load a folder: 'local-dir:DIR'")
@@ -86,7 +86,7 @@ def find_space(family: str, name: str | None) -> Space:
     return space
 
 
-def known_options(model: type[Backbone], options: Mapping[str, Any]) -> dict[str, Any]:
+def accepted_options(model: type[Backbone], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the model has. timm's scripts also pass others that are switched off, which are ignored."""
     defaults = model.default_options()
     for name, value in options.items():
