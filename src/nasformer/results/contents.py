@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
 from html import escape
@@ -29,7 +29,7 @@ from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Window
 from nasformer.space.nodes import corners
-from nasformer.space_search import Step
+from nasformer.space_search import Step, rounded
 from nasformer.supernet.storage import Carried
 from nasformer.train.log import LogLine, TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import parse_json, read_json
@@ -44,6 +44,9 @@ class EvolutionStep(Step):
     """A space of the evolution, and how much of its supernet came from the one before; None where nothing did."""
 
     carried: Carried | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**super().to_dict(), "carried": rounded(asdict(self.carried)) if self.carried else None}
 
 
 @dataclass(frozen=True)

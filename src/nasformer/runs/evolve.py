@@ -18,7 +18,7 @@ from nasformer.errors import UserError
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
 from nasformer.report.page import write_report
-from nasformer.results.contents import read_candidates, read_evolution
+from nasformer.results.contents import EvolutionStep, read_candidates, read_evolution
 from nasformer.results.folder import RunFolder
 from nasformer.runs.base import Run, open_run
 from nasformer.runs.options import EvolveCommand, RunCommand
@@ -26,34 +26,32 @@ from nasformer.runs.search import ArchSearch, check_search, inherited_evaluator,
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.budget import sample_feasible
-from nasformer.space_search import evolve, rounded
-from nasformer.supernet.storage import carry_over, load_supernet
+from nasformer.space_search import evolve
+from nasformer.supernet.storage import Carried, carry_over, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import read_json, write_json
 
-Record = dict[str, Any]
 
-
-def evolve_run(command: EvolveCommand, on_step: Callable[[int, Record], None]) -> RunFolder | None:
+def evolve_run(command: EvolveCommand, on_step: Callable[[int, EvolutionStep], None]) -> RunFolder | None:
     """Trains, judges and shifts, space by space; the folder, in the main process.
 
     Args:
-        on_step: Called with the number and the record of each space that is finished.
+        on_step: Called with the number of each space that is finished, and what it came to.
     """
     with open_run(command, "evolution") as run:
-        spaces, records, path = SpaceEvaluator(run, command), list[Record](), run.folder.evolution
+        spaces, steps, path = SpaceEvaluator(run, command), list[EvolutionStep](), run.folder.evolution
         finished = len(read_evolution(path).steps) if path.exists() else 0
         before = read_json(path) if finished else None
         try:
             for number, step in enumerate(evolve(run.space, spaces.judge, command.evolve)):
-                records.append({**step.to_dict(), "carried": spaces.carried})
+                steps.append(EvolutionStep(**vars(step), carried=spaces.carried))
                 if run.world.main:
-                    write_evolution(path, command, records)
-                    if len(records) > finished:  # a run that only catches up may yet be refused
+                    write_evolution(path, command, steps)
+                    if len(steps) > finished:  # a run that only catches up may yet be refused
                         write_report(run.folder.path)
-                    on_step(number, records[-1])
-            if run.world.main and len(records) <= finished:
+                    on_step(number, steps[-1])
+            if run.world.main and len(steps) <= finished:
                 write_report(run.folder.path)
         except UserError:
             if before and run.world.main:  # what is refused, such as other options than before, takes nothing away
@@ -62,13 +60,14 @@ def evolve_run(command: EvolveCommand, on_step: Callable[[int, Record], None]) -
     return run.folder if run.world.main else None
 
 
-def write_evolution(path: Path, command: EvolveCommand, records: Sequence[Record]) -> None:
-    """Writes the records so far. A run that only catches up takes nothing away from what an earlier one wrote."""
-    header: Record = {"data": command.data, "budget": str(command.budget()), "options": asdict(command.evolve)}
+def write_evolution(path: Path, command: EvolveCommand, steps: Sequence[EvolutionStep]) -> None:
+    """Writes the steps so far. A run that only catches up takes nothing away from what an earlier one wrote."""
+    records = [step.to_dict() for step in steps]
+    header: dict[str, Any] = {"data": command.data, "budget": str(command.budget()), "options": asdict(command.evolve)}
     before = read_json(path) if path.exists() else {}
     earlier: list[Any] = before.get("steps", [])
     if before != {**header, "steps": [*records, *earlier[len(records) :]]}:
-        write_json(path, {**header, "steps": list(records)})
+        write_json(path, {**header, "steps": records})
 
 
 class SpaceEvaluator:
@@ -77,7 +76,7 @@ class SpaceEvaluator:
     def __init__(self, run: Run, command: EvolveCommand) -> None:
         self.run, self.command = run, command
         self.search = SearchOptions(strategy="random", options={"evaluations": command.evolve.samples})
-        self.carried: Record | None = None
+        self.carried: Carried | None = None
         """How much of the last supernet came from the one before."""
 
     def judge(self, space: Space, number: int) -> list[Candidate]:
@@ -129,7 +128,7 @@ class SpaceEvaluator:
         if not self.command.evolve.carry:
             return supernet, {"start": None}
         before = load_supernet(self.stage(number - 1, stage.space).folder.supernet)
-        self.carried = rounded(asdict(carry_over(before, supernet)))
+        self.carried = carry_over(before, supernet)
         return supernet, {"start": fingerprint(before)}
 
     def sample(self, stage: Run) -> None:

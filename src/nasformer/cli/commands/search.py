@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ from nasformer.utils.tables import print_table
 from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
+    from nasformer.results.contents import EvolutionStep
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
     from nasformer.runs.plan import Plan
     from nasformer.search.problem import ModelResult
+    from nasformer.space_search import Dimension
 
 PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
 
@@ -235,50 +237,43 @@ def evolve(options: EvolveCommand, as_json: bool) -> None:
     from nasformer.runs.evolve import evolve_run
     from nasformer.utils.files import read_json
 
-    steps: list[int] = []
+    done = 0
 
-    def on_step(number: int, record: Mapping[str, Any]) -> None:
-        steps.append(number)
+    def on_step(number: int, step: EvolutionStep) -> None:
+        nonlocal done
+        done = number
         if not as_json:
-            print_step(number, record)
+            print_step(number, step)
 
     folder = evolve_run(options, on_step)
     if folder is None:
         return None
     if as_json:
         return print_json(read_json(folder.evolution))
-    missing = options.evolve.steps - steps[-1]
-    if missing:
-        print(f"nothing shifted in step {steps[-1]}: the evolution ends here, {missing} short")
+    if missing := options.evolve.steps - done:
+        print(f"nothing shifted in step {done}: the evolution ends here, {missing} short")
     print(f"all of it: {folder.evolution}   report: {folder.report}")
-    print(f"search the last space: {search_command(options, folder, steps[-1])}")
-    return None
+    return print(f"search the last space: {search_command(options, folder, done)}")
 
 
-def print_step(number: int, record: Mapping[str, Any]) -> None:
+def print_step(number: int, step: EvolutionStep) -> None:
     from rich.box import SIMPLE
 
-    from nasformer.supernet.storage import Carried
-
-    error = record["error"]
-    size = f"{record['cardinality']:.3g} architectures, {record['samples']} of them judged"
-    print(f"space {number}: {record['space']}\n  {size}")
-    if record["carried"]:
-        print(f"  weights of the space before: {Carried(**record['carried'])}")
-    print(f"  E-T error {error['et']:.2f} %: {error['expected']:.2f} % expected, {error['top']:.2f} % at the top")
-    rows = [dimension_row(name, dimension) for name, dimension in record["dimensions"].items()]
+    error = step.error
+    print(f"space {number}: {step.space}\n  {step.cardinality:.3g} architectures, {len(step.errors)} of them judged")
+    if step.carried:
+        print(f"  weights of the space before: {step.carried}")
+    print(f"  E-T error {error.et:.2f} %: {error.expected:.2f} % expected, {error.top:.2f} % at the top")
+    rows = [dimension_row(name, dimension) for name, dimension in step.dimensions.items()]
     print_table("", ("dimension", "values", "slope", "next", "notice"), rows, box=SIMPLE, padding=(0, 1))
 
 
-def dimension_row(name: str, dimension: Mapping[str, Any]) -> list[str]:
-    from nasformer.space.dimensions import format_value
+def dimension_row(name: str, dimension: Dimension) -> list[str]:
+    from nasformer.space.dimensions import format_values
 
-    def listed(values: list[Any]) -> str:
-        return " ".join(map(format_value, values))
-
-    slope = "–" if dimension["slope"] is None else f"{dimension['slope']:+.2f} ± {dimension['stderr']:.2f}"
-    moved = listed(dimension["next"]) if dimension["shift"] else ""
-    return [name, listed(dimension["values"]), slope, moved, dimension["notice"]]
+    values, following = (format_values(each).replace(",", " ") for each in (dimension.values, dimension.next))
+    slope = "–" if dimension.slope is None else f"{dimension.slope:+.2f} ± {dimension.stderr:.2f}"
+    return [name, values, slope, following if dimension.shift else "", dimension.notice]
 
 
 def search_command(options: EvolveCommand, folder: RunFolder, number: int) -> str:
