@@ -1,4 +1,7 @@
-"""The one exception that users see, and how to tell that memory ran out."""
+"""The one exception that users see, hints for its messages, and how to tell that memory ran out."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -6,6 +9,17 @@ class UserError(Exception):
 
     The command line prints the message on one line, without a traceback, and exits with code 2.
     """
+
+
+def suggest(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """A hint at the name that was meant; where none is near, something else or all the names.
+
+    >>> suggest("evolutoin", ["random", "evolution"]), suggest("x", ["random", "evolution"])
+    ('did you mean evolution?', 'there are: random, evolution')
+    """
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else otherwise or f"there are: {', '.join(names)}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

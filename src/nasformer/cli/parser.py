@@ -24,7 +24,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 import yaml
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, suggest
 from nasformer.utils.schema import PlainLoader, from_json, read_yaml
 from nasformer.utils.units import OptionGroup
 
@@ -173,9 +173,7 @@ class CommandParser(Generic[Options]):
     def find(self, written: str) -> str:
         """The name of an option as it is written; refuses what the command does not have."""
         name = written.lstrip("-").replace("-", "_")
-        known = name in self.options or name in ("json", "config")
-        inside = any(option.is_mapping and name.startswith(f"{option.name}.") for option in self.options.values())
-        if known or inside or self.is_group(name):
+        if name in self.options or name in ("json", "config") or self.is_group(name) or self.is_in_mapping(name):
             return name
         flags = {name: option.flag for name, option in self.options.items()} | COMMON_FLAGS
         close = difflib.get_close_matches(name, flags, n=1)
@@ -187,6 +185,10 @@ class CommandParser(Generic[Options]):
 
     def is_group(self, name: str) -> bool:
         return any(option.startswith(f"{name}.") for option in self.options)
+
+    def is_in_mapping(self, name: str) -> bool:
+        """Whether it names a key of an option that is a mapping, such as model.drop_path_rate."""
+        return any(option.is_mapping and name.startswith(f"{option.name}.") for option in self.options.values())
 
     def set(self, tree: Tree, name: str, text: str) -> None:
         """Puts the value of an option into the tree of options."""
@@ -220,8 +222,7 @@ class CommandParser(Generic[Options]):
         for key in content:
             first = key.partition(".")[0]
             if first not in names | self.shared:
-                close = difflib.get_close_matches(first, names | self.shared, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"see nasformer {self.name} --help"
+                hint = suggest(first, names | self.shared, f"see nasformer {self.name} --help")
                 raise UserError(f"{path} has the option {first}, which no command has; {hint}")
         return self.normalize({key: value for key, value in content.items() if key.partition(".")[0] in names}, path)
 
@@ -239,11 +240,10 @@ class CommandParser(Generic[Options]):
                 merge(tree, self.normalize(value, where, f"{name}."))
             elif self.is_group(name):
                 raise UserError(f"{where}: {name} is {value!r}, expected options below it, each on a line of its own")
-            elif any(option.is_mapping and name.startswith(f"{option.name}.") for option in self.options.values()):
+            elif self.is_in_mapping(name):
                 set_path(tree, tuple(name.split(".")), value)
             else:
-                close = difflib.get_close_matches(name, self.options, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"see nasformer {self.name} --help-all"
+                hint = suggest(name, self.options, f"see nasformer {self.name} --help-all")
                 raise UserError(f"{where} has the option {name}, which nasformer {self.name} does not have; {hint}")
         return tree
 
@@ -410,6 +410,5 @@ def find_recipe(name: str) -> Path:
     recipe = recipe_folder() / f"{path.name.removesuffix('.yaml')}.yaml"
     if path.parent.name in ("", "recipes") and recipe.exists():
         return recipe
-    close = difflib.get_close_matches(path.stem, list_recipes(), n=1)
-    hint = f"did you mean {close[0]}?" if close else "`nasformer recipes` lists those that come with nasformer"
+    hint = suggest(path.stem, list_recipes(), "`nasformer recipes` lists those that come with nasformer")
     raise UserError(f"there is no config file {name}; {hint}")

@@ -13,7 +13,6 @@ registers its own: spaces, model folders, timm and every command then know them.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, suggest
 from nasformer.utils.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -116,9 +115,7 @@ def get_space(name: str, **options: Any) -> Space:
 
 def _find(registered: dict[str, Any], what: str, name: str) -> Any:
     if name not in registered:
-        close = difflib.get_close_matches(name, registered, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(registered)}"
-        raise UserError(f"unknown {what} {name!r}; {hint}")
+        raise UserError(f"unknown {what} {name!r}; {suggest(name, registered)}")
     return registered[name]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, suggest
 from nasformer.utils.files import read_json, write_json
 from nasformer.utils.units import OptionGroup, check_range, check_threads
 
@@ -152,9 +151,7 @@ def parse_names(names: str | Iterable[str], available: Collection[str]) -> list[
         raise UserError(f"name at least one proxy; there are: {', '.join(available)}")
     for name in unique:
         if name not in available:
-            close = difflib.get_close_matches(name, available, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(available)}"
-            raise UserError(f"unknown proxy {name!r}; {hint}")
+            raise UserError(f"unknown proxy {name!r}; {suggest(name, available)}")
     return unique
 
 

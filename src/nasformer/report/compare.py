@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,27 @@ DERIVED = ("budget", "stream")
 
 
 @dataclass(frozen=True)
+class Effort:
+    """What a run was about, and what it took."""
+
+    space: str | None
+    data: str | None
+    seed: int | None
+    budget: str
+    strategy: str | None
+    candidates: int
+    steps: int
+
+    @classmethod
+    def of(cls, run: RunContents) -> Effort:
+        space, data, seed = (run.config.get(name) for name in ("space", "data", "seed"))
+        search = run.config.get("search")
+        strategy = search.get("strategy") if run.candidates and isinstance(search, dict) else None
+        steps = run.log[-1].step if run.log else 0
+        return cls(space, data, seed, run.budget, strategy, len(run.candidates), steps)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A comparison of runs by name."""
 
@@ -54,9 +75,8 @@ class Comparison:
         names = {name: f"{name} (inherited)" if run.inherits else name for name, run in self.runs.items()}
         return [replace(model, name=names[name]) if model else ModelResult(name) for name, model in shipped.items()]
 
-    def efforts(self) -> dict[str, dict[str, Any]]:
-        """What each run was about and what it took."""
-        return {name: effort(run) for name, run in self.runs.items()}
+    def efforts(self) -> dict[str, Effort]:
+        return {name: Effort.of(run) for name, run in self.runs.items()}
 
     def differences(self) -> dict[str, list[Any]]:
         """Settings that are not the same in all runs, each with its value by run; None where a run has none.
@@ -72,9 +92,9 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON, which has no NaN."""
         rows = []
-        for winner, (name, facts) in zip(self.winners(), self.efforts().items(), strict=True):
+        for winner, (name, effort) in zip(self.winners(), self.efforts().items(), strict=True):
             scores = {key: value for key, value in winner.to_dict().items() if key != "name"}
-            rows.append({"name": name, "folder": str(self.runs[name].folder), **facts, "winner": scores})
+            rows.append({"name": name, "folder": str(self.runs[name].folder), **asdict(effort), "winner": scores})
         return {"runs": rows, "differences": self.differences()}
 
 
@@ -94,24 +114,11 @@ def compare_runs(folders: Sequence[str | Path]) -> Comparison:
     return Comparison({"/".join(part[-depth:]): read_run(path) for part, path in zip(parts, paths, strict=True)})
 
 
-def effort(run: RunContents) -> dict[str, Any]:
-    search = run.config.get("search")
-    return {
-        "space": run.config.get("space"),
-        "data": run.config.get("data"),
-        "seed": run.config.get("seed"),
-        "budget": run.budget,
-        "strategy": search.get("strategy") if run.candidates and isinstance(search, dict) else None,
-        "candidates": len(run.candidates),
-        "steps": run.log[-1].step if run.log else 0,
-    }
-
-
 def write_comparison(comparison: Comparison, folder: Path) -> Path:
     """Writes compare.html, compare.json and plots/; gives the path of the HTML."""
     title, differences = f"nasformer: {len(comparison.runs)} runs compared", comparison.differences()
-    efforts = list(comparison.efforts().values())
-    facts = {name: [run[name] for run in efforts] for name in efforts[0]}
+    efforts = list(map(asdict, comparison.efforts().values()))
+    facts = {name: [effort[name] for effort in efforts] for name in efforts[0]}
     settings = runs_table(comparison, differences) if differences else "<p>All settings are the same.</p>"
     parts = [f"<h1>{escape(title)}</h1>", f"<h2>Winners</h2>\n{models_table(comparison.winners())}"]
     parts += [f"<h2>Runs</h2>\n{runs_table(comparison, facts)}", f"<h2>Settings that differ</h2>\n{settings}"]

@@ -7,10 +7,9 @@ are alternatives, the name of the option is part of it: `stage1.blocks.conv.kern
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, suggest
 from nasformer.space.arch import Arch, Value
 from nasformer.space.nodes import Choice, Node, Scalar, Struct, corners
 
@@ -92,9 +91,8 @@ def check_dimension(name: str, declared: Iterable[str]) -> None:
     names = list(declared)
     if name not in names:
         # A name without its stage means the dimension that ends alike.
-        close = difflib.get_close_matches(name, names, n=1) or [k for k in names if k.endswith(f".{name}")][:1]
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
-        raise UserError(f"there is no dimension {name!r}; {hint}")
+        alike = next((f"did you mean {other}?" for other in names if other.endswith(f".{name}")), "")
+        raise UserError(f"there is no dimension {name!r}; {suggest(name, names, alike)}")
 
 
 # New values take the types of the old ones: whole numbers where a dimension has them, floats where it has only these.

@@ -177,8 +177,8 @@ def print_comparison(comparison: Comparison) -> None:
     scores = dict.fromkeys(name for model in winners for name in shown_scores(model.scores))
     cells = {name: [format_score(name, model.get(name)) for model in winners] for name in scores}
     columns = {label(name): cells[name] for name in scores if is_share(name)}
-    columns["candidates"] = [f"{effort['candidates']:,}" for effort in efforts]
-    columns["seed"] = [format_setting(effort["seed"]) for effort in efforts]
+    columns["candidates"] = [f"{effort.candidates:,}" for effort in efforts]
+    columns["seed"] = [format_setting(effort.seed) for effort in efforts]
     columns |= {label(name): cells[name] for name in scores if not is_share(name)}
     columns, dropped, room = fit_columns(columns)
     names = ["\n".join(wrap(model.name, room)) for model in winners]
