@@ -1,4 +1,4 @@
-"""The one exception that users see, hints for its messages, and how to tell that memory ran out."""
+"""UserError, the exception that users see; hints for its messages; and out-of-memory errors."""
 
 import difflib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ class UserError(Exception):
 
 
 def suggest(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """A hint at the name that was meant; where none is near, something else or all the names.
+    """A hint for a misspelt name: the nearest name, or else `otherwise` or all names.
 
     >>> suggest("evolutoin", ["random", "evolution"]), suggest("x", ["random", "evolution"])
     ('did you mean evolution?', 'there are: random, evolution')
@@ -23,7 +23,7 @@ def suggest(name: str, names: Iterable[str], otherwise: str = "") -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out. On a CPU torch says so in words alone, in others where a size is beyond all bounds."""
+    """Whether memory ran out, which torch reports on a CPU by the message alone."""
     words = ("out of memory", "can't allocate memory", "not enough memory", "Storage size calculation overflowed")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)

@@ -80,7 +80,7 @@ class Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; what the user can put right is one line on standard error, and no traceback."""
+    """Runs a command. An error that the user can put right is one line on standard error, without a traceback."""
     open_streams()
     try:
         return run_command(list(sys.argv[1:] if argv is None else argv))
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def open_streams() -> None:
-    """Makes standard output and error take everything: they may be closed, and names of files need not be Unicode."""
+    """Makes standard output and error accept any text, even where they are closed or file names are not Unicode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -122,9 +122,9 @@ def describe_error(error: OSError) -> str:
 
 
 def print_error(message: str, code: int = 2) -> int:
-    """Prints an error on one line of standard error; the exit code."""
+    """Prints an error on one line of standard error and returns the exit code."""
     line = " ".join(message.split())
-    if len(line) > MOST_WORDS:  # it repeats what was typed; what to do stands at the end
+    if len(line) > MOST_WORDS:  # the start repeats what was typed, the end says what to do
         line = f"{line[: MOST_WORDS // 2]} … {line[-MOST_WORDS // 2 :]}"
     try:
         print(f"nasformer: {line}", file=sys.stderr)
@@ -134,7 +134,7 @@ def print_error(message: str, code: int = 2) -> int:
 
 
 def run_command(words: list[str]) -> int:
-    """Runs the command that the words of a command line name, or prints help; its exit code."""
+    """Runs the command of a command line, or prints help; returns the exit code."""
     plugins, words = split_imports(words)
     plugins += config_imports(words)
     if not words or words[0] in ("-h", "--help", "--help-all"):
@@ -170,7 +170,7 @@ def print_json(content: Any) -> None:
 
 
 def split_imports(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The modules of a user's own that `--import` names, and the other words."""
+    """Splits off the modules that `--import` names."""
     modules, rest, iterator = list[str](), list[str](), iter(words)
     for word in iterator:
         if word == "--import":

@@ -1,4 +1,4 @@
-"""Command-line options: the words of a command line to a dataclass of options, with help and helpful errors.
+"""Parser of command lines: words to a dataclass of options, with help and errors that say what to do.
 
 Names may be written with dashes or underscores, and a switch alone means true. `--config` files are filtered to the
 options of the command and overridden by what stands beside them. Types are checked as those of every other file
@@ -64,7 +64,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Parsed(Generic[Options]):
-    """What the words of a command line say: the options, or the help that was asked for."""
+    """Result of parsing: the options, or the text of the help."""
 
     options: Options | None
     json: bool = False
@@ -96,7 +96,7 @@ def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iter
 
 
 def declared_groups(kind: type) -> tuple[str, dict[str, type]]:
-    """The field of a dataclass for groups of options that others declare, and these by name."""
+    """Groups of options that others declare: the field that holds them, and the groups by name."""
     return getattr(kind, "declared_groups", lambda: ("", {}))()
 
 
@@ -151,7 +151,7 @@ class CommandParser(Generic[Options]):
         return Parsed(self.build(self.kind, tree), as_json)
 
     def split(self, words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-        """The words as options with their values, and those without a name."""
+        """Splits words into options with their values, and words without a name."""
         named, unnamed, queue = list[tuple[str, str]](), list[str](), list(words)
         while queue:
             word = queue.pop(0)
@@ -171,7 +171,7 @@ class CommandParser(Generic[Options]):
         return named, unnamed
 
     def find(self, written: str) -> str:
-        """The name of an option as it is written; refuses what the command does not have."""
+        """The name of an option from its flag; UserError where the command has no such option."""
         name = written.lstrip("-").replace("-", "_")
         if name in self.options or name in ("json", "config") or self.is_group(name) or self.is_in_mapping(name):
             return name
@@ -248,7 +248,7 @@ class CommandParser(Generic[Options]):
         return tree
 
     def build(self, kind: type, tree: Tree) -> Any:
-        """The dataclass with the values of the tree; what it refuses itself is a UserError already."""
+        """The dataclass with the values of the tree."""
         hints, (holder, groups) = get_type_hints(kind), declared_groups(kind)
         values = {
             name: self.build(hints[name], value) if is_dataclass(hints[name]) else value for name, value in tree.items()
@@ -280,7 +280,7 @@ class CommandParser(Generic[Options]):
 
 
 def from_text(annotation: Any, text: str) -> Any:
-    """The value that a text stands for, given its type; a text that fits no type stays a text, to be refused.
+    """The value of a text, by its type. A text that fits no type is returned as it is, and refused later.
 
     >>> from_text(int, "12"), from_text(float, "1e-3"), from_text(bool | Literal["auto"], "auto"), from_text(str, "12")
     (12, 0.001, 'auto', '12')
@@ -309,7 +309,7 @@ def members_of(annotation: Any) -> tuple[Any, ...]:
 
 
 def check(name: str, annotation: Any, value: Any) -> Any:
-    """The value, if it is of its type. In files of ours NaN stands for what is not known; an option must say it."""
+    """The value if it has its type, else UserError. Unlike in our files, NaN is no value of an option."""
     if isinstance(value, float) and math.isnan(value):
         raise UserError(f"{name} is nan; give a number")
     if get_origin(annotation) is Literal and value not in get_args(annotation):
@@ -329,7 +329,7 @@ def set_path(tree: Tree, path: Sequence[str], value: Any) -> None:
 
 
 def merge(tree: Tree, other: Tree) -> None:
-    """Puts what another tree has into the tree."""
+    """Merges another tree into the tree."""
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(tree.get(key), dict):
             merge(tree[key], value)
@@ -353,7 +353,7 @@ def columns(word: str, text: str) -> list[str]:
 
 
 def value_name(option: Option) -> str:
-    """What stands for the value in help: its choices, or the last part of its name.
+    """The placeholder of a value in help: its choices, or the last part of its name.
 
     >>> value_name(Option("train.freeze", (), Literal["optimizer", "slices"], "optimizer", "", ""))
     'optimizer|slices'

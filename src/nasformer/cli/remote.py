@@ -28,7 +28,8 @@ Options = TypeVar("Options")
 
 
 def is_remote(value: object) -> bool:
-    """
+    """Whether a value is the URL of an object store.
+
     >>> is_remote("s3://bucket/run"), is_remote("runs/digits"), is_remote("timm:resnet18")
     (True, False, False)
     """
@@ -36,7 +37,7 @@ def is_remote(value: object) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """Where a remote path lies here: a relative path, which is the same on every machine, as run folders compare it.
+    """The local copy of a URL: a relative path, the same on every machine, since run folders compare it.
 
     >>> print(local_path("s3://bucket/set/train.npz"))
     remote/s3/bucket/set/train.npz
@@ -81,7 +82,7 @@ class RemoteFolder:
         return self.local
 
     def _fetch(self, again: bool) -> bool:
-        """Copies it here; whether it exists."""
+        """Copies it here; returns whether it exists."""
         self.system.invalidate_cache()
         if not self.system.exists(self.path):
             return False
@@ -120,7 +121,7 @@ class RemoteFolder:
 
 @contextmanager
 def remote_paths(options: Options) -> Iterator[Options]:
-    """The options of a command with paths here in place of remote ones; what it writes is copied there."""
+    """Replaces the URLs in the options of a command by local copies, and copies back what the command writes."""
     values = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
     urls = {name: value for name, value in values.items() if is_remote(value) and name in (*READ, *WRITTEN)}
     lists = {
@@ -140,13 +141,13 @@ def remote_paths(options: Options) -> Iterator[Options]:
 
 
 def fetch(path: str, option: str) -> str:
-    """Where a path that an option names lies here."""
+    """The local path of an option; a remote one is copied first."""
     return str(RemoteFolder(path).fetch(again=option != "data")) if is_remote(path) else path
 
 
 @contextmanager
 def mirrored(folders: list[RemoteFolder]) -> Iterator[None]:
-    """Copies folders here, and what changes in them back, meanwhile and in the end."""
+    """Copies folders here, and changes in them back, every half a minute and at the end."""
     for folder in folders:
         folder.fetch(needed=False)
     try:
@@ -160,7 +161,7 @@ def mirrored(folders: list[RemoteFolder]) -> Iterator[None]:
 
 
 def push(folders: list[RemoteFolder]) -> list[RemoteFolder]:
-    """Copies back what has changed; the folders of which not all could be copied."""
+    """Copies back what has changed; returns the folders that could not be copied completely."""
     missing = []
     for folder in folders:
         try:

@@ -170,7 +170,7 @@ def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 
 
 def _try_model(space: Space, arch: Arch) -> None:
-    """Plans one model: wrong options are found now, with the name of the file, and not later."""
+    """Plans one model, so that wrong options are refused at once, with the name of the file."""
     try:
         space.plan(arch)
     except (UserError, TypeError, ValueError, ArithmeticError) as error:
@@ -187,7 +187,7 @@ def _expect(value: Any, expected: type, what: str) -> Any:
 
 
 def trivial_counts(space: Space, archs: Sequence[Arch]) -> dict[str, list[float]]:
-    """What anyone can count without a proxy: parameters, MACs, depth, and the total of each number of an arch.
+    """Counts that need no proxy: parameters, MACs, depth, and the total of each number of an arch.
 
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-tiny")
@@ -486,7 +486,7 @@ def rank(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Ranking:
-    """Ranks the archs of a table by each score and says how much of their accuracy the score knows.
+    """Ranks the archs of a table by each score and compares the order with that of their accuracies.
 
     Args:
         target: The column of accuracies. Rows that lack it are left out, here and in the scores.
@@ -561,7 +561,7 @@ class _Rows:
         return _Taus(self.resamples.kendall(x, y), self.resamples.kendall(x, y, self._same_band))
 
     def beats(self, taus: _Taus) -> dict[str, Versus]:
-        """The score against the parameter count, and against the count that is best, over all rows and in bands."""
+        """Compares a score with the parameter count and with the best count, over all rows and within bands."""
         overall = {name: count.overall for name, count in self.counts.items()}
         within = {name: count.within for name, count in self.counts.items()}
         rivals = {"params": ("params", "params"), "best_count": (_best(overall), _best(within))}

@@ -33,14 +33,10 @@ from nasformer.models.base import Backbone, TokenBackbone
 from nasformer.models.storage import input_shape
 from nasformer.report.style import BLUES, GREY, INK, RED, new_figure, plain
 
-# Calls of fused attention
-
-
 # Attention weights of single layers: recorded from fused attention, and laid on the layer's map.
 #
-# The layers hand everything to `scaled_dot_product_attention`, which never shows its weights. While a layer runs once
-# more, a mode of torch records what that function is given, from which the weights follow; so training and inference
-# stay as they are.
+# The layers call `scaled_dot_product_attention`, which never returns its weights. While a layer runs once more, a mode
+# of torch records the arguments of these calls, from which the weights follow; training and inference stay as they are.
 
 
 class Call(NamedTuple):
@@ -112,7 +108,7 @@ def record_calls(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) 
 
 
 def inputs_of(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> list[tuple[Any, ...]]:
-    """What each of the layers is given when the model sees these images."""
+    """The inputs of each of the layers when the model sees these images."""
     inputs: dict[nn.Module, tuple[Any, ...]] = {}
     handles = [layer.register_forward_pre_hook(inputs.__setitem__) for layer in layers]
     try:
@@ -126,7 +122,7 @@ def inputs_of(model: nn.Module, layers: Sequence[nn.Module], images: Tensor) -> 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Context in which a module is in evaluation mode; afterwards each of its parts is in its own mode again."""
+    """Context with a module in evaluation mode; afterwards each of its parts has its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

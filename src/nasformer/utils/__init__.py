@@ -1,1 +1,1 @@
-"""Helpers that know nothing of architectures: files, typed JSON, figures, tables, progress, random numbers."""
+"""Helpers that know nothing of architectures: files, typed JSON, units, tables, progress, devices, random numbers."""

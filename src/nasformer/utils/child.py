@@ -1,8 +1,8 @@
-"""Work in a process of its own: a function goes to a fresh Python as a pickle, messages and its result come back.
+"""Child processes: a pickled function runs in a fresh Python, its messages and its result come back.
 
-Unlike multiprocessing's, such a process never runs the user's script again, whatever that looks like. It is alone in
-its session, so that Ctrl-C reaches it through this process alone: asked to stop, a training finishes its step and
-writes a checkpoint. When this process is killed, it ends at once.
+Unlike with multiprocessing, a child never runs the user's script again. It has a session of its own, so that Ctrl-C
+reaches it through its parent alone: asked to stop, a training finishes its step and writes a checkpoint. When the
+parent is killed, it ends at once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from nasformer.utils.plugins import load_plugins, loaded_plugins
 
 Send = Callable[[Any], None]
 ChildWork = Callable[[Send], Any]
-"""What a process is for: it may send messages, and returns its result."""
+"""The function of a child process: it may send messages, and returns its result."""
 STOP_SECONDS = 60.0
-"""Seconds that a process has to write a checkpoint, once it is asked to stop."""
+"""Seconds in which a process that is asked to stop can write a checkpoint."""
 STOP = b"s"
 
 
@@ -40,7 +40,7 @@ class Ended:
 
 
 class Child:
-    """A process that works.
+    """A child process and the function that runs in it.
 
     Args:
         work: To be pickled, with all that it needs.
@@ -99,7 +99,7 @@ class Child:
 
 
 def main() -> None:
-    """The process itself: reads what to do from standard input, and writes messages to standard output."""
+    """Main function of the child: reads its work from standard input, writes messages to standard output."""
     answers, lock = os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # what is printed must not mix with messages
 
@@ -129,7 +129,7 @@ def read_part() -> bytes:
 
 
 def read_exactly(count: int) -> bytes:
-    """So many bytes of standard input, and none ahead, since a byte to stop may follow."""
+    """Reads so many bytes from standard input and no more, since a stop byte may follow."""
     content = bytearray()
     while len(content) < count:
         part = os.read(0, min(count - len(content), 2**20))
@@ -140,7 +140,7 @@ def read_exactly(count: int) -> bytes:
 
 
 def watch_parent() -> None:
-    """Waits until the parent asks to stop, or is no more."""
+    """Waits for the stop byte; ends the process where the parent has died."""
     if os.read(0, 1) == STOP:
         os.kill(os.getpid(), signal.SIGTERM)
     else:

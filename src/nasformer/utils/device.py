@@ -46,10 +46,10 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def keep_compiled_code() -> None:
-    """Has torch.compile keep its code in the user's cache folder, where a restart of the machine leaves it.
+    """Makes torch.compile store its code in the user's cache folder, which outlives a restart of the machine.
 
-    By default it is in the folder for temporary files, which torch writes into TORCHINDUCTOR_CACHE_DIR itself; what a
-    user has put there counts.
+    By default torch takes the folder for temporary files, and sets TORCHINDUCTOR_CACHE_DIR to it; what a user has set
+    there counts.
     """
     chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
     if chosen and not chosen.startswith(os.path.join(tempfile.gettempdir(), "torchinductor_")):
@@ -63,7 +63,7 @@ def keep_compiled_code() -> None:
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """Runs each operation on the CPU on so many threads, without trials of other numbers; then as before."""
+    """Context in which each operation on the CPU has so many threads, without trials of other numbers."""
     global _threads_are_fixed
     before = torch.get_num_threads(), _threads_are_fixed
     torch.set_num_threads(count)
@@ -76,7 +76,7 @@ def cpu_threads(count: int) -> Iterator[None]:
 
 
 def set_threads(threads: int | Literal["auto"]) -> AbstractContextManager[None]:
-    """So many threads as a user asks for; auto leaves it to trials."""
+    """Context with the number of threads of an option; auto leaves it to trials."""
     if threads == "auto":
         return nullcontext()
     check_number("threads", threads, 1, whole=True)
@@ -84,12 +84,12 @@ def set_threads(threads: int | Literal["auto"]) -> AbstractContextManager[None]:
 
 
 def threads_are_fixed() -> bool:
-    """Whether the number of threads was asked for, or chosen already."""
+    """Whether the number of threads is fixed, by the user or by trials."""
     return _threads_are_fixed
 
 
 def fastest_threads(work: Callable[[], object]) -> int:
-    """One thread, or all that torch has, whichever does some work faster now; on a busy machine one often does."""
+    """Times some work with one thread and with all that torch has; on a busy machine one is often faster."""
     available = torch.get_num_threads()
     if available == 1:
         return 1
@@ -106,15 +106,14 @@ def fastest_threads(work: Callable[[], object]) -> int:
     return available if best[available] < GAIN * best[1] else 1
 
 
-# Several processes that work together, as torchrun starts them: who am I, and what do the others have?
-
+# Several processes that work together, as torchrun starts them.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the others; started by torchrun, or alone."""
+    """The processes that torchrun started, and the place of this one among them; a single one without torchrun."""
 
     rank: int = 0
     size: int = 1
@@ -134,7 +133,7 @@ class World:
             dist.barrier(patient)
 
     def agree(self, decision: bool, device: torch.device) -> bool:
-        """What the main process has decided."""
+        """The decision of the main process."""
         return self.any(decision and self.main, device=device)[0]
 
     def any(self, *flags: bool, device: torch.device) -> list[bool]:
@@ -147,7 +146,7 @@ class World:
 
     @property
     def part(self) -> tuple[int, int]:
-        """This process's part of work that all share: its number, and how many there are."""
+        """The share of this process in common work: its number, and the number of processes."""
         return self.rank, self.size
 
     def sum(self, values: Tensor) -> Tensor:

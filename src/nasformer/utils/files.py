@@ -29,7 +29,7 @@ JSON_LIMIT = 512 * 2**20  # bytes; no file of ours comes near it, and parsing ne
 
 
 def draft_path(path: Path) -> Path:
-    """Where this process prepares the content of a file or folder before it takes its name."""
+    """The temporary path under which this process writes a file or folder, before it takes its name."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
@@ -143,7 +143,7 @@ def read_annotations(path: Path) -> dict[str, Any]:
 
 
 def lacking(entries: Any, keys: Sequence[str]) -> str | None:
-    """A key that one of a list of objects lacks, or None; other shapes are left to `from_json`.
+    """The first key that an object of a list lacks; None where none does, or where it is no list of objects.
 
     >>> lacking([{"id": 1, "name": "cat"}, {"id": 2}], ("id", "name"))
     'name'
@@ -215,7 +215,7 @@ def _read_weights(path: Path) -> Any:
 
 @contextlib.contextmanager
 def locked(path: Path, needed: bool = True) -> Iterator[None]:
-    """Hold a lock file, so that no other process works in its folder; a killed process lets go of it.
+    """Holds a lock file, so that no other process works in its folder. The lock of a killed process is released.
 
     The folder may be shared: the lock file may be another user's, and a file system without locks is only warned of.
     """

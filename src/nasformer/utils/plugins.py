@@ -1,4 +1,4 @@
-"""Our version, and plugins: a user's own families, spaces, proxies and strategies, known to every command.
+"""Plugins: modules with a user's own families, spaces, proxies and strategies; and our version.
 
 A plugin is a module that registers what it has when it is imported (`nasformer.register_space` and so on). It is named
 by `--import MODULE`, or by an entry point of its package in the group `nasformer.plugins`.
@@ -35,7 +35,7 @@ def load_plugins(modules: Iterable[str] = ()) -> None:
 
 
 def loaded_plugins() -> list[str]:
-    """The modules that were imported, for processes that are to know the same."""
+    """The names of the imported modules, for child processes that need the same."""
     return sorted(_loaded)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of integers: a seed, a `Purpose` and a place (a step, an epoch).
+"""Random numbers as a pure function of integers: a seed, a `Purpose`, and a step or an epoch.
 
 No state is carried along, so a resumed run repeats itself and several processes agree without talking.
 """

@@ -1,4 +1,4 @@
-"""Typed JSON and YAML: dataclasses from what a file holds, with errors that name the file and the field, and back."""
+"""Typed JSON and YAML: dataclasses to and from files, with errors that name the file and the field."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def to_json(value: Any) -> Any:
 
 
 def is_version(value: Any, version: int) -> bool:
-    """Whether a file is of this version; true, which Python takes for 1, is none."""
+    """Whether a value is this version number; `true`, which equals 1 in Python, is not."""
     return type(value) is int and value == version
 
 
@@ -205,7 +205,7 @@ MOST_BYTES = 1 << 20
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML's safe loader without aliases, of which a few nested ones stand for billions of values."""
+    """YAML's safe loader without aliases, since a few nested ones can stand for billions of values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

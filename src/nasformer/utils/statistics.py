@@ -25,7 +25,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def standard_error(share: float, count: int) -> float:
-    """The standard error of an accuracy on so many images; all right or all wrong counts as half an image less.
+    """The standard error of an accuracy on so many images; 0 and 1 are moved inward by half an image.
 
     >>> round(standard_error(0.5, 80), 3), round(standard_error(1.0, 80), 3)
     (0.056, 0.009)

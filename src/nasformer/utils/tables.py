@@ -1,4 +1,4 @@
-"""Tables: on the terminal, as HTML with every cell escaped, as Markdown, and as CSV for spreadsheets."""
+"""Tables on the terminal, as HTML, as Markdown and as CSV, every cell escaped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nasformer.utils.files import open_atomic
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> None:
-    """A table whose first column is on the left and whose others, numbers, are on the right."""
+    """Prints a table whose first column is left-aligned; the others, numbers, are right-aligned."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -49,7 +49,7 @@ def html_table(head: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
 
 
 def escape_markdown(text: str) -> str:
-    r"""Text that Markdown shows as it is, on one line; it can end neither a cell nor a row.
+    r"""Escapes text for a cell of a Markdown table.
 
     >>> escape_markdown("a|b <b>`x`</b>\n# _c_")
     'a\\|b &lt;b&gt;\\`x\\`&lt;/b&gt; \\# \\_c\\_'

@@ -1,1 +1,1 @@
-"""The commands: each a function of a dataclass of options, which are all that may be imported without torch."""
+"""Commands: a function and a dataclass of options each. Their modules import torch inside the functions."""

@@ -156,7 +156,7 @@ def warn_if_inaccurate(measured: Profile) -> None:
 
 
 def space_for_images(options: ProfileCommand) -> Space:
-    """The space that was named; where data is, as a run on that data has it."""
+    """The space of the command; with --data, for images and classes like those of the data."""
     from nasformer.tasks.registry import space_for
 
     space = space_for(options.chosen_space(), options)
@@ -203,7 +203,7 @@ def print_profile(measured: Profile) -> None:
 
 
 def short_names(keys: list[str]) -> dict[str, str]:
-    """The keys of a table without what all layers of a class have in common.
+    """The keys of a table without the options that all layers of a class share.
 
     >>> short_names(["Norm(dim=8, eps=1)", "Norm(dim=16, eps=1)"])
     {'Norm(dim=8, eps=1)': 'Norm dim=8', 'Norm(dim=16, eps=1)': 'Norm dim=16'}

@@ -1,4 +1,4 @@
-"""Commands that train nothing: proxies, score and rank."""
+"""Commands on training-free proxies: proxies, score and rank."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def score_table(
 
 
 def read_scores(journal: Journal, most: int) -> list[Score]:
-    """The scores that are kept, of the first nets of a table."""
+    """The stored scores of the first nets of a table."""
     from nasformer.proxies.scoring import Score
     from nasformer.utils.schema import from_json
 
@@ -182,7 +182,7 @@ def read_scores(journal: Journal, most: int) -> list[Score]:
 
 
 def score_nets(options: RankCommand, table: Table, folder: Path | None) -> list[Score]:
-    """The scores by one proxy. With a folder they are kept: for other columns, and in case of a kill."""
+    """The scores by one proxy. In a folder they are stored, for other columns and for a run that was killed."""
     from hashlib import blake2b
 
     from nasformer.runs.run import make_scorer

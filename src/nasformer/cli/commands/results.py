@@ -1,4 +1,4 @@
-"""Commands that read what runs have left behind: watch, doctor, compare and patterns."""
+"""Commands that read finished or running work: watch, doctor, compare, patterns and attention."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def subnet_row(model: ModelResult) -> Sequence[str]:
 
 
 def verdict_on(diagnosis: Diagnosis) -> str:
-    """How a supernet is, in few words."""
+    """The state of a supernet in a few words."""
     if diagnosis.alarms:
         return f"{len(diagnosis.alarms)} to look at"
     best = max(model["accuracy"] for model in diagnosis.subnets)
@@ -235,7 +235,7 @@ def print_patterns(patterns: Patterns) -> None:
 
 
 def print_verdict(run: str) -> None:
-    """What the run comes to, and what would help."""
+    """Prints the verdict on a run, and advice."""
     from nasformer.results.contents import read_run
     from nasformer.results.verdict import judge
 
@@ -306,7 +306,7 @@ def check(options: AttentionCommand) -> None:
 
 
 def parse_query(text: str) -> Query | None:
-    """Who looks, or None for nobody in particular.
+    """The position whose attention is drawn; None where none was named.
 
     >>> parse_query("0,3"), parse_query("cls"), parse_query("")
     ((0, 3), 'cls', None)
@@ -353,7 +353,7 @@ def draw(maps: AttentionMaps, shown: ModelInput, query: Query, options: Attentio
 
 
 def summary(maps: AttentionMaps, query: Query, out: str) -> dict[str, Any]:
-    """All that is printed and drawn, as plain values."""
+    """The statistics of the maps as plain values."""
     columns = zip(maps.heads, *(x.tolist() for x in (maps.entropy(), maps.distance(), maps.elsewhere())), strict=True)
     names = ("head", "entropy_bits", "distance", "elsewhere")
     return {

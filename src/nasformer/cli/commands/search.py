@@ -1,4 +1,4 @@
-"""Commands that train supernets and search, and what can be known before: run, plan, advise, train, search, evolve."""
+"""Commands that train supernets, search, and plan: run, plan, advise, train, search and evolve."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def mean_cells(models: Sequence[ModelResult], scores: Iterable[str]) -> list[str
 
 
 def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
-    """Commands that go on from a run with a model."""
+    """Prints commands that continue from a run with a model."""
     import shlex
 
     from nasformer.results.folder import RunFolder
@@ -146,7 +146,7 @@ def in_words(name: str, score: float) -> str:
 
 
 def print_finalists(result: RunResult) -> None:
-    """What the best candidates of a search were measured to take, where it had a profile."""
+    """Prints the measured latencies of the best candidates, where the search had a profile."""
     latency = result.latency
     if latency is None:
         return
@@ -277,7 +277,7 @@ def dimension_row(name: str, dimension: Dimension) -> list[str]:
 
 
 def search_command(options: EvolveCommand, folder: RunFolder, number: int) -> str:
-    """What to type next: S3's search, on the same images and within the same budget."""
+    """The command that searches the last space as S3 does, on the same images and within the same budget."""
     import shlex
 
     from nasformer.search.options import BudgetOptions
@@ -289,14 +289,14 @@ def search_command(options: EvolveCommand, folder: RunFolder, number: int) -> st
 
 
 def data_words(options: Any, **changes: Any) -> list[str]:
-    """The options on images that a command was given, as words of another command."""
+    """The image options of a command as words of another command."""
     from nasformer.data.options import DataOptions
 
     return option_words(options, DataOptions, **changes)
 
 
 def option_words(options: Any, group: type, **changes: Any) -> list[str]:
-    """The options of a group that differ from their defaults, as words; `changes` replace what was given."""
+    """The options of a group that differ from their defaults, as words; `changes` replace values."""
     usual, words = group(), list[str]()
     for item in fields(group):
         value = changes.get(item.name, getattr(options, item.name))

@@ -1,4 +1,4 @@
-"""Commands that look at a space without training anything: spaces, cost and sample."""
+"""Commands about spaces (spaces, cost, sample), recipes and shell completion."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def describe(space: Space) -> dict[str, Any]:
 
 
 def example_expression(space: Space, pretrained: bool) -> str:
-    """An expression that gives a dimension other values, the first that has several; a net must be one of its own."""
+    """An example of a space expression: other values for the first dimension that has several."""
     from nasformer.models.space import expression
     from nasformer.space.dimensions import dimensions
 
