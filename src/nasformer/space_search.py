@@ -226,7 +226,7 @@ def option_for(table: Mapping[str, float], name: str, default: float) -> float:
 
 
 def step_size(name: str, values: Sequence[Scalar], steps: Mapping[str, float]) -> float:
-    """The step of a dimension: the one that was asked for, or its smallest gap. Whole numbers stay whole."""
+    """The step of a dimension: that of the options, or its smallest gap. Whole numbers stay whole."""
     step = option_for(steps, name, smallest_gap(values))  # type: ignore[arg-type]
     if is_whole(values) and not float(step).is_integer():
         raise UserError(f"the step of {name} is {step:g}, but its values are whole numbers; give a whole step")
@@ -246,7 +246,7 @@ def steps_against(slope: float, tau: float, rounding: Literal["trunc", "floor"],
 
 
 def shifted(values: Sequence[float], steps: int, step: float) -> Values:
-    """All values, so many steps further.
+    """The values moved by a number of steps.
 
     >>> shifted((2, 3, 4), 1, 1), shifted((3, 3.5, 4), -1, 0.5), shifted((0.1, 0.2), 1, 0.1)
     ((3, 4, 5), (2.5, 3.0, 3.5), (0.2, 0.3))
@@ -423,9 +423,9 @@ def evolve(space: Space, evaluate: Evaluate, options: EvolveOptions) -> Iterator
 def check_names(space: Space, options: EvolveOptions) -> None:
     """Every dimension that an option names must exist, and its step must suit it."""
     choices = choices_of(space)
-    known = {*choices, *(name.rpartition(".")[2] for name in choices)}
+    names = {*choices, *(name.rpartition(".")[2] for name in choices)}
     for name in (*options.tau_of, *options.step_of):
-        if name not in known:
+        if name not in names:
             raise UserError(f"{space.name} has no dimension {name!r}; it has: {', '.join(choices)}")
     for name, values in choices.items():
         if can_shift(values):
@@ -443,7 +443,7 @@ def can_shift(values: Sequence[Scalar]) -> bool:
 def next_space(
     space: Space, candidates: Sequence[Candidate], options: EvolveOptions, last: bool = False
 ) -> tuple[Step, Space]:
-    """What the samples say of a space, and the space that follows; after the last one it is the same."""
+    """The record of a space from its samples, and the space that follows; after the last step it is the same."""
     ordered = sorted(candidates, key=error_of)
     errors = np.array([error_of(candidate) for candidate in ordered])
     choices, limits = choices_of(space), space.limits()

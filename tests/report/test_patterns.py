@@ -23,7 +23,7 @@ from nasformer.report.patterns import (
     choices_by_stage,
     draw,
     find_patterns,
-    judge,
+    judge_patterns,
     patterns_figure,
     pool,
     rows,
@@ -137,7 +137,7 @@ def test_random_archs_seldom_show_patterns_and_hardly_ever_as_if_found(monkeypat
     monkeypatch.setattr(verdicts, "GROUPS", 200)
     drawn, _ = draw(SPACE, BUDGET, 300, seed=1)
     every, rng = [choices_by_stage(SPACE.root, arch) for arch in drawn], Random(2)
-    judged = [one for _ in range(20) for one in judge("esformer", rng.sample(every, 4), every)]
+    judged = [one for _ in range(20) for one in judge_patterns("esformer", rng.sample(every, 4), every)]
     assert sum(one.verdict == "appears" for one in judged) < 0.5 * len(judged)
     assert sum(one.emerged for one in judged) < 0.12 * len(judged)
 

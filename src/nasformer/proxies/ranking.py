@@ -384,7 +384,7 @@ def partial(xy: float | None, xz: float | None, yz: float | None) -> float | Non
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TauComparison:
     """Tau of a score, and that less tau of its rival on the same rows, resampled together."""
 
     rival: str
@@ -409,8 +409,8 @@ class Comparison:
 class Versus:
     """The comparison over all rows, and the one over pairs of rows in the same size band."""
 
-    overall: Comparison
-    within: Comparison
+    overall: TauComparison
+    within: TauComparison
 
     def to_dict(self) -> dict[str, Any]:
         return {**self.overall.to_dict(), "within_bands": self.within.to_dict()}
@@ -567,8 +567,8 @@ class _Rows:
         rivals = {"params": ("params", "params"), "best_count": (_best(overall), _best(within))}
         return {
             name: Versus(
-                Comparison(first, Estimate.of(taus.overall), Estimate.of(taus.overall - overall[first])),
-                Comparison(second, Estimate.of(taus.within), Estimate.of(taus.within - within[second])),
+                TauComparison(first, Estimate.of(taus.overall), Estimate.of(taus.overall - overall[first])),
+                TauComparison(second, Estimate.of(taus.within), Estimate.of(taus.within - within[second])),
             )
             for name, (first, second) in rivals.items()
         }

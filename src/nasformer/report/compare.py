@@ -70,7 +70,7 @@ class Comparison:
     runs: Mapping[str, RunContents]
 
     def winners(self) -> list[ModelResult]:
-        """What each run ships, under the run's name; weights of a supernet are marked. A run without one: no scores."""
+        """The shipped models under the names of their runs, inherited weights marked; no scores where there is none."""
         shipped = {name: run.shipped for name, run in self.runs.items()}
         names = {name: f"{name} (inherited)" if run.inherits else name for name, run in self.runs.items()}
         return [replace(model, name=names[name]) if model else ModelResult(name) for name, model in shipped.items()]
@@ -79,7 +79,7 @@ class Comparison:
         return {name: Effort.of(run) for name, run in self.runs.items()}
 
     def differences(self) -> dict[str, list[Any]]:
-        """Settings that are not the same in all runs, each with its value by run; None where a run has none.
+        """Settings that differ between the runs, each with its values by run; None where a run lacks it.
 
         Options that a command does not have, such as the training's of a search, are no difference.
         """

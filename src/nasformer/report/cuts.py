@@ -1,4 +1,4 @@
-"""What a run from a pretrained net decides: accuracy against latency, what is given up for what, what was cut where."""
+"""Cuts of a pretrained net: accuracy against latency and MACs, the table of gains, and what each block keeps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def full_net(run: RunContents) -> ModelResult | None:
 
 
 def shown_score(run: RunContents) -> str:
-    """What nets are compared by: test accuracy where it is known, else agreement with the full net."""
+    """The score that compares nets: test accuracy where it is known, else agreement with the full net."""
     full = full_net(run)
     return "test_accuracy" if full and "test_accuracy" in full.scores else "test_agreement"
 

@@ -45,7 +45,7 @@ from nasformer.space.nodes import Scalar
 from nasformer.train.log import read_snapshots
 from nasformer.utils.schema import from_json
 
-# Architectures taken apart into blocks. That needs the architecture alone, so it works for spaces not known any more.
+# Architectures split into blocks. This needs the architecture alone, so it works for spaces that are no longer known.
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _walk(value: Any, path: str, parts: ArchParts) -> None:
 
 
 def _numbered(value: Any) -> str:
-    """What the fields number: "stage" for the values of stage1, stage2 ...; else nothing."""
+    """The common name of numbered fields: "stage" for stage1, stage2 ...; empty for other fields."""
     if not isinstance(value, Mapping) or len(value) < 2:
         return ""
     unit = str(next(iter(value))).removesuffix("1")
@@ -276,7 +276,7 @@ def architectures(run: RunContents) -> Figure | None:
 
 
 def end_card(run: RunContents, name: str, extreme: Sequence[Arch]) -> list[Card]:
-    """An end of the space; of a space that is not known, the reference of that name, which is an end of the budget."""
+    """The smallest or largest arch of the space; of an unknown space, that of the budget among the references."""
     models = run.references(name)[:1]
     if extreme:
         arch = extreme[0].to_dict()
@@ -293,14 +293,14 @@ class Sheet:
     """The drawing of cards side by side, in inches from the top left; equal layers stand at equal height.
 
     Args:
-        known: What else there is in the space: bars are relative to its values, operators have the same colours
-            whatever is drawn.
+        others: Further archs of the space, so that the range of bars and the colours of operators do not depend on the
+            cards.
     """
 
-    def __init__(self, cards: Sequence[Card], known: Sequence[ArchParts] = ()) -> None:
+    def __init__(self, cards: Sequence[Card], others: Sequence[ArchParts] = ()) -> None:
         nets = [card.parts for card in cards]
-        self.ranges = value_ranges([*nets, *known])
-        self.colours = palette(operators([*known, *nets]))
+        self.ranges = value_ranges([*nets, *others])
+        self.colours = palette(operators([*others, *nets]))
         self.stacks = list(dict.fromkeys(name for parts in nets for name in parts.stacks))
         scalars = dict.fromkeys(name for parts in nets for name in parts.scalars)
         self.scalars = [name for name in scalars if not any(belongs(name, stack) for stack in self.stacks)]

@@ -1,4 +1,4 @@
-"""The report of the search of a search space: how good its spaces are, how their choices moved, and why.
+"""Report of the search of a search space: errors of the spaces, shifts of their choices, and the reasons.
 
 Spaces are called A, B, C ... in the order of the evolution.
 """
@@ -96,7 +96,7 @@ def short_name(name: str) -> str:
 
 
 def signed(number: float) -> str:
-    """A number with its sign, which is a real minus.
+    """A number with its sign, a typographic minus.
 
     >>> signed(0.1234), signed(-2), signed(-0.001)
     ('+0.12', '−2.00', '0.00')
@@ -117,7 +117,7 @@ def format_slope(dimension: Dimension) -> str:
 
 
 def format_shift(dimension: Dimension, last: bool) -> str:
-    """Where the values go; empty where a notice says why they do not.
+    """The shift of the values in words; empty where a notice explains it.
 
     >>> format_shift(Dimension((1, 2), (5, 5), (30.0, 29.5), slope=-0.5, stderr=0.1, shift=1), last=False)
     'up 1 step'
@@ -572,7 +572,7 @@ def moving(step: Step) -> list[str]:
 
 
 def state(evolution: Evolution) -> str:
-    """What a reader must know of an evolution that did not make all of its shifts."""
+    """A note on an evolution that did not make all of its shifts."""
     number = len(evolution.steps) - 1
     if evolution.unfinished:
         return f"Not finished: space {letter(number + 1)} follows, but is not judged yet. The same command goes on."

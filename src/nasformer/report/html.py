@@ -47,7 +47,7 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 
 def page_title(config: Mapping[str, Any], before: str = "") -> str:
-    """What was searched on which data, as far as the config says it."""
+    """The space and the data of a config, as a title."""
     words = " on ".join(str(config[name]) for name in ("space", "data") if config.get(name))
     return f"nasformer: {before}{words}" if words else ""
 

@@ -1,4 +1,4 @@
-"""The report of a run: `report.html`, its figures in `plots/`, and `candidates.csv`."""
+"""Report of a run: `report.html`, its figures in `plots/`, and `candidates.csv`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
 
 
 def incidents(run: RunContents) -> str:
-    """What befell the workers of a search, in words; nothing where all went well.
+    """A note on lost workers and failed candidates of a search; empty where all went well.
 
     >>> from nasformer.results.folder import RunFolder
     >>> incidents(RunContents(RunFolder("runs/x"), {}, incidents={"worker lost": 2, "node lost": 1}))
@@ -154,7 +154,7 @@ def run_heading(run: RunContents, title: str) -> str:
 
 
 def run_tiles(run: RunContents) -> Iterator[tuple[str, str]]:
-    """The few numbers that people look for first."""
+    """The most important numbers of a run, each with its name."""
     for name in (f"test_{run.metric}", f"holdout_{run.metric}", *run.raised, *COSTS, "measured_latency_ms"):
         if run.shipped and not math.isnan(value := run.shipped.get(name)):
             yield format_quantity(value) if name in COSTS else format_score(name, value), label(name)
@@ -177,7 +177,7 @@ def gain(run: RunContents) -> Iterator[tuple[str, str]]:
 
 
 def verdict_card(run: RunContents) -> str:
-    """What the run comes to, before all numbers."""
+    """The verdict on the run and advice."""
     verdict = judge(run)
     if verdict is None:
         return ""
@@ -226,7 +226,7 @@ def models_table(
 
 
 def baselines_in_words(run: RunContents) -> str:
-    """How random search and models of timm came into the results table."""
+    """A paragraph on how random search and models of timm were trained and judged."""
     words = ""
     if run.random_search:
         words = (
@@ -386,7 +386,7 @@ def architecture_legend(run: RunContents) -> str:
     return "Numbers are exact; a bar runs from the smallest value in the space (short) to the largest (full)."
 
 
-# The report of a run that goes on, served on this machine alone: drawn anew when its files have changed.
+# The live report of a run, served on this machine alone: drawn anew when its files have changed.
 #
 # Nothing is written into the run folder, and the page needs no other file. Requests that name another host than this
 # one are refused, so that no page of the web can read the report through a browser here.

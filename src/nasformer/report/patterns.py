@@ -157,7 +157,7 @@ def pool(choices: Iterable[ChoicesByStage]) -> ChoicesByStage:
 
 
 def choice_names(choices: ChoicesByStage) -> list[str]:
-    """What is chosen in any stage, kinds before numbers."""
+    """The names of all choices, kinds before numbers."""
     examples = {name: values for row in choices.values() for name, values in row.items()}
     return sorted(examples, key=lambda name: is_number(examples[name][0]))
 
@@ -178,7 +178,7 @@ def _summary(values: list[Any]) -> dict[str, Any]:
     return {**summary, "mean": fmean(values), "std": pstdev(values)} if all(map(is_number, values)) else summary
 
 
-# Patterns that papers report, and whether winners show them
+# Patterns that papers report, and whether the winners show them
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PatternVerdict:
     """A pattern in the winners.
 
     Args:
@@ -209,7 +209,9 @@ class Verdict:
     sentence: str
 
 
-def judge(family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage]) -> list[Verdict]:
+def judge_patterns(
+    family: str, winners: Sequence[ChoicesByStage], random: Sequence[ChoicesByStage]
+) -> list[PatternVerdict]:
     """A verdict on each pattern that the paper of the family reports; none for other families."""
     rng, chosen, usual = Random("0 groups"), pool(winners), pool(random)
     groups = [pool(rng.choices(random, k=len(winners))) for _ in range(GROUPS if family in PATTERNS else 0)]
@@ -218,11 +220,11 @@ def judge(family: str, winners: Sequence[ChoicesByStage], random: Sequence[Choic
 
 def judge_pattern(
     pattern: Pattern, count: int, chosen: ChoicesByStage, random: ChoicesByStage, groups: Sequence[ChoicesByStage]
-) -> Verdict:
+) -> PatternVerdict:
     strength, random_strength = pattern.strength(chosen), pattern.strength(random)
     if strength is None:
         sentence = f"{pattern.claim}: no encoders there"
-        return Verdict(pattern.name, "no encoders there", None, random_strength, None, False, sentence)
+        return PatternVerdict(pattern.name, "no encoders there", None, random_strength, None, False, sentence)
     strengths = [value for value in map(pattern.strength, groups) if value is not None]
     chance = sum(value >= strength for value in strengths) / len(strengths) if strengths else None
     emerged = strength > 0 and chance is not None and chance <= RARE
@@ -233,7 +235,7 @@ def judge_pattern(
         often = f"{100 * chance:.0f} %" if chance >= 0.01 else "fewer than 1 %"
         origin = "so it emerged from the search" if emerged else "so it need not come from the search"
         sentence += f"; {often} of {others} show it as strongly, {origin}"
-    return Verdict(pattern.name, verdict, strength, random_strength, chance, emerged, sentence)
+    return PatternVerdict(pattern.name, verdict, strength, random_strength, chance, emerged, sentence)
 
 
 def prevails(name: str, claim: str, choice: str, option: str, *stages: str) -> Pattern:
@@ -336,7 +338,7 @@ class Patterns:
     repaired: int
     chosen: ChoicesByStage
     random: ChoicesByStage
-    verdicts: list[Verdict]
+    verdicts: list[PatternVerdict]
 
     @property
     def together(self) -> ChoicesByStage:
@@ -375,7 +377,7 @@ def find_patterns(space: Space, winners: Sequence[Arch], budget: Budget, draws: 
         repaired=repaired,
         chosen=pool(chosen),
         random=pool(random),
-        verdicts=judge(space.model.family, chosen, random),
+        verdicts=judge_patterns(space.model.family, chosen, random),
     )
 
 

@@ -338,7 +338,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def finalist_rows(run: RunContents) -> list[ModelResult]:
-    """The candidates that were measured, the best by score first; the winner goes by that name.
+    """The measured candidates, the best by score first; the winner is named so.
 
     Each has the score of the search, and its latency as predicted and as measured; so its memory, where that has a
     limit.

@@ -16,7 +16,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from nasformer.proxies.ranking import Comparison, Estimate, Floats, RankedScore, Ranking, Table, Versus, trivial_counts
+from nasformer.proxies.ranking import (
+    Estimate,
+    Floats,
+    RankedScore,
+    Ranking,
+    Table,
+    TauComparison,
+    Versus,
+    trivial_counts,
+)
 from nasformer.report.style import (
     BLUE,
     FAINT,
@@ -226,7 +235,7 @@ def _against(versus: Versus) -> str:
     return f"{text}), within bands {_verdict(second)} (difference {format_estimate(second.difference)})"
 
 
-def _verdict(comparison: Comparison) -> str:
+def _verdict(comparison: TauComparison) -> str:
     if comparison.difference.above_zero and not comparison.better:
         return f"above {comparison.rival} but no better than chance"
     return f"{'better' if comparison.better else 'no better'} than {comparison.rival}"

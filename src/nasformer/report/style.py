@@ -90,7 +90,7 @@ def legend_below(figure: Figure, panels: Iterable[Any]) -> None:
 
 
 def plain(text: str, width: int = 200) -> str:
-    r"""Text that matplotlib must not read as mathematics, on one line and not too long.
+    r"""Text for matplotlib: on one line, shortened, and without mathematics.
 
     >>> plain("a $\\frac$ b")
     'a \\$\\frac\\$ b'
@@ -266,7 +266,7 @@ def describe_arch(arch: Mapping[str, Any]) -> str:
 
 
 def model_kind(name: str) -> str:
-    """What sort of model it is, by its name.
+    """The kind of a model by its name.
 
     >>> model_kind("random 2"), model_kind("ViT-S")
     ('random', 'ViT-S')

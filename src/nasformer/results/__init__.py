@@ -1,1 +1,1 @@
-"""Results of runs as typed values: what a run folder holds, written and read in one place."""
+"""Run folders and their contents as typed values."""

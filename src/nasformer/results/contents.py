@@ -41,7 +41,7 @@ from nasformer.utils.units import parse_quantity
 
 @dataclass(frozen=True)
 class EvolutionStep(Step):
-    """A space of the evolution, and how much of its supernet came from the one before; None where nothing did."""
+    """A space of an evolution, and how much of its supernet came from the one before, if any."""
 
     carried: Carried | None = None
 
@@ -51,7 +51,7 @@ class EvolutionStep(Step):
 
 @dataclass(frozen=True)
 class Evolution:
-    """The spaces of an evolution that are evaluated, the first one first.
+    """An evolution of spaces, as far as its spaces are evaluated.
 
     Args:
         budget: The limits in words.
@@ -73,12 +73,12 @@ class Evolution:
 
     @property
     def min_samples(self) -> float:
-        """Values that fewer archs use have no part in a fitted line."""
+        """The number of archs below which a value is left out of the fitted line."""
         return self.options.min_samples if self.options else 0.0
 
     @property
     def missing_steps(self) -> int:
-        """How many of the shifts that were asked for were not made."""
+        """How many shifts of the options were not made."""
         return max(0, self.options.steps + 1 - len(self.steps)) if self.options else 0
 
     @property
@@ -88,7 +88,7 @@ class Evolution:
         return moves and not self.is_last(len(self.steps) - 1)
 
     def is_last(self, number: int) -> bool:
-        """Whether nothing was to be decided after that space."""
+        """Whether the space is the last that the options allow."""
         return self.options is not None and number >= self.options.steps
 
 
@@ -151,7 +151,7 @@ class RunContents:
 
     @classmethod
     def of_search(cls, search: SearchResult) -> RunContents:
-        """What is known of a search that wrote no folder, such as one in a notebook."""
+        """The contents of a search without a folder, such as one in a notebook."""
         problem = search.problem
         settings = JournalSettings(list(problem.objectives), problem.order) if problem else JournalSettings()
         winner = ModelResult("winner", search.best.arch.to_dict(), dict(search.best.scores))
@@ -179,12 +179,12 @@ class RunContents:
 
     @property
     def winner(self) -> ModelResult | None:
-        """The model that was chosen, with the weights that it was chosen by."""
+        """The winner with the weights by which it was chosen."""
         return self.result.winner if self.result else None
 
     @property
     def shipped(self) -> ModelResult | None:
-        """The winner with the weights that it ends with."""
+        """The winner with its final weights."""
         return self.result.shipped if self.result else None
 
     @property
@@ -242,18 +242,18 @@ class RunContents:
 
     @property
     def metric(self) -> str:
-        """What its models are compared by on held-out and test images, such as accuracy or miou."""
+        """The metric of its models on held-out and test images, such as accuracy or miou."""
         return self.result.metric if self.result else self.score
 
     @property
     def ranked(self) -> list[str]:
-        """Where the search went by the ranks of several scores together, their names."""
+        """The names of the scores whose ranks the search added up; empty for other searches."""
         names = self.settings.raised if self.settings.order == "ranks" else []
         return names if len(names) > 1 else []
 
     @property
     def raised(self) -> list[str]:
-        """The scores that the search raised; a model's own accuracy has other names."""
+        """The scores that the search raised, without accuracy, which models have under other names."""
         return [name for name in self.ranked or [self.score] if name != "accuracy"]
 
     def references(self, name: str) -> list[ModelResult]:
@@ -285,7 +285,7 @@ class RunContents:
         return [candidate for candidate in judged if candidate.id in kept]
 
     def score_of(self, model: ModelResult) -> float:
-        """A model's score, comparable with that of the candidates; NaN where it is not known."""
+        """A model's score, comparable with that of the candidates; NaN where unknown."""
         if not math.isnan(held_out := model.get(f"holdout_{self.score}")):
             return held_out
         if self.score in model.scores:
@@ -317,7 +317,7 @@ class RunContents:
         return [member for corner in corners(space.root) for member in (space.root.smallest(corner), corner)]
 
     def random_members(self) -> list[Arch]:
-        """Random archs of the run's space within its budget, always the same; in a very narrow budget they are few.
+        """Random archs of the run's space within its budget, always the same; few where the budget is very narrow.
 
         Nothing but plain samples: archs that are led into a budget are not a fair picture of it.
         """
@@ -333,7 +333,7 @@ class RunContents:
         return all(Window(name, *ends).excess(costs) == 0 for name, ends in self.limits.items() if name in costs)
 
     def generations(self) -> tuple[list[tuple[int, list[Candidate]]], str]:
-        """Candidates by generation, or in batches where the search has none; and what the numbers count."""
+        """Candidates by generation, or in batches where the search has none; and the unit of the numbers."""
         numbers, unit = [candidate.generation for candidate in self.candidates], "generation"
         if len(set(numbers)) == 1 and len(numbers) > 1:
             size, unit = -(-len(numbers) // BATCHES), "candidates judged"
@@ -345,7 +345,7 @@ class RunContents:
 
 
 def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candidate]:
-    """The candidates with which the best score rises as the cost does, cheapest first."""
+    """The Pareto front of a score and a cost, cheapest first."""
     counted = [candidate for candidate in candidates if math.isfinite(candidate.get(cost))]
     rising: list[Candidate] = []
     for candidate in sorted(counted, key=lambda candidate: (candidate.scores[cost], -candidate.scores[score])):
@@ -385,7 +385,7 @@ def read_run(path: str | Path) -> RunContents:
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """The training log by step. Should steps come twice, what was written last counts."""
+    """The training log by step; of repeated steps the line written last."""
     records = [line for line in TrainLog.read(path) if not (is_snapshot(line) or is_rollback(line))]
     lines = [from_json(LogLine, record, path) for record in records]
     return [line for _, line in sorted({line.step: line for line in lines}.items())]
@@ -415,7 +415,7 @@ def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:
 
 
 def read_health(folder: RunFolder) -> tuple[list[Snapshot], list[str]]:
-    """Snapshots of the training, or else the doctor's own; what the doctor found before further steps is outdated."""
+    """Snapshots of the training (or else the doctor's), and alarms of the doctor unless further steps followed."""
     log = TrainLog.read(folder.log)
     snapshots = [from_json(Snapshot, line, folder.log) for line in log if "subnets" in line]
     diagnosis = Diagnosis.load(folder.health) if folder.health.exists() else None
@@ -425,7 +425,7 @@ def read_health(folder: RunFolder) -> tuple[list[Snapshot], list[str]]:
 
 
 def read_limits(budget: Mapping[str, str | float | None], path: Path) -> Limits:
-    """The limits of a budget as a config or a journal holds it."""
+    """The limits of a budget, from a config or a journal."""
     try:
         counts = {name: parse_quantity(value) for name, value in budget.items() if value is not None}
     except UserError as error:

@@ -1,6 +1,6 @@
-"""Run folders: where each file of a run is, who may write there, and the record of what was asked.
+"""Run folders: the place of each file of a run, checks before writing, and the record of the command.
 
-RUN/config.json            what was asked, and the versions that did it
+RUN/config.json            the options of the command, and versions
 RUN/train/                 log.jsonl, checkpoints/
 RUN/supernet/              the trained supernet
 RUN/search/                journal.jsonl: every candidate; random.jsonl: those of a random search alongside;
@@ -40,12 +40,12 @@ from nasformer.utils.files import clear_drafts, locked, read_json, write_json
 from nasformer.utils.plugins import __version__
 from nasformer.utils.schema import from_json
 
-# The config of a run (`config.json`): what was asked, typed as far as later commands read it.
+# The config of a run (`config.json`), typed as far as later commands read it.
 
 
 @dataclass
 class RunConfig(DataOptions, SpaceOptions):
-    """What a run was asked: its images, its space, and the options of its stages."""
+    """The config of a run: its images, its space, and the options of its stages."""
 
     kind: str | None = None
     """what the folder holds; folders of older versions do not say it"""
@@ -150,25 +150,25 @@ class RunFolder:
             raise UserError(f"{self.result}: the winner is no arch of {space.name} ({error})") from None
 
     def facts(self, *names: str) -> dict[str, Any]:
-        """What is known of the weights of a run, supernet or model folder, such as the names of their classes."""
+        """Facts on the weights of a run, supernet or model folder, such as the names of their classes."""
         configs = (self.supernet / SUPERNET_CONFIG, self.path / SUPERNET_CONFIG, self.path / MODEL_CONFIG)
         path = next((path for path in configs if path.exists()), None)
         facts = vars(WeightFacts.load(path)) if path else {}
         return {name: facts[name] for name in names if facts.get(name) is not None}
 
     def outputs(self) -> str:
-        """Where what a run leaves behind is, on one line."""
+        """The paths of model, export and report on one line."""
         paths = {"model": self.model, "export": self.export, "report": self.report}
         return "   ".join(f"{name}: {path}" for name, path in paths.items() if path.exists())
 
     def record(self, kind: Kind, command: Any, space: str) -> None:
-        """Writes into config.json what a command was asked; what it leaves open stays as it was."""
+        """Writes the options of a command into config.json; what they leave open stays as it was."""
         before = read_json(self.config) if self.config.exists() else {}
         write_json(self.config, {**merge(before, command), "kind": kind, "space": space, "versions": versions()})
 
     @contextmanager
     def recording(self, kind: Kind, command: Any, space: str) -> Iterator[None]:
-        """Records a command; one that is refused (UserError) leaves no trace."""
+        """Context that records a command, and takes the record back where the command is refused (UserError)."""
         before = read_json(self.config) if self.config.exists() else None
         clear_drafts(self.path)
         self.record(kind, command, space)
@@ -181,12 +181,12 @@ class RunFolder:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether there is nothing in the folder but what is hidden, such as a lock."""
+    """Whether a folder has no files but hidden ones, such as a lock."""
     return not folder.exists() or not any(not item.name.startswith(".") for item in folder.iterdir())
 
 
 def check_output(folder: str | Path, marker: str, option: str = "--out") -> Path:
-    """A folder for the files of a command that is no run: new, empty, or one that the same command has filled before.
+    """Checks the output folder of a command that is no run: new, empty, or filled by the same command before.
 
     Args:
         marker: A file that the command writes, by which its own folder is known.
@@ -200,7 +200,7 @@ def check_output(folder: str | Path, marker: str, option: str = "--out") -> Path
 
 
 def merge(config: dict[str, Any], command: Any) -> dict[str, Any]:
-    """A config with what a command was asked; what that leaves open stays as it was."""
+    """A config updated by the options of a command; what these leave open stays as it was."""
     options = {name: value for name, value in asdict(command).items() if name != "out"}
     if "search" in options:  # options of a strategy stand beside those of every search, as on the command line
         options["search"] |= options["search"].pop("options")

@@ -27,7 +27,7 @@ TRAINED = ("timm:", "full net")
 
 @dataclass(frozen=True)
 class FinishResult:
-    """How the winner was finished: what was chosen on held-out images, and the accuracy there of all that was tried."""
+    """How the winner was finished: the choice, and the held-out accuracy of all that was tried."""
 
     chosen: str
     holdout_accuracy: dict[str, float]
@@ -35,7 +35,7 @@ class FinishResult:
 
 @dataclass(frozen=True)
 class ImageCounts:
-    """How many images accuracies are from, and of how many classes."""
+    """The numbers of images and classes behind the accuracies."""
 
     holdout: int
     test: int
@@ -44,7 +44,7 @@ class ImageCounts:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run found.
+    """The result of a run.
 
     Args:
         space: The name of the space.
@@ -108,7 +108,7 @@ class RunResult:
 
     @property
     def metric(self) -> str:
-        """What models are compared by on held-out and test images: accuracy, or what the task has in its place."""
+        """The metric on held-out and test images: accuracy, or the task's own."""
         names = [name.removeprefix("test_") for name in self.shipped.scores if name.startswith("test_")]
         return "accuracy" if "accuracy" in names or not names else names[0]
 
@@ -171,7 +171,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the doctor found.
+    """The findings of `nasformer doctor`.
 
     Args:
         step: Of the last line of the log, at which all this was so.

@@ -79,7 +79,7 @@ class Evidence:
 
 
 def load_evidence() -> list[Evidence]:
-    """All that was measured, as it comes with the package."""
+    """The measurements that come with the package."""
     file = resources.files("nasformer.results").joinpath("evidence.json")
     return from_json(list[Evidence], json.loads(file.read_text(encoding="utf-8")), "evidence.json")  # type: ignore[arg-type]
 
@@ -101,7 +101,7 @@ LEAST_RANDOM = 5
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much an accuracy is above another, and half of the interval; NaN where that is not known.
+    """The difference of two accuracies, and half of its interval (NaN where unknown).
 
     >>> Difference(0.042, 0.021).interval
     '+2.1 to +6.3'
@@ -126,7 +126,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run comes to.
+    """The verdict on a run.
 
     Args:
         search: Whether the search paid; empty where nothing was searched.
@@ -214,7 +214,7 @@ def in_words(model: ModelResult) -> str:
 
 
 def compare_trained(run: RunContents, result: RunResult, images: ImageCounts) -> tuple[ModelResult | None, list[str]]:
-    """A trained baseline that is better than what the run ships and keeps its budget; and how the others compare."""
+    """The best trained baseline that beats the shipped model within the budget; and sentences on all of them."""
     shipped, better, sentences = result.shipped, list[ModelResult](), list[str]()
     for model in result.trained:
         if math.isnan(model.get("test_accuracy")):
@@ -233,7 +233,7 @@ def compare_trained(run: RunContents, result: RunResult, images: ImageCounts) ->
 
 
 def beyond_budget(run: RunContents, model: ModelResult) -> bool:
-    """Whether a model exceeds a limit on what is known of it."""
+    """Whether a model exceeds a limit of the budget, as far as its costs are known."""
     ends = {name: high for name, (_, high) in run.limits.items() if high is not None}
     return any(model.get(name) > high for name, high in ends.items())
 
@@ -256,7 +256,7 @@ def smaller_net(result: RunResult, images: ImageCounts) -> Iterator[str]:
 
 
 def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator[str]:
-    """What would make the model better, or the verdict clearer."""
+    """Advice that would make the model better, or the verdict clearer."""
     if fall := still_falling(run.log):
         epochs = (run.config.get("train") or {}).get("epochs")
         more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
@@ -295,7 +295,7 @@ def resolution_warning(accuracy: float, count: int) -> str:
 
 
 def still_falling(log: Sequence[LogLine]) -> float:
-    """By which share the last fifth of a training lowered the loss, where that is much and beyond noise; else 0."""
+    """The share by which the last fifth of a training lowered the loss; 0 where it is small or noise."""
     losses = [line.loss for line in log if line.loss is not None and math.isfinite(line.loss)]
     fifth = len(losses) // 5
     if len(losses) < LEAST_LINES:

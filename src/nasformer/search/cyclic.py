@@ -166,12 +166,12 @@ class _Phase:
 
     def _evaluate(self, children: Sequence[Child | None]) -> Batches:
         """Asks for the scores of the new ones, then lets all with finite scores into the population."""
-        born = [child for child in children if child]
+        new = [child for child in children if child]
         evaluated = self.search.evaluated
-        batch = [Proposal(arch, self.role, self.generation, parents) for arch, parents in born if arch not in evaluated]
+        batch = [Proposal(arch, self.role, self.generation, parents) for arch, parents in new if arch not in evaluated]
         if batch:
             yield batch
-        finite = self.search.problem.finite([evaluated[arch] for arch, _ in born])
+        finite = self.search.problem.finite([evaluated[arch] for arch, _ in new])
         self.best = self.problem.best_first([self.best, *finite])[0]
         self.population = [*self.population, *finite][-self.search.population :]
 
@@ -179,10 +179,10 @@ class _Phase:
 def _check_problem(problem: Problem) -> None:
     """Refuses problems that a cyclic search cannot solve."""
     if len(problem.objectives) != 2 or problem.order != "pareto":
-        given = ", ".join(problem.objectives) + (" by ranks" if problem.order == "ranks" else "")
+        objectives = ", ".join(problem.objectives) + (" by ranks" if problem.order == "ranks" else "")
         raise UserError(
             "a cyclic search needs two objectives, the score of the topology and then that of the size, such as "
-            f"entropic,logsynflow; got {given}"
+            f"entropic,logsynflow; got {objectives}"
         )
     if all(high is None for _, high in problem.budget.limits().values()):
         raise UserError(

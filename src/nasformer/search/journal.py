@@ -24,7 +24,7 @@ _START = b'{"journal":'
 
 
 class Journal:
-    """A journal opened for writing; begun if there is none.
+    """A journal opened for writing; a new one where there is none.
 
     A last line that was torn by a crash is cut off. Settings other than those in the header are refused.
     """

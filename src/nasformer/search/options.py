@@ -52,7 +52,7 @@ class BudgetOptions(OptionGroup):
         super().__post_init__()
 
     def limits(self) -> dict[str, Any]:
-        """What was given: counts as they were written, time in milliseconds and memory in bytes."""
+        """The limits that are set: counts as written, time in milliseconds, memory in bytes."""
         counts = {name: getattr(self, name) for name in ("min_params", "max_params", "min_macs", "max_macs")}
         limits = {name: value for name, value in counts.items() if value is not None}
         if self.max_latency is not None:
@@ -126,7 +126,7 @@ class SearchOptions:
         return [merge_options(name, declared) for name, declared in owners.items()]
 
     def for_strategy(self, evaluations: int = 1000) -> dict[str, Any]:
-        """The given options that the chosen strategy has.
+        """The options that are set and that the chosen strategy has.
 
         >>> SearchOptions("random", options={"population": 50}).for_strategy(8000)
         {'evaluations': 8000}
@@ -141,7 +141,7 @@ class SearchOptions:
 
 
 def merge_options(name: str, declared: Sequence[tuple[str, StrategyOption]]) -> StrategyOption:
-    """One option for those of the same name that several strategies declare; None leaves the default of each."""
+    """Merges options of the same name of several strategies; None leaves the default of each."""
     helps = dict.fromkeys(option.help.rstrip(".") for _, option in declared)
     defaults = ", ".join(f"{strategy} {option.default}" for strategy, option in declared)
     return StrategyOption(name, declared[0][1].annotation, None, f"{'; '.join(helps)} (default: {defaults})")

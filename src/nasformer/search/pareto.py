@@ -1,4 +1,4 @@
-"""What is better by several objectives: Pareto fronts, crowding and ranks; and archives of the best so far."""
+"""Order by several objectives: Pareto fronts, crowding and ranks; and archives of the best candidates so far."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ class RankArchive(ParetoArchive):
         return [candidate for *_, candidate in nsmallest(self.count, entries)]
 
     def _stretch(self, rank: int, start: int, end: int) -> tuple[float, int, int, int]:
-        """Neighbouring points of a front, after a bound on how good they are: its last in x and its first in y."""
+        """A stretch of a front behind a bound on its badness: that of its last x and its first y."""
         ties = self.fronts[rank].ties
         return self._badness(ties[end - 1].x, ties[start].y) - ROUNDING, rank, start, end
 

@@ -1,4 +1,4 @@
-"""Problem: which architectures are searched, within which budget, and what counts as better."""
+"""Problem: the space, the budget and the objectives of a search; its candidates, and models of results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Candidate:
         return {**head, "parents": list(self.parents), "arch": self.arch.to_dict(), **scores}
 
     def json_start(self) -> str:
-        """What JSON has of it before the scores, as a journal writes it.
+        """The start of its JSON, before the scores, as a journal writes it.
 
         >>> Candidate(7, 1, "mutation", (3,), Arch(depth=12), {}).json_start()
         '{"id":7,"generation":1,"origin":"mutation","parents":[3],"arch":{"depth":12}'
@@ -108,7 +108,7 @@ def recorded_scores(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def plain_scores(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Scores as Python numbers, whatever the evaluation returned; None, NaN and the infinities become NaN."""
+    """Scores as Python numbers; None, NaN and the infinities become NaN."""
     if clash := RESERVED & scores.keys():
         raise ValueError(f"a score cannot be named {min(clash)!r}, that is a field of the candidate")
     return {name: _number(value) for name, value in scores.items()}
@@ -263,7 +263,7 @@ class ModelResult:
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> ModelResult:
-        """Reads a model; texts among its numbers are let be, candidates of a front have an id in place of a name."""
+        """Reads a model; texts among its numbers are skipped, candidates of a front have an id in place of a name."""
         if not isinstance(arch := {} if entry.get("arch") is None else entry["arch"], dict):
             raise ValueError("arch is not an object")
         numbers = {key: value for key, value in entry.items() if key not in NOT_SCORES and is_number(key, value)}

@@ -1,4 +1,4 @@
-"""The search loop: ask, evaluate, write to the journal, tell. What the journal already holds is not evaluated again."""
+"""The search loop: ask, evaluate, write to the journal, tell. Candidates in the journal are not evaluated again."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ FIRST_FAILURES = 5
 
 
 class HasRoot(Protocol):
-    """A family's space, as far as a search is concerned."""
+    """A space of a family: all that a search needs of it is its root."""
 
     @property
     def root(self) -> Node: ...
@@ -269,7 +269,7 @@ def _run(strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCand
 def _run_asynchronously(
     strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
 ) -> None:
-    """Asks again when the last of a batch is being evaluated and half of it is known; tells what is known by then."""
+    """Asks again when the last of a batch is being evaluated and half of it is scored; tells the scores so far."""
     proposals: list[Proposal] = []
     scored: list[tuple[Proposal, Scores]] = []
     enough = 0
@@ -362,7 +362,7 @@ class JournaledEvaluator:
         return candidates
 
     def _scores(self, id: int, outcome: Outcome) -> Scores:
-        """The scores; of a candidate that failed NaN, and what went wrong is in a file beside the journal."""
+        """The scores; NaN for a candidate that failed, whose traceback goes into a file beside the journal."""
         if not isinstance(outcome, Failed):
             return outcome
         self.failures += 1
@@ -396,7 +396,7 @@ class JournaledEvaluator:
             yield proposal, self._restore(proposal, line)
 
     def _restore(self, proposal: Proposal, line: bytes) -> Candidate:
-        """The candidate of a line, which begins with just what would be written now: then only scores are parsed."""
+        """The candidate of a line. Where the line begins as it would be written now, only the scores are parsed."""
         expected = Candidate.from_proposal(self.count, proposal, {})
         start = f"{expected.json_start()},".encode()
         is_same = line.startswith(start)

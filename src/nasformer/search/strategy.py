@@ -66,7 +66,7 @@ class Strategy(ABC):
         return
 
     def winner(self) -> Candidate:
-        """What the search ends with."""
+        """The winner of the search."""
         return self.problem.winner(self.candidates)
 
     @property
@@ -150,13 +150,13 @@ class RandomSearch(Strategy):
         return self.draw(min(BATCH, self.evaluations - len(self.candidates)))
 
 
-# The registry: strategies by name, and the options that each one declares.
+# The registry: strategies by name, and the options that each declares.
 
 _STRATEGIES: dict[str, type[Strategy]] = {}
 
 
 def register_strategy(name: str, strategy: type[Strategy]) -> None:
-    """Makes a strategy known by a name, to `search` and to the command line."""
+    """Registers a strategy under a name, for `search` and the command line."""
     if (other := list_strategies().get(name, strategy)) is not strategy:
         raise ValueError(f"a strategy named {name!r} exists already: {other.__qualname__}")
     _STRATEGIES[name] = strategy
@@ -224,7 +224,7 @@ def argument_docs(cls: type) -> dict[str, str]:
 
 
 def complete_options(strategy: type[Strategy], options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a strategy, the given ones and the defaults of the others.
+    """All options of a strategy: those that are set, and defaults.
 
     >>> complete_options(RandomSearch, {})
     {'evaluations': 1000}

@@ -152,7 +152,7 @@ def freeze(value: Value) -> Value:
 
 
 def _block(fields: dict[str, Value]) -> Arch:
-    """A part of an arch; those that hold no list, of which there are few different ones, are the same object.
+    """A part of an arch. Equal parts without lists, of which there are few, are one object.
 
     So 100,000 archs that are read from a journal take a fifth of the memory.
     """

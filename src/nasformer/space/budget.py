@@ -211,7 +211,7 @@ class _Violations:
         return f"found no architecture with {wanted}; the closest seen: {seen}; {advice}"
 
 
-# References within a budget: random archs, the smallest and largest, and the one cut evenly.
+# References within a budget: random archs, the smallest and largest, and an even cut.
 
 DRAWS = 200  # random archs: the first are references, all are starts of the walks to the smallest and largest
 
@@ -234,7 +234,7 @@ NEAR = 0.9
 
 
 def uniform_arch(node: Struct, costs: Costs, budget: Budget) -> Arch | None:
-    """The arch in the budget that has about the same share of everything: what one would cut without a search.
+    """The arch in the budget with about the same share of every dimension: a cut without a search.
 
     Dimensions of one name, such as the heads of all stages, have the same share of their largest values. None if no
     such arch fits.

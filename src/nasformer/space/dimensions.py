@@ -58,7 +58,7 @@ def uses(node: Node, arch: Arch) -> Iterator[tuple[str, Scalar]]:
 
 
 def values_beyond_corners(node: Struct) -> dict[str, Scalar]:
-    """Values that members have but none of the `corners` of the space has one as large; only rules can do that.
+    """Values above those of all `corners` of the space, which only rules can bring about.
 
     >>> from nasformer.space import Rule
     >>> rule = Rule(("one", "two"), lambda one, two: two % one == 0, "one must divide two")

@@ -23,7 +23,7 @@ from nasformer.space.rules import Rule, Values, check_rules, group_fields
 
 
 class Rng(Protocol):
-    """What sampling asks of a random number generator; a `random.Random` is one."""
+    """The random numbers that sampling needs; a `random.Random` has them."""
 
     def randrange(self, stop: int, /) -> int: ...
 
@@ -197,7 +197,7 @@ Scalar = int | float | str | bool
 
 
 class Choice(Node):
-    """One of some scalars. Numbers must ascend, so that one position up always means larger.
+    """A value of a list of scalars. Numbers must ascend, so that one position up always means larger.
 
     `role` says what the choice decides: the "size" of the net, or its "topology" as a kernel does. It matters only to
     searches that move one of the two at a time.
@@ -470,7 +470,7 @@ class ByCardinality(Random):
 
 
 class OneOf(Node):
-    """One of the named options, smaller ones first.
+    """One of several named options, smaller options first.
 
     Sampling picks the option uniformly, then goes on inside it, so that an option with many configurations is
     no likelier than one with few. (TrioNet calls this Hierarchical Sampling; `ByCardinality` is the other way.)

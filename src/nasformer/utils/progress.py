@@ -92,7 +92,7 @@ def run_stages(amounts: Mapping[str, float]) -> Iterator[None]:
         _stages = before
 
 
-class Estimate:
+class TimeEstimate:
     """How long a stage will still take, and the run that it is a stage of; by the work that was seen being done."""
 
     def __init__(self, label: str, total: int) -> None:
@@ -163,7 +163,7 @@ def _bar(label: str, total: int) -> Iterator[Progress]:
     name, count, note = rich.TextColumn("{task.description:8}"), rich.MofNCompleteColumn(), "{task.fields[note]}"
     times = (rich.TimeElapsedColumn(), rich.TextColumn("left"), rich.TimeRemainingColumn())
     columns = (name, rich.BarColumn(), count, *times, rich.TextColumn(note))
-    estimate = Estimate(label, total)
+    estimate = TimeEstimate(label, total)
     with rich.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=total, note="")
 
@@ -175,7 +175,7 @@ def _bar(label: str, total: int) -> Iterator[Progress]:
 
 
 def _lines(label: str, total: int) -> Progress:
-    estimate, last = Estimate(label, total), time.monotonic()
+    estimate, last = TimeEstimate(label, total), time.monotonic()
 
     def report(done: int, note: str = "") -> None:
         nonlocal last
@@ -215,7 +215,7 @@ def in_notebook() -> bool:
 def _notebook_bar(label: str, total: int) -> Progress:
     from IPython.display import HTML, display
 
-    estimate, last, shown = Estimate(label, total), -1.0, None
+    estimate, last, shown = TimeEstimate(label, total), -1.0, None
 
     def report(done: int, note: str = "") -> None:
         nonlocal last, shown

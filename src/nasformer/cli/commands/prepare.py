@@ -132,8 +132,7 @@ def profile(options: ProfileCommand, as_json: bool) -> None:
     settings = (device.type, options.backend, options.batch_size, options.threads)
     path = Path(options.out) if options.out else unused_path(space, *settings)
     check_replaceable(path, space, describe_machine(device, options.backend), *settings)
-    asked = {name: getattr(options, name) for name in MEASURED}
-    measured = make_profile(space, device=device, **asked)
+    measured = make_profile(space, device=device, **{name: getattr(options, name) for name in MEASURED})
     measured.save(path)
     warn_if_inaccurate(measured)
     if as_json:
