@@ -17,7 +17,11 @@ from safetensors.torch import load_file
 import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
+from nasformer.models.dense import dense_space
+from nasformer.models.registry import get_space
 from nasformer.models.storage import load_model
+from nasformer.proxies.scoring import Scorer
+from nasformer.runs.doctor import examine
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, write_json
 from small_run import json_output, output, pictures, refused
@@ -205,7 +209,30 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert json_output(capsys, "evaluate", folder, "--data", shapes, "--arch", "smallest")["miou"] > 0
     message = refused(capsys, ["search", "--data", str(shapes), "--out", str(folder)])
     assert "is for another task; add --task segment" in message
-    assert "the doctor looks at supernets of classifiers" in refused(capsys, ["doctor", str(folder)])
+    diagnosis = examine(folder, str(shapes))
+    assert diagnosis.score == "miou"
+    assert all(0 <= subnet["miou"] <= 1 for subnet in diagnosis.subnets)
+    assert diagnosis.subnets[0]["params"] > 0
+    assert diagnosis.baselines == {}
+    main(["doctor", str(folder)])
+    assert "rank correlation of mIoU" in capsys.readouterr().out
+
+
+def test_proxies_score_backbones_and_budgets_count_the_head(tmp_path: Path, capsys: Any) -> None:
+    task = ["--task", "segment", "--segment.decoder-dim", "16", "--num-classes", "3", "--img-size", "32"]
+    common = ["search", "--space", "autoformer-micro", "--proxy", "dss", "--seed", "3", "--search.evaluations", "30"]
+    with pictures():
+        result = json_output(capsys, *common, *task, "--max-params", "150K", "--out", tmp_path / "run")
+    space = dense_space(get_space("autoformer-micro", img_size=32, num_classes=3), "segment", decoder_dim=16)
+    arch = space.arch(result["winner"]["arch"])
+    assert result["winner"]["params"] == space.costs(arch)["params"] <= 150_000
+    bare = Scorer(get_space("autoformer-micro", img_size=32, num_classes=3), "dss", seed=3)
+    assert result["winner"]["dss"] == pytest.approx(bare(arch)["dss"])
+    message = refused(capsys, [*common, *task, "--data", "camvid"])
+    assert "give --img-size and --num-classes in place of --data" in message
+    assert "proxies see backbones" in refused(
+        capsys, ["search", "--space", "autoformer-micro", "--proxy", "params", *task]
+    )
 
 
 @pytest.mark.parametrize(

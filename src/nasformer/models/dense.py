@@ -285,6 +285,14 @@ def dense_space(space: Space, task: str, **options: Any) -> Space:
     return space.with_options(**{name: value for name, value in options.items() if value is not None})
 
 
+def backbone_space(space: Space) -> Space:
+    """The same archs as classifiers, in place of the models of another task; costs are without its head."""
+    if space.model.task == "classify":
+        return space
+    kept = {name: value for name, value in space.options.items() if name not in head_option_names()}
+    return replace(space, model=space.model.backbone, options=kept)  # type: ignore[attr-defined]
+
+
 def saved_family(name: str, path: Path) -> type[Backbone]:
     """The family that a file names, perhaps with a head for another task."""
     families = list_families()

@@ -16,6 +16,7 @@ from torch import nn
 
 from nasformer.data.loaders import BatchSource
 from nasformer.errors import UserError
+from nasformer.models.dense import backbone_space
 from nasformer.models.space import Space
 from nasformer.proxies.parts import Probe, noise_probe
 from nasformer.proxies.registry import Inapplicable, Proxy, get_proxies
@@ -128,6 +129,8 @@ class Trial:
 class Scorer:
     """Scores archs of a space by proxies; as the evaluation of a search it gives their means.
 
+    Of models for another task than classification it scores the backbones, with a classifier; costs count their heads.
+
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-micro")
     >>> scorer = Scorer(space, "dss,params", repeats=2)
@@ -172,6 +175,8 @@ class Scorer:
         if img_size is not None:
             self.settings["probe_img_size"] = img_size
             space = self._for_images_of(img_size, batches)
+        if space.model.task != "classify":
+            space = self._backbones_of(space)
         if self.threads != 1:
             self.settings["threads"] = self.threads  # sums are rounded otherwise, by 1e-8 or so
         if batches is None:
@@ -189,6 +194,14 @@ class Scorer:
         if any(proxy.name == "macs" for proxy in self.proxies):
             raise UserError("macs go by the size of the images, which probe_img_size changes; leave one of them out")
         return self.space.with_options(img_size=img_size)
+
+    def _backbones_of(self, space: Space) -> Space:
+        if costs := [proxy.name for proxy in self.proxies if proxy.name in ("params", "macs")]:
+            raise UserError(
+                f"proxies see backbones, whose {costs[0]} are not those of nets with a head; leave {costs[0]} out, and "
+                f"give --max-{costs[0]} or --search.objectives"
+            )
+        return backbone_space(space)
 
     @property
     def device(self) -> torch.device:

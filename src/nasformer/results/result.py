@@ -182,6 +182,7 @@ class Diagnosis:
         looks: The snapshots.
         alarms: What is wrong, with advice.
         baselines: Accuracies of simpler choices on the same images, by name.
+        score: What stands for accuracy where another task than classification is learned.
     """
 
     step: int
@@ -192,6 +193,7 @@ class Diagnosis:
     looks: list[Snapshot]
     alarms: list[Alarm]
     baselines: dict[str, float] = field(default_factory=dict)
+    score: str = "accuracy"
 
     def to_dict(self) -> dict[str, Any]:
         return {name: to_json(value) for name, value in vars(self).items()}

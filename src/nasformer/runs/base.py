@@ -118,9 +118,15 @@ def check_before_images(command: RunOptions, space: Space, device: str) -> None:
 
 def check_task(command: RunOptions) -> None:
     """Refuses what only classification has so far."""
-    for option, value in {"--proxy": command.proxy, "--no-training": command.no_training}.items():
-        if value and command.task != "classify":
-            raise UserError(f"{option} is for --task classify only so far; leave it out with --task {command.task}")
+    if command.task == "classify":
+        return
+    if command.proxy and command.data:
+        raise UserError(
+            f"with --task {command.task}, proxies score backbones, which see noise; give --img-size and --num-classes "
+            "in place of --data"
+        )
+    if command.no_training:
+        raise UserError(f"--no-training is for --task classify only so far; leave it out with --task {command.task}")
 
 
 KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)

@@ -23,7 +23,7 @@ from nasformer.models.base import options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.report.page import write_report
-from nasformer.results.folder import RunFolder
+from nasformer.results.folder import RunConfig, RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.runs.data import load_batches, normalize_as
 from nasformer.runs.options import UNTRAINED
@@ -32,6 +32,8 @@ from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import CONFIG, load_supernet, read_space
 from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.options import TaskOptions, find_task
+from nasformer.tasks.registry import space_for
 from nasformer.train.checkpoint import SETTINGS, Checkpoints, DamagedCheckpoint, Rollback
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog, is_rollback
@@ -65,18 +67,21 @@ class SupernetRun:
         if folder.kind() == "evolution":
             raise UserError(f"{folder} is the evolution of a space; see one of its steps, such as {folder}/steps/0")
         self.folder, self.config = folder, folder.read_config()
-        if (task := self.config.settings.get("task", "classify")) != "classify":
-            raise UserError(f"{folder} was trained with --task {task}; the doctor looks at supernets of classifiers")
         self.log = TrainLog.read(folder.log)
         self.trained = (folder.supernet / CONFIG).exists()
         self.checkpoint = None if self.trained else newest_checkpoint(folder)
         if not self.log or not (self.trained or self.config.space):
             raise UserError(f"{folder} has no training of a supernet; the doctor looks at what nasformer train wrote")
+        recorded = recorded_images(self.config, folder)
+        self.data = replace(recorded, data=data or recorded.data, device=device, download=False)
         self.space = self.find_space()
         self.archs = fixed_subnets(self.space, self.config.seed)
-        self.image_count, self.baselines = recorded_references(folder)
-        recorded = self.config.data_options()
-        self.data: DataOptions = replace(recorded, data=data or recorded.data, device=device, download=False)
+        self.image_count, self.baselines = recorded_references(folder, self.score)
+
+    @property
+    def score(self) -> str:
+        """What subnets are compared by."""
+        return self.data.score
 
     def find_space(self) -> Space:
         """That of the supernet, or of the checkpoint, or as it was asked for."""
@@ -85,7 +90,9 @@ class SupernetRun:
         if self.checkpoint and self.checkpoint.settings.arch:
             raise UserError(f"{self.folder} is the training of a single model; the doctor looks at supernets")
         options = self.checkpoint.settings.model_options if self.checkpoint else None
-        return get_space(self.config.space or "", **options_from_json(options or self.config.model))
+        return space_for(get_space(self.config.space or ""), self.data).with_options(
+            **options_from_json(options or self.config.model)
+        )
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that the training took of the fixed subnets."""
@@ -108,7 +115,8 @@ class SupernetRun:
             for number, (name, arch) in enumerate(self.archs.items(), 1):
                 accuracies[name] = evaluator.accuracy(arch, split)
                 report(number, name)
-        self.baselines[NEAREST_MEAN] = nearest_mean_accuracy(batches, split)
+        if self.data.task == "classify":
+            self.baselines[NEAREST_MEAN] = nearest_mean_accuracy(batches, split)
         last = self.log[-1]
         return Snapshot(last["step"], last.get("epoch"), accuracies), SPLITS[split]
 
@@ -139,12 +147,24 @@ class SupernetRun:
             return True
 
 
-def recorded_references(folder: RunFolder) -> tuple[int | None, dict[str, float]]:
-    """How many images are held out, and trained baselines on them, as the result of a search says."""
+@dataclass
+class RecordedImages(TaskOptions, DataOptions):
+    """The images of a run, and the task that was learned of them."""
+
+
+def recorded_images(config: RunConfig, folder: RunFolder) -> RecordedImages:
+    task = find_task(config.settings.get("task", "classify"))
+    recorded = config.settings.get("task_options", {}).get(task.name)
+    options = {task.name: from_json(task.options, recorded, folder.config)} if task.options and recorded else {}
+    return RecordedImages(**vars(config.data_options()), task=task.name, task_options=options)
+
+
+def recorded_references(folder: RunFolder, score: str) -> tuple[int | None, dict[str, float]]:
+    """How many images are held out, and the scores of trained baselines on them, as the result of a search says."""
     if not folder.result.exists():
         return None, {}
     result = RunResult.load(folder.result)
-    trained = {model.name: model.get("holdout_accuracy") for model in result.trained}
+    trained = {model.name: model.get(f"holdout_{score}") for model in result.trained}
     accuracies = {name: accuracy for name, accuracy in trained.items() if not math.isnan(accuracy)}
     return (result.images.holdout if result.images else None), accuracies
 
@@ -207,7 +227,7 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
     alarms = [*training_alarms(run), *health.flip_alarms(taus)]
     alarms += health.extreme_alarms(last["smallest"], last["largest"], accuracies)
     alarms += health.dimension_alarms(sizes, accuracies)
-    if run.finished():
+    if run.finished() and run.score == "accuracy":  # of other scores, neither chance nor noise is known
         classes = run.space.options.get("num_classes", 1000)
         alarms += health.chance_alarms(max(accuracies), last["largest"], classes, run.image_count)
         alarms += health.baseline_alarms(max(accuracies), run.baselines, run.image_count)
@@ -223,12 +243,13 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
         looks=snapshots,
         alarms=alarms,
         baselines=run.baselines,
+        score=run.score,
     )
 
 
 def subnet_result(run: SupernetRun, name: str, accuracy: float) -> ModelResult:
     arch = run.archs[name]
-    return ModelResult(name, arch.to_dict(), {**run.space.costs(arch), "accuracy": accuracy})
+    return ModelResult(name, arch.to_dict(), {**run.space.costs(arch), run.score: accuracy})
 
 
 def training_alarms(run: SupernetRun) -> list[Alarm]:

@@ -31,6 +31,7 @@ from nasformer.runs.search import ArchSearch, UntrainedEvaluator, check_search, 
 from nasformer.runs.tracking import tracking
 from nasformer.search.problem import Problem
 from nasformer.search.strategy import Strategy
+from nasformer.tasks.registry import space_for
 from nasformer.train.evaluate import objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.recipe import Recipe
@@ -75,7 +76,7 @@ def search_run(command: SearchCommand) -> RunResult | None:
 def training_free_run(command: SearchCommand) -> RunResult:
     """Searches untrained archs by proxies; with a run folder it can be killed and goes on."""
     command = command.with_shares(command.source_costs())
-    space, device = command_space(command), choose_device(command.device).type
+    space, device = space_for(command_space(command), command), choose_device(command.device).type
     check_before_images(command, space, device)
     scorer = make_scorer(command, space)
     scorer.space, profile = with_profile(scorer.space, command, command.search.objectives, device)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nasformer.cli.main import print_json
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
+from nasformer.tasks.options import task_scores
 from nasformer.utils.tables import print_table
 from nasformer.utils.units import OptionGroup, check_range, check_threads, format_quantity
 
@@ -120,10 +121,10 @@ def doctor(options: DoctorCommand, as_json: bool) -> int:
 
 def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     title = f"{len(diagnosis.subnets)} fixed subnets on {diagnosis.images}, at step {diagnosis.step}"
-    rows = map(subnet_row, diagnosis.subnets)
-    print_table(title, ("", "parameters", "layers", "width", "accuracy"), rows)
+    rows, score = [subnet_row(model, diagnosis.score) for model in diagnosis.subnets], task_scores()[diagnosis.score]
+    print_table(title, ("", "parameters", "layers", "width", score), rows)
     ranks = [f"with {name} {signed(rank)}" for name, rank in diagnosis.correlations.items()]
-    print(f"rank correlation of accuracy {', '.join(ranks)}")
+    print(f"rank correlation of {score} {', '.join(ranks)}")
     if diagnosis.taus:
         print(f"ranks from snapshot to snapshot (Kendall's tau): {' '.join(map(signed, diagnosis.taus))}")
     for name, accuracy in diagnosis.baselines.items():
@@ -133,16 +134,16 @@ def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     print(f"{verdict_on(diagnosis)}: {folder / 'plots' / 'health.png'}")
 
 
-def subnet_row(model: ModelResult) -> Sequence[str]:
+def subnet_row(model: ModelResult, score: str) -> Sequence[str]:
     sizes = format_quantity(model["params"]), f"{model['depth']:.0f}", f"{model['width']:.2f}"
-    return model.name, *sizes, f"{model['accuracy']:.2%}"
+    return model.name, *sizes, f"{model[score]:.2%}"
 
 
 def verdict_on(diagnosis: Diagnosis) -> str:
     """The state of a supernet in a few words."""
     if diagnosis.alarms:
         return f"{len(diagnosis.alarms)} to look at"
-    best = max(model["accuracy"] for model in diagnosis.subnets)
+    best = max(model[diagnosis.score] for model in diagnosis.subnets)
     equal = [name for name, accuracy in diagnosis.baselines.items() if accuracy >= best]
     if not equal:
         return "healthy"
