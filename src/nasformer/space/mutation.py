@@ -29,6 +29,7 @@ class Gene(NamedTuple):
     path: Path
     role: Role
     value: Value
+    is_pick: bool = False  # of a OneOf
 
 
 def check_role(owner: str, role: str) -> None:

@@ -116,9 +116,9 @@ class Node(ABC):
         Parts that a step adds are drawn with `fresh`: the smallest by default.
         """
 
-    @abstractmethod
     def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
         """Which option each OneOf in the member takes: pairs of its path and the option's name."""
+        return ((gene.path, gene.value) for gene in self.genes(value, path) if gene.is_pick)
 
     @abstractmethod
     def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
@@ -266,9 +266,6 @@ class Choice(Node):
         yield from self.values[max(position - 1, 0) : position]
         yield from self.values[position + 1 : position + 2]
 
-    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
-        return iter(())
-
     def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
         yield Gene(path, self.role, value)
 
@@ -404,10 +401,6 @@ class Repeat(Node):
         for layer, item in enumerate(value):
             for step in self.item.neighbours(item, fresh):
                 yield (*value[:layer], step, *value[layer + 1 :])
-
-    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
-        for layer, item in enumerate(value):
-            yield from self.item.picks(item, (*path, layer))
 
     def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
         yield Gene(path, self.depth.role, len(value))
@@ -588,14 +581,9 @@ class OneOf(Node):
             for step in option.neighbours(value[name], fresh) if inside else [option.sample(fresh)]:
                 yield Arch(**{name: step})
 
-    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
-        name = _name(value)
-        yield path, name
-        yield from self.options[name].picks(value[name], (*path, name))
-
     def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
         name = _name(value)
-        yield Gene(path, self.role, name)
+        yield Gene(path, self.role, name, is_pick=True)
         yield from self.options[name].genes(value[name], (*path, name))
 
     def roles(self) -> set[Role]:
@@ -736,10 +724,6 @@ class Struct(Node):
                 arch = Arch(**{**value, name: step})
                 if all(rule.holds(arch) for rule in self.rules):
                     yield arch
-
-    def picks(self, value: Value, path: Path = ()) -> Iterator[tuple[Path, str]]:
-        for name, field in self.fields.items():
-            yield from field.picks(value[name], (*path, name))
 
     def genes(self, value: Value, path: Path = ()) -> Iterator[Gene]:
         for name, field in self.fields.items():

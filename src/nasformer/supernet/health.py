@@ -57,7 +57,7 @@ def depth_and_width(space: Space, archs: Mapping[str, Arch]) -> dict[str, list[f
 def mean_sizes(space: Space, arch: Arch) -> dict[str, float]:
     """Every size of an arch but its depths, as the mean over its layers, by name."""
     sizes: dict[str, list[float]] = {}
-    for path, role, value in space.root.genes(arch):
+    for path, role, value, _ in space.root.genes(arch):
         gene: Any = arch
         for step in path:
             gene = gene[step]
