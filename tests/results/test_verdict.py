@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from nasformer.cli.commands.search import result_rows
-from nasformer.results.contents import JournalSettings, LogLine, RunContents
+from nasformer.results.contents import LogLine, RunContents
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts, RunResult
 from nasformer.results.verdict import judge, search_gain, still_falling
+from nasformer.search.journal import JournalSettings
 from nasformer.search.problem import ModelResult
 from nasformer.supernet.health import SupernetHealth
 from nasformer.utils.files import write_json

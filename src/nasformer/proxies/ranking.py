@@ -45,11 +45,9 @@ from nasformer.errors import UserError
 from nasformer.models.base import Segment, options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
-from nasformer.search.journal import stream_journal
-from nasformer.search.problem import Candidate
+from nasformer.search.journal import read_candidates
 from nasformer.space.arch import Arch, Value
 from nasformer.utils.files import read_json, read_limited
-from nasformer.utils.schema import from_json
 from nasformer.utils.statistics import kendall, spearman, undefined
 
 MIN_ROWS = 3  # with fewer there is nothing to rank
@@ -113,8 +111,7 @@ def _load_run(folder: Path) -> dict[str, Any]:
     journal = folder / "search" / "journal.jsonl"
     if not journal.exists():
         raise UserError("cannot be read (a folder without a search); give a run folder with one, or a JSON file")
-    settings, records = stream_journal(journal)
-    candidates = [from_json(Candidate, record, f"{journal}, line {n}") for n, record in enumerate(records, 2)]
+    settings, candidates = read_candidates(journal)
     costs = ("params", "macs", "position_", "latency_ms", "memory_bytes")
     rows = [
         {
@@ -123,10 +120,9 @@ def _load_run(folder: Path) -> dict[str, Any]:
         }
         for candidate in candidates
     ]
-    space = settings.get("space") or read_json(folder / "config.json").get("space")
-    model = from_json(dict[str, Any], settings.get("model_options") or {}, f"{journal}, line 1, model_options")
-    note, options = f"candidates of {folder}", options_from_json(model)
-    return {"note": note, "space": space, "model": options, "rows": rows}
+    space = settings.space or read_json(folder / "config.json").get("space")
+    model = options_from_json(settings.model_options)
+    return {"note": f"candidates of {folder}", "space": space, "model": model, "rows": rows}
 
 
 def _parse(content: dict[str, Any], source: str) -> Table:

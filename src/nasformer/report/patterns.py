@@ -40,15 +40,13 @@ from nasformer.report.style import (
     png,
     style_axes,
 )
-from nasformer.results.contents import JournalSettings
 from nasformer.results.folder import RunFolder
-from nasformer.search.journal import stream_journal
+from nasformer.search.journal import JournalSettings
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, sample_feasible
 from nasformer.space.mutation import ROLES, genes
 from nasformer.space.nodes import Node
 from nasformer.utils.files import write_bytes, write_json
-from nasformer.utils.schema import from_json
 
 DRAWS = 300  # random archs
 TRIES = 200  # plain samples for each, before single steps lead into the budget
@@ -68,8 +66,7 @@ def read_winners(folders: Sequence[Path]) -> tuple[Space, Budget, list[Arch]]:
         if folder.resolve() in [other.resolve() for other in folders[:number]]:
             raise UserError(f"{folder} is named twice; name each run once, or its winner counts double")
     results = [RunFolder(folder).read_result() for folder in folders]
-    journals = [RunFolder(folder).journal for folder in folders]
-    settings = [from_json(JournalSettings, stream_journal(path)[0], f"{path}, line 1") for path in journals]
+    settings = [JournalSettings.load(RunFolder(folder).journal) for folder in folders]
     check_alike(folders, "space", [result.space for result in results])
     check_alike(folders, "budget", [setting.budget for setting in settings])
     check_alike(folders, "model options", [setting.model_options for setting in settings])

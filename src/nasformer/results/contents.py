@@ -22,7 +22,7 @@ from nasformer.models.space import Space
 from nasformer.models.storage import CONFIG as MODEL_CONFIG
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
-from nasformer.search.journal import stream_journal
+from nasformer.search.journal import JournalSettings, read_candidates
 from nasformer.search.options import EvolveOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
@@ -103,20 +103,6 @@ Limits = Mapping[str, tuple[float | None, float | None]]
 DRAWS, TRIES = 200, 1000  # of random members of a space
 BATCHES = 20  # of a search without generations
 MOST, BEST = 2_000, 100  # candidates that are drawn of a long search: at random, and by score
-
-
-@dataclass(frozen=True)
-class JournalSettings:
-    """The settings in the header of a journal, as far as a report needs them."""
-
-    objectives: list[str] = field(default_factory=list)
-    order: str = "pareto"
-    budget: dict[str, float] = field(default_factory=dict)
-    model_options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def raised(self) -> list[str]:
-        return [name for name in self.objectives if not name.startswith("-")]
 
 
 @dataclass(frozen=True)
@@ -404,14 +390,6 @@ def read_incidents(path: Path) -> dict[str, int]:
     whole = enumerate((line for line in lines if line.endswith(b"\n")), 1)
     events = [from_json(Incident, parse_json(line, path), f"{path}, line {number}") for number, line in whole]
     return dict(Counter(event.event for event in events))
-
-
-def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:
-    if not path.exists():
-        return JournalSettings(), []
-    settings, records = stream_journal(path)
-    candidates = [from_json(Candidate, record, f"{path}, line {number}") for number, record in enumerate(records, 2)]
-    return from_json(JournalSettings, settings, f"{path}, line 1"), candidates
 
 
 def read_health(folder: RunFolder) -> tuple[list[Snapshot], list[str]]:

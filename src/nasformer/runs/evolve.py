@@ -18,11 +18,12 @@ from nasformer.errors import UserError
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
 from nasformer.report.page import write_report
-from nasformer.results.contents import EvolutionStep, read_candidates, read_evolution
+from nasformer.results.contents import EvolutionStep, read_evolution
 from nasformer.results.folder import RunFolder
 from nasformer.runs.base import Run, open_run
 from nasformer.runs.options import EvolveCommand, RunCommand
 from nasformer.runs.search import ArchSearch, check_search, inherited_evaluator, open_supernet
+from nasformer.search.journal import read_candidates
 from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate
 from nasformer.space.budget import sample_feasible

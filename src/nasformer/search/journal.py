@@ -7,17 +7,18 @@ depends on the clock or the machine: a resumed run ends with the same bytes as o
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.utils.schema import is_version
+from nasformer.search.problem import Candidate
+from nasformer.utils.schema import from_json, is_version
 
 VERSION = 1
 _START = b'{"journal":'
@@ -102,6 +103,34 @@ def stream_journal(path: str | Path) -> tuple[dict[str, Any], Iterator[dict[str,
     return _settings(path, header), lines
 
 
+@dataclass(frozen=True)
+class JournalSettings:
+    """The settings of a search, as far as its candidates need them to be read."""
+
+    objectives: list[str] = field(default_factory=list)
+    order: str = "pareto"
+    budget: dict[str, float] = field(default_factory=dict)
+    model_options: dict[str, Any] = field(default_factory=dict)
+    space: str | None = None
+
+    @property
+    def raised(self) -> list[str]:
+        return [name for name in self.objectives if not name.startswith("-")]
+
+    @classmethod
+    def load(cls, path: Path) -> JournalSettings:
+        return from_json(cls, stream_journal(path)[0], f"{path}, line 1")
+
+
+def read_candidates(path: Path) -> tuple[JournalSettings, list[Candidate]]:
+    """The settings and the candidates of a search; none where there is no journal."""
+    if not path.exists():
+        return JournalSettings(), []
+    records = enumerate(stream_journal(path)[1], 2)
+    candidates = [from_json(Candidate, record, f"{path}, line {number}") for number, record in records]
+    return JournalSettings.load(path), candidates
+
+
 def _read(path: Path) -> Iterator[bytes]:
     """The lines of the file without a damaged last one; of the others, only the two ends are looked at."""
     with open(path, "rb") as file:
@@ -172,10 +201,10 @@ def _dumps(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """What JSON cannot hold as it is: dataclasses, mappings such as Arch, and paths."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type):
         # Without what is None: a field that is new and not used leaves older journals valid.
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {name: content for name, content in fields.items() if content is not None}
+        contents = {item.name: getattr(value, item.name) for item in fields(value)}
+        return {name: content for name, content in contents.items() if content is not None}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, os.PathLike):
