@@ -48,7 +48,7 @@ ENTRIES = {  # row and column in a matrix
 
 @dataclass
 class Move:
-    """How each of b images moves: all of it as a matrix, and apart from that its whole-pixel part."""
+    """The movement of each of b images as a matrix, and its whole-pixel part by itself."""
 
     matrix: Tensor  # [b, 3, 3]
     shift: Tensor  # [b, 2] whole pixels down and right, into the padded image
@@ -267,12 +267,12 @@ def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from (or towards) black."""
+    """Change the brightness: a blend with black."""
     return blend(torch.zeros_like(images), images, factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from (or towards) the mean grey of the image."""
+    """Change the contrast: a blend with the mean grey of the image."""
     grey = luma(images)
     count = grey[0].numel()
     mean = torch.div(2 * grey.long().sum(dim=(1, 2, 3), keepdim=True) + count, 2 * count, rounding_mode="floor")
@@ -280,12 +280,12 @@ def contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from (or towards) grey; grey images stay as they are."""
+    """Change the saturation: a blend with grey; grey images stay as they are."""
     return blend(luma(images), images, factor) if images.shape[1] == 3 else images
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from (or towards) a 3 x 3 smoothing, which leaves the outermost pixels as they are."""
+    """Change the sharpness: a blend with a 3 x 3 smoothing, which leaves the outermost pixels as they are."""
     height, width = images.shape[-2:]
     if min(height, width) < 3:
         return images
@@ -539,7 +539,7 @@ def cut(keep: float, source: random.Random, height: int, width: int) -> Mix:
 
 
 def partners(count: int, device: torch.device | str = "cpu") -> Tensor:
-    """Who is mixed with whom: neighbours, 0 with 1, 2 with 3, ...; the last of an odd number stays by itself.
+    """The partner of each sample: its neighbour, 0 with 1, 2 with 3, ...; the last of an odd number is its own.
 
     Neighbours lie on the same rank, however many ranks there are, if each has an even number of samples. With
     timm's choice, first with last, the pairs would depend on how the batch is cut.

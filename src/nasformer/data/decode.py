@@ -56,7 +56,7 @@ def read_bytes(path: str) -> Tensor:
 
 
 def read_image(path: str, channels: int = 3) -> Image:
-    """The image the right way up, in 8 bits and with so many channels; raises BadImage."""
+    """The upright image in 8 bits, with this number of channels; raises BadImage."""
     return _decode_by_pillow(read_bytes(path), channels)
 
 
@@ -126,7 +126,7 @@ class JpegHeader:
     exif: bytes = b""
 
     def plain(self, channels: int) -> bool:
-        """Whether torchvision gives Pillow's pixels: of grey and RGB it does, but not of colour turned into grey."""
+        """Whether torchvision decodes it to Pillow's pixels: grey and RGB it does, but not colour as grey."""
         return self.components in (1, 3) and self.components <= channels <= 3 and small_enough(self.width, self.height)
 
     @property
@@ -145,7 +145,7 @@ class JpegHeader:
 
 
 def jpeg_header(content: Tensor) -> JpegHeader | None:
-    """The header of a JPEG; None of what is none, or has none."""
+    """The header of a JPEG; None for other files, and for a JPEG without one."""
     data, position, exif = content.numpy().data, 2, b""
     if bytes(data[:2]) != b"\xff\xd8":
         return None
@@ -196,7 +196,7 @@ def decodes_jpegs(device: torch.device) -> bool:
 
 
 def converted(image: Image, channels: int) -> Image:
-    """An image with so many channels. Transparency is laid on white where there is no channel for it."""
+    """An image with this number of channels. Transparency is laid on white where there is no channel for it."""
     image = _eight_bits(image)
     if channels < 4 and image.has_transparency_data:
         image = _on_white(image)

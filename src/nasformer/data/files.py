@@ -144,7 +144,7 @@ class BadImages:
         return True
 
     def check(self, total: int, what: str) -> None:
-        """Raise UserError if too many of so many images are bad."""
+        """Raise UserError if too many of `total` images are bad."""
         allowed = max(1, self.limit * total) if self.limit else 0
         if len(self.reasons) > allowed:
             raise UserError(
@@ -203,7 +203,7 @@ def survey(splits: Splits[Files], bad: BadImages, what: str) -> Survey:
 
 
 def spread(count: int, chosen: int) -> list[int]:
-    """So many of `count` numbers, evenly spread.
+    """`chosen` of the numbers below `count`, evenly spread.
 
     >>> spread(10, 4), spread(3, 4)
     ([0, 2, 5, 7], [0, 1, 2])
@@ -379,7 +379,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def fits(needed: int, device: torch.device, world: int = 1) -> bool:
-    """Whether so many bytes may live on the host, once for each of `world` processes, and on the device."""
+    """Whether this many bytes fit into the host, once for each of `world` processes, and into the device."""
     if needed * world > MEMORY_SHARE * free_memory():
         return False
     return device.type != "cuda" or needed <= MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]

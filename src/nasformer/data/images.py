@@ -301,7 +301,7 @@ def stratified(
 
 
 def balanced_subset(labels: Tensor, images: int, source: torch.Generator) -> Tensor:
-    """So many sample numbers, ascending, with as many of each class as of the others where there are enough.
+    """Numbers of `images` samples, ascending, as many of each class as of the others where there are enough.
 
     A larger subset by the same generator holds the smaller one.
 
@@ -317,7 +317,7 @@ def balanced_subset(labels: Tensor, images: int, source: torch.Generator) -> Ten
 
 
 def _take(labels: Tensor, quota: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random sample numbers, so many of each class: (rest, taken)."""
+    """Random sample numbers by the quota of each class: (rest, taken)."""
     counts = torch.bincount(labels)
     shuffled = torch.randperm(len(labels), generator=source)
     grouped = shuffled[labels[shuffled].argsort(stable=True)]

@@ -69,7 +69,7 @@ def batch_indices(n: int, batch_size: int, step: int, seed: int, repeats: int = 
 
 
 def calibration_indices(n: int, images: int, batch_size: int, seed: int) -> tuple[Tensor, ...]:
-    """The first so many samples of the first epoch, in batches that are nearly equal, since each counts alike.
+    """The first `images` samples of the first epoch, in batches of nearly equal size, since each counts alike.
 
     >>> [len(part) for part in calibration_indices(100, images=70, batch_size=32, seed=0)]
     [24, 23, 23]
@@ -183,7 +183,7 @@ class BatchSource(Protocol):
         """
 
     def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
-        """So many training images, normalised but not augmented: always the same random ones, or a share of them."""
+        """Training images, normalised but not augmented: the same random ones each time, or a share of them."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same images for another device."""

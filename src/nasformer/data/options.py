@@ -64,7 +64,7 @@ class DataOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class HoldoutAmount:
-    """How many training images are held out: a share of them, so many per class, or so many in all.
+    """How many training images are held out: a share of them, a number per class, or a number in all.
 
     >>> HoldoutAmount.parse(0.1), HoldoutAmount.parse("500images")
     (HoldoutAmount(value=0.1, unit='share'), HoldoutAmount(value=500, unit='in all'))

@@ -597,7 +597,7 @@ def _torchvision(class_name: str) -> Any:
 
 
 def list_torchvision(class_name: str, splits: tuple[str, str | None, str], name: str, root: Path) -> Listing:
-    """The files of a set of torchvision, which hands the path of an image to a loader of ours, which gives it back."""
+    """The files of a torchvision dataset, by a loader that returns the path it is called with."""
     sets = [_torchvision(class_name)(root, split=part, loader=str) if part else None for part in splits]
     train, val, test = (Files.of(part[i] for i in range(len(part))) if part else None for part in sets)
     assert sets[0] is not None

@@ -56,7 +56,7 @@ class StreamedData:
 
 
 def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1) -> StreamedData:
-    """The images of files, to be read by so many threads; auto: one for each core of each of `world` processes."""
+    """Streams the images of files by a number of threads; auto: one for each core, shared by `world` processes."""
     files.bad.tell(len(files.splits), files.name)
     threads = max(1, (os.cpu_count() or 1) // world if workers == "auto" else int(workers))
     train, holdout, test = (ImageStream(part, files, files.view, threads) for part in files.splits.parts())
@@ -130,7 +130,7 @@ class ImageStream:
             pool.shutdown(cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
-        """Has a batch read and decoded. Work is done in the order of submission, so that none waits for later one."""
+        """Queues the reading and decoding of a batch. Work never waits for what was queued after it."""
         # Evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's.
         if self.together and replace:
             parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
@@ -163,7 +163,7 @@ class ImageStream:
 
     @contextmanager
     def _lane(self) -> Iterator[None]:
-        """A CUDA stream of one's own, on which all is done in the end; nothing on a CPU.
+        """Context of a CUDA stream of its own, whose work has ended when the context does; nothing on a CPU.
 
         Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
         memory that was given back meanwhile might be written to while it is read.

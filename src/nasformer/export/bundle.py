@@ -68,7 +68,7 @@ class WithWords(nn.Module):
 
 
 def callable_alone(model: Backbone) -> nn.Module:
-    """The model as whoever has the exported files calls it."""
+    """The model as users of the exported files call it."""
     return WithWords(model) if model.task == "vqa" else model
 
 
@@ -230,7 +230,7 @@ def write_and_check(
 
 
 def check_onnx(exported: Exported, batches: list[tuple[Tensor, ...]], expected: list[Tensor]) -> None:
-    """Runs model.onnx, where onnxruntime is installed; otherwise notes that nobody did."""
+    """Runs model.onnx where onnxruntime is installed; otherwise notes that it is unchecked."""
     file = FORMATS["onnx"]
     if has_onnxruntime():
         exported.differences[file] = check(file, run_onnx((exported.folder / file).read_bytes(), batches), expected)
@@ -259,7 +259,7 @@ def write_formats(
 
 
 def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:
-    """Writes the weights under the names of timm's own ViT, where that can be this net; the arguments that make it."""
+    """Writes the weights under the names of timm's own ViT, where that can be this net; returns its arguments."""
     timm_form = model.to_timm()
     if timm_form is None:
         return {}
@@ -347,7 +347,7 @@ def random_words(options: Mapping[str, Any], count: int, generator: torch.Genera
 
 @torch.no_grad()
 def logits_of(model: nn.Module, batches: list[Inputs]) -> list[Tensor]:
-    """All that a model answers: logits, or of a detector what it finds in each image."""
+    """All tensors that a model gives: logits, or the detections in each image."""
     answers = [model(*inputs) for inputs in batches]
     return [x for answer in answers for x in ([answer] if isinstance(answer, Tensor) else tensors_in(answer))]
 
@@ -392,7 +392,7 @@ def largest_difference(logits: list[Tensor], expected: list[Tensor]) -> float:
 
 
 def hub_api(repo: str) -> Any:
-    """The Hub's client; refuses, before anything long, a name that is none, or to go on without the package."""
+    """The Hub's client. A wrong name and a missing package are refused before anything that takes long."""
     if repo.count("/") != 1 or not all(repo.split("/")):
         raise UserError(f"--push-to-hub is {repo!r}; give OWNER/NAME, such as me/my-model")
     try:
@@ -403,7 +403,7 @@ def hub_api(repo: str) -> Any:
 
 
 def push_to_hub(folder: Path, repo: str, api: Any) -> str:
-    """Uploads the folder of an export as a model; its address. A repository that is not there yet is made."""
+    """Uploads the folder of an export as a model and returns its address; makes the repository if there is none."""
     try:
         address = api.create_repo(repo, repo_type="model", exist_ok=True)
         api.upload_folder(repo_id=repo, repo_type="model", folder_path=str(folder))

@@ -121,7 +121,7 @@ def model_card(
 
 
 def timm_loading(arguments: Mapping[str, Any]) -> list[str]:
-    """How timm's own ViT is made this net, where it can be."""
+    """How to make this net of timm's own ViT, where that is possible."""
     filled = {"file": TIMM_WEIGHTS, "base": TIMM_BASE, "arguments": dict(arguments)}
     return [TIMM_ITSELF.format(**filled)] if arguments else []
 
@@ -185,7 +185,7 @@ def images_text(model: Backbone, facts: Mapping[str, Any]) -> str:
 
 
 def words_text(model: Backbone, facts: Mapping[str, Any]) -> str:
-    """What the network is given beside the images."""
+    """The form of the words that the network takes beside the images."""
     count, width = model.options["max_words"], model.options.get("text_dim")
     if width:
         encoder = escape_markdown(str(facts.get("text_encoder")))

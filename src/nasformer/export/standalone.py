@@ -425,12 +425,12 @@ def standalone_source(model: Backbone, facts: Mapping[str, Any] | None = None) -
 
 
 def normalises(preprocessing: Preprocessing) -> bool:
-    """Whether the file has `normalise`: it is known how."""
+    """Whether the file has `normalise`: mean and deviation are known."""
     return preprocessing.mean is not None and preprocessing.std is not None
 
 
 def predicts(model: Backbone, preprocessing: Preprocessing, facts: Mapping[str, Any]) -> bool:
-    """Whether the file has `predict`: there is one for the task, and images of so many channels can be read.
+    """Whether the file has `predict`: the task has one, and images with that number of channels can be read.
 
     Questions can be read where the words are known, and not by a text encoder, which is another library's.
     """

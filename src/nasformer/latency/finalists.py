@@ -45,7 +45,7 @@ class Finalist:
     measured_memory_bytes: int | None = None
 
     def measured(self) -> dict[str, float]:
-        """What it was measured to need, by the names of its fields."""
+        """The measured latency and memory, by the names of the fields."""
         values = {"measured_latency_ms": self.measured_latency_ms, "measured_memory_bytes": self.measured_memory_bytes}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -74,7 +74,7 @@ class PredictionError:
 
 @dataclass(frozen=True)
 class LatencyResult:
-    """The finalists of a search, as result.json has them: how nets run, how well they are predicted, who was measured.
+    """The finalists of a search, as result.json has them: how nets run, how well they are predicted, and each finalist.
 
     Args:
         note: Why the best by score does not win, or why nothing was measured.
@@ -94,7 +94,7 @@ class LatencyResult:
 
 @dataclass(frozen=True)
 class Decision:
-    """Which arch wins, who was measured, and a note for the user where the best by score does not win."""
+    """The arch that wins, the finalists that were measured, and a note where the best by score does not win."""
 
     arch: Arch
     finalists: list[Finalist] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Decision:
 
     @property
     def measured(self) -> dict[str, float]:
-        """What the winner was measured to need."""
+        """The measured latency and memory of the winner."""
         winner = next((finalist for finalist in self.finalists if finalist.arch == self.arch.to_dict()), None)
         return winner.measured() if winner else {}
 

@@ -47,7 +47,7 @@ def default_path(space: Space, device: str, backend: str, batch_size: int, threa
 
 
 def unused_path(space: Space, *settings: Any) -> Path:
-    """The same; where that file is of other patches or channels, with a digest of this space's options in its name."""
+    """The default path, with a digest of the options in its name where that file is of other patches or channels."""
     path = default_path(space, *settings)
     try:
         taken = path.exists() and mismatch(Profile.load(path), space)
@@ -127,7 +127,7 @@ def needs_profile(budget: Budget, path: str | None, objectives: Sequence[str]) -
 
 
 def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
-    """Refuses before the size of the images is known where no profile of this space is there, or not as named."""
+    """Refuses a space without a profile already before the size of the images is known."""
     if not needs_profile(command.budget(), command.latency_profile, objectives):
         return
     profiles = [Profile.load(command.latency_profile)] if command.latency_profile else all_profiles().values()
@@ -180,7 +180,7 @@ def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile
 
 
 def all_profiles() -> dict[Path, Profile]:
-    """The profiles in their folder; files that are none are named and left out."""
+    """The profiles in their folder, without files that are no profiles, of which a warning tells."""
     profiles = {}
     for file in sorted(FOLDER.glob("*.json")):
         try:
@@ -191,7 +191,7 @@ def all_profiles() -> dict[Path, Profile]:
 
 
 def most_usual(profiles: Mapping[Path, Profile], device: str) -> Profile:
-    """The profile of the asked device whose settings are nearest to the defaults of `nasformer profile`."""
+    """The profile of the device whose settings are nearest to the defaults of `nasformer profile`."""
 
     def deviation(profile: Profile) -> tuple[bool, ...]:
         setup = profile.setup

@@ -198,7 +198,7 @@ class Machine:
     versions: dict[str, str] = field(default_factory=dict)
 
     def same_hardware(self, other: Machine) -> bool:
-        """Whether times of the one hold for the other, as far as names tell."""
+        """Whether times of one machine hold for the other, as far as names tell."""
         return (self.processor, self.cores, self.gpu) == (other.processor, other.cores, other.gpu)
 
     def __str__(self) -> str:
@@ -335,7 +335,7 @@ def time_nets(
 def time_archs(
     space: Space, archs: Sequence[Arch], device: torch.device, rounds: int = 5, others: Sequence[nn.Module] = ()
 ) -> list[float]:
-    """Seconds that nets take for one image, plainly: eager, on the CPU by one thread; then those of other models."""
+    """Seconds that nets take for one image, eagerly and on the CPU by one thread; then those of other models."""
     with cpu_threads(1):
         runner = make_runner(space, "eager", device, 1, 1)
         nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.largest())
@@ -381,7 +381,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No gradients, and no garbage collection in between."""
+    """Context without gradients and without garbage collection."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A profile: what a machine was measured to need for the layers of a space, and what that says of any net in it.
+"""A profile: the measured latency and memory of the layers of a space, and the prediction of any net from them.
 
 The latency of a net is about the sum over its layers. `overhead_ms` and `scale` then turn the sum into what whole nets
 were measured to take.
@@ -288,7 +288,7 @@ class Profile:
         return self.setup.pace_ms[1] / 1000
 
     def _value(self, segment: Segment, what: str) -> float:
-        """Of a layer, "ms" or "bytes"."""
+        """The "ms" or "bytes" of a layer."""
         cell = key_of(segment), what
         if cell not in self._cache:
             entry = self.table.get(cell[0])

@@ -107,7 +107,7 @@ class DetectionHead(nn.Module):
     def forward(
         self, outputs: list[Tensor], targets: Sequence[Target] | None = None
     ) -> dict[str, Tensor] | list[Detection]:
-        """Losses by name where targets are given, which is in training; else what is found in each image."""
+        """Losses by name for targets, which come in training; otherwise the detections in each image."""
         maps = [as_map(x, grid) for x, grid in zip(outputs, self.grids, strict=True)]
         if self.pyramid is not None:
             maps = self.pyramid(maps[0])

@@ -144,7 +144,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def limits(cls, **options: Any) -> Mapping[str, tuple[float | None, float | None]]:
-        """Least and largest sensible value of dimensions, both inclusive; None where there is no such end.
+        """Least and largest sensible value of dimensions, both inclusive; None where there is no limit.
 
         Values beyond are legal, but name the same network.
         """
@@ -178,7 +178,7 @@ class Backbone(nn.Module):
         raise NotImplementedError(f"{cls.family} reads no weights of timm")
 
     def to_timm(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Arguments with which timm's own model is this net, and its weights for it; None where there is no such."""
+        """Arguments with which timm's own model is this net, and its weights for it; None where timm has none."""
         return None
 
     @property
@@ -186,7 +186,7 @@ class Backbone(nn.Module):
         return self.options["num_classes"]
 
     def run_segments(self, names: Sequence[str], x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
-        """Runs layers in turn; keeps what each one gives in `outputs`, by name, where that is asked for."""
+        """Runs layers in turn, and keeps the output of each by name in `outputs`, if there is such a dict."""
         for name in names:
             layer = self.get_submodule(name)
             if self.grad_checkpointing and torch.is_grad_enabled():
@@ -308,7 +308,7 @@ class FeatureBackbone(Backbone):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drops all layers behind the last feature map wanted, the head, and a norm that does not fit that map."""
+        """Drops the layers behind the last of the chosen maps, the head, and a norm that does not fit that map."""
         infos = self.feature_info
         kept = take_indices(indices, len(infos))
         last, width = infos[max(kept)], self.num_features

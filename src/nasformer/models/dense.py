@@ -31,7 +31,7 @@ from nasformer.utils.units import check_number
 
 @dataclass(frozen=True)
 class Maps:
-    """The maps of a backbone that a head reads, the finest first, and what it is to answer.
+    """The maps of a backbone that a head reads, the finest first, and the size of its answer.
 
     Args:
         inputs: The segments that give them.
@@ -51,7 +51,7 @@ class Maps:
         return Segment.of("head", layer, inputs=self.inputs, **facts, **options)  # type: ignore[arg-type]
 
     def only(self, *numbers: int) -> Maps:
-        """Some of them; those that are named twice come once."""
+        """A selection of the maps; one that is named twice comes once."""
         chosen = sorted({range(len(self.inputs))[number] for number in numbers})
         inputs, channels, grids = (tuple(part[number] for number in chosen) for part in self.of_each)
         return replace(self, inputs=inputs, channels=channels, grids=grids)
@@ -210,7 +210,7 @@ class VQAModel(DenseModel):
 
 
 class DetectionModel(DenseModel):
-    """A backbone with Mask R-CNN or a cascade of it: losses with targets, else what is found in each image."""
+    """A backbone with Mask R-CNN or a cascade of it: losses with targets, else the detections in each image."""
 
     task = "detect"
     classifiers = tuple(
@@ -241,7 +241,7 @@ _made: dict[tuple[str, type[Backbone]], type[DenseModel]] = {}
 
 
 def register_head(model: type[DenseModel]) -> type[DenseModel]:
-    """Makes the model of a dense task known, which any family can then have."""
+    """Registers the model of a dense task, for every family."""
     HEADS[model.task] = model
     return model
 

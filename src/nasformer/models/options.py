@@ -83,7 +83,7 @@ class SpaceOptions(OptionGroup):
         return source_space(self.from_ or "").with_options(**self.model_options())
 
     def source_costs(self) -> dict[str, float]:
-        """What the net behind --from costs, for limits that are shares of it; nothing where none was named."""
+        """The costs of the net behind --from, for limits that are shares of them; empty without --from."""
         from nasformer.models.pretrained import source_arch
 
         return self.chosen_space().costs(source_arch(self.from_)) if self.from_ else {}

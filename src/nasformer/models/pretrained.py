@@ -47,7 +47,7 @@ def source_space(source: str) -> Space:
 
 
 def source_arch(source: str) -> Arch:
-    """What the net itself is; where its blocks differ, it is smaller than the largest member of its space."""
+    """The arch of the net itself; where its blocks differ, it is smaller than the largest member of its space."""
     net, _ = split_source(source)
     in_folder = not net.startswith("timm:") and not is_file_of_space(net) and supernet_folder(Path(net)) is None
     return load_model(model_folder(net)).arch if in_folder else net_space(net).root.largest()
@@ -135,7 +135,7 @@ def model_folder(source: str) -> Path:
 
 
 def space_of_model(model: Backbone) -> Space:
-    """What can be cut out of a model of ours."""
+    """The space of what can be cut out of a model of ours."""
     if (cuts := model.cuts()) is None:
         raise UserError(
             f"--from: a model folder of {model.family} cannot be cut, one of vit can; start from the run whose "

@@ -40,14 +40,14 @@ _spaces: dict[str, Space] = {}
 
 
 def register_family(model: F) -> F:
-    """Makes a family known by the name in `model.family`; may be used as a decorator."""
+    """Registers a family under the name in `model.family`; may be used as a decorator."""
     _register(_families, "family", model.family, model)
     register_with_timm(model.family)
     return model
 
 
 def register_space(space: Space) -> None:
-    """Makes a space known by its name, and its family as well."""
+    """Registers a space under its name, and its family as well."""
     register_family(space.model)
     _register(_spaces, "space", space.name, space)
 
@@ -126,7 +126,7 @@ CATALOGUE = Path(__file__).with_name("catalogue.json")
 
 @dataclass(frozen=True)
 class SpaceEntry:
-    """What the list of spaces says of one of them; `cardinality` is how many archs it has."""
+    """An entry of the list of spaces; `cardinality` is the number of archs."""
 
     name: str
     family: str

@@ -49,7 +49,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class WeightFacts:
-    """What a supernet or a model was saved with, as far as it is read again; None where it is not known.
+    """Facts that a supernet or a model was saved with, as far as they are read again; None where one is not known.
 
     Args:
         mean, std: Of each channel of the images.

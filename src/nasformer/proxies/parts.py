@@ -106,7 +106,7 @@ def record_calls(model: nn.Module, condition: Condition) -> Iterator[list[Call]]
 
 @contextmanager
 def hooks(handles: Iterable[torch.utils.hooks.RemovableHandle]) -> Iterator[None]:
-    """Context of hooks, which are removed in the end, whatever happens."""
+    """Context that removes hooks at its end."""
     registered = list(handles)
     try:
         yield
@@ -121,7 +121,7 @@ _BLOCK = re.compile(r"(^|\.)blocks\.\d+$")
 
 
 def is_block(name: str, module: nn.Module | None = None) -> bool:
-    """Whether a module is one of a numbered row of blocks.
+    """Whether a module is a block, by the number in its name.
 
     >>> [is_block(name) for name in ("blocks.3", "stages.1.blocks.3", "blocks.3.mlp", "blocks")]
     [True, True, False, False]

@@ -1,4 +1,4 @@
-"""Registry of proxies: what a training-free score is, all that there are, and their catalogue. Needs no torch."""
+"""Registry of proxies: what a training-free score is, and the catalogue of all. Needs no torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BatchScoreFunction = Callable[["SideBySide", Sequence["Arch"], "Probe"], list[fl
 
 @dataclass(frozen=True)
 class ProxyEntry:
-    """What one must know of a proxy to compare its score with others' numbers.
+    """The facts about a proxy that decide whether its score can be compared with others' numbers.
 
     Args:
         formula: The score in one line.

@@ -300,7 +300,7 @@ def _inverse_variation(gradients: Tensor) -> float:
     paper="Wei et al., Auto-Prox, AAAI 2024",
 )
 def autoprox(model: nn.Module, probe: Probe) -> float:
-    """A score that was itself found by search, in the form in which a later paper compares with AutoProxA.
+    """A score that search itself came up with, in the form in which a later paper compares with AutoProxA.
 
     The authors' configuration names its two inputs, t2 and t4g, but the code that would say what they are was never
     published; it also has a min-max scaling, a Frobenius norm and a square root that this form has not. The second

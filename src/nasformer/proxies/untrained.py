@@ -107,7 +107,7 @@ class UntrainedLayers:
 
     @torch.no_grad()
     def _estimate_statistics(self, model: Backbone) -> None:
-        """Gives batch norms the mean and variance of what they see of 8 images of noise."""
+        """Gives batch norms the mean and variance of their inputs for 8 images of noise."""
         images = torch.randn((8, *self.space.image_shape), generator=generator(self.seed, zlib.crc32(b"statistics")))
         model.eval()  # for stochastic depth
         for norm in batch_norms(model):
