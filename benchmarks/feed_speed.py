@@ -36,8 +36,8 @@ import nasformer
 from nasformer.data.loaders import Batch, Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.shards import pack_files
-from nasformer.data.sources import list_files
-from nasformer.data.streaming import ImageStream, find_files, stream_files
+from nasformer.data.sources import list_files, open_files
+from nasformer.data.streaming import ImageStream, stream_files
 from nasformer.train.evaluate import autocast
 from nasformer.utils.cuda_graphs import USES, CudaGraphs
 from record import benchmark_parser, save_record
@@ -157,7 +157,7 @@ def main() -> None:
             "images packed a second": args.images / (time.perf_counter() - start),
         }
         opened = {
-            name: find_files(str(path), img_size=args.img_size)
+            name: open_files(str(path), img_size=args.img_size)
             for name, path in (("files", photos), ("shards", shards))
         }
         common = (AUGMENT, args.batch_size, 0, 0, 1, device)

@@ -51,11 +51,12 @@ def open_and_read(folder: str) -> dict[str, float]:
 
     from nasformer.data.loaders import Batches
     from nasformer.data.options import AugmentOptions
-    from nasformer.data.streaming import find_files, stream_files
+    from nasformer.data.sources import open_files
+    from nasformer.data.streaming import stream_files
 
     torch.set_num_threads(1)
     before, start = memory_now(), time.perf_counter()
-    files = find_files(folder, img_size=32)
+    files = open_files(folder, img_size=32)
     batches = Batches(stream_files(files, workers=1), AugmentOptions(), 256, 0, 0, 1, torch.device("cpu"))
     opened, peak = time.perf_counter() - start, memory_peak()
     feed = batches.train_batches()

@@ -13,8 +13,8 @@ import torch
 from nasformer.data import files
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
-from nasformer.data.sources import load_data
-from nasformer.data.streaming import find_files, stream_files
+from nasformer.data.sources import load_data, open_files
+from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError
 
 Maker = Callable[..., Path]
@@ -130,7 +130,7 @@ def test_names_that_are_not_utf_8_are_shown_with_escapes(
     assert torch.bincount(data.train.labels).tolist() == [5, 5]
     assert r"train/ant/\xff.png (cannot identify" in capsys.readouterr().err
     assert r"train/ant/\xff.png" in (tmp_path / "bad.txt").read_text(encoding="utf-8")
-    found = find_files(str(root), holdout=0, max_bad=0.2)
+    found = open_files(str(root), holdout=0, max_bad=0.2)
     source = Batches(stream_files(found), AugmentOptions(), 4)
     assert sum(len(x) for x, _ in source.evaluation("train", 4)) == 10
     assert r"train/ant/\xff.png" in capsys.readouterr().err

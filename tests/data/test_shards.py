@@ -20,8 +20,8 @@ from nasformer.data.decode import BadImage
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.shards import load_shards, pack_files
-from nasformer.data.sources import list_files, load_data
-from nasformer.data.streaming import find_files, stream_files
+from nasformer.data.sources import list_files, load_data, open_files
+from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError
 
 PLAIN = AugmentOptions(crop="resized", hflip=0.0, smoothing=0.0)
@@ -46,8 +46,8 @@ def test_a_packed_set_is_that_of_its_files(photos: Path, tmp_path: Path) -> None
         assert torch.equal(getattr(files, part).images, getattr(read, part).images)
         assert torch.equal(getattr(files, part).labels, getattr(read, part).labels)
     assert (files.classes, files.mean, len(read.holdout)) == (read.classes, read.mean, 4)  # val/ as it is
-    streamed = Batches(stream_files(find_files(str(packed), img_size=16)), PLAIN, 8)
-    expected = Batches(stream_files(find_files(str(photos), img_size=16)), PLAIN, 8)
+    streamed = Batches(stream_files(open_files(str(packed), img_size=16)), PLAIN, 8)
+    expected = Batches(stream_files(open_files(str(photos), img_size=16)), PLAIN, 8)
     assert torch.equal(streamed.train(3)[0], expected.train(3)[0])
 
 
@@ -144,7 +144,7 @@ def test_a_broken_image_in_a_shard_is_named(photos: Path, tmp_path: Path) -> Non
     content = bytearray((packed / "train-000000.tar").read_bytes())
     content[offset : offset + size] = bytes(size)
     (packed / "train-000000.tar").write_bytes(content)
-    files = find_files(str(packed), img_size=16, max_bad=0.1)
+    files = open_files(str(packed), img_size=16, max_bad=0.1)
     (name,) = files.bad.reasons
     assert name.startswith(f"{packed / 'train-000000.tar'}/0000")
     assert len(files.decode().train) == 16

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasformer.data.images import Data, balanced_subset, stratified
-from nasformer.data.sources import from_dataset, load_data
-from nasformer.data.streaming import find_files
+from nasformer.data.sources import from_dataset, load_data, open_files
 from nasformer.errors import UserError
 from nasformer.utils.rng import generator
 
@@ -127,7 +126,7 @@ def open_folder(root: Path, **options: Any) -> dict[str, set[bytes]]:
 
 
 def open_stream(root: Path, **options: Any) -> dict[str, set[bytes]]:
-    splits = find_files(str(root / "set"), img_size=12, quiet=True, **options).splits
+    splits = open_files(str(root / "set"), img_size=12, quiet=True, **options).splits
     parts = {"train": splits.train, "holdout": splits.holdout, "test": splits.test}
     return {part: set(files.paths.tolist()) for part, files in parts.items()}
 

@@ -17,7 +17,8 @@ from nasformer.data.decode import decode_image
 from nasformer.data.files import ImageFiles
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import AugmentOptions
-from nasformer.data.streaming import ImageStream, find_files, stream_files
+from nasformer.data.sources import open_files
+from nasformer.data.streaming import ImageStream, stream_files
 from nasformer.errors import UserError
 
 RECIPE = AugmentOptions(
@@ -39,7 +40,7 @@ FILES = {"img_size": 16, "holdout": 3, "seed": 0, "max_bad": 0.01}
 def opened(root: Path | ImageFiles, changes: dict[str, Any]) -> tuple[ImageFiles, dict[str, Any]]:
     """The files, and what is left of the settings for batches of them."""
     asked = {name: changes.pop(name) if name != "seed" else changes.get(name, 0) for name in FILES if name in changes}
-    files = root if isinstance(root, ImageFiles) else find_files(str(root), **(FILES | asked))
+    files = root if isinstance(root, ImageFiles) else open_files(str(root), **(FILES | asked))
     return files, {"augment": RECIPE, "batch_size": 8} | changes
 
 
@@ -281,7 +282,7 @@ def test_an_unreadable_file_gives_its_place_to_the_next_of_its_class(
 
 
 def test_an_unreadable_file_is_replaced_like_its_neighbour(root: Path) -> None:
-    files = find_files(str(root), holdout=0, img_size=16)
+    files = open_files(str(root), holdout=0, img_size=16)
     items = ImageStream(files.splits.train, files, lambda content: decode_image(content, 3), threads=1)
     expected = items._load(3, replace=True).image
     truncate(root / "train" / "ant" / "0002.jpg")
@@ -332,7 +333,7 @@ def test_errors(root: Path, image_folder: Callable[..., Path]) -> None:
 
 
 def test_transparency_can_be_streamed(root: Path) -> None:
-    (x, _), *_ = take(stream(find_files(str(root), in_chans=4, img_size=16)), 1)
+    (x, _), *_ = take(stream(open_files(str(root), in_chans=4, img_size=16)), 1)
     assert x.shape == (8, 4, 16, 16)
 
 
@@ -353,4 +354,4 @@ def test_grey_images(root: Path) -> None:
     (x, _), *_ = take(source, 1)
     assert (source.in_chans, len(source.mean), x.shape) == (1, 1, (8, 1, 16, 16))
     assert next(source.evaluation("test", 4))[0].shape == (4, 1, 16, 16)
-    assert stream(find_files(str(root), in_chans=3)).in_chans == 3
+    assert stream(open_files(str(root), in_chans=3)).in_chans == 3

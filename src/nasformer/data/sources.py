@@ -286,6 +286,14 @@ def open_data(
     return Data(Path(source).stem, train, held_out, test, opened.classes, *channel_stats(train.images))
 
 
+def open_files(source: str, **options: Any) -> ImageFiles:
+    """Files of a source (see `open_data`), which must have some."""
+    opened = open_data(source, **options)
+    if not isinstance(opened, ImageFiles):
+        raise UserError(f"{source} is not made of image files, so it cannot be streamed; leave --stream out")
+    return opened
+
+
 def list_files(source: str, root: str | Path = "data", download: bool = False) -> Listing:
     """The files of a source, which must have some."""
     opened = _find(source, root, download)

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +22,6 @@ from torch import Tensor
 from nasformer.data.decode import BadImage, decode_jpegs, decodes_jpegs, jpeg_header
 from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, shrink, spread
 from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad, send
-from nasformer.data.sources import open_data
-from nasformer.errors import UserError
 from nasformer.utils.progress import say
 
 AHEAD = 4  # batches being read and decoded while one is in use
@@ -66,14 +63,6 @@ def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1)
     whole = replace(train, load=files.whole, fill=fill_colour(mean)) if files.scaled else None
     about = (files.splits.classes, mean, std, files.crop_pct, files.channels, files.size)
     return StreamedData(Path(files.name).stem, train, holdout, test, *about, whole)
-
-
-def find_files(source: str, **options: Any) -> ImageFiles:
-    """Files of a source (see `open_data`), which must have some."""
-    opened = open_data(source, **options)
-    if not isinstance(opened, ImageFiles):
-        raise UserError(f"{source} is not made of image files, so it cannot be streamed; leave --stream out")
-    return opened
 
 
 @dataclass

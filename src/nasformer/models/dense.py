@@ -153,6 +153,17 @@ def map_shape(segment: Segment) -> tuple[int, Grid]:
     return dim, half_grid(options["grid"]) if options.get("stride") == 2 else options["grid"]
 
 
+HEADS: dict[str, type[DenseModel]] = {}
+"""Models of dense tasks, by the name of the task."""
+
+
+def register_head(model: type[DenseModel]) -> type[DenseModel]:
+    """Registers the model of a dense task, for every family."""
+    HEADS[model.task] = model
+    return model
+
+
+@register_head
 class SegmentationModel(DenseModel):
     """A backbone with UPerNet or DeepLab: logits of every pixel, [batch, classes, rows, columns]."""
 
@@ -173,6 +184,7 @@ class SegmentationModel(DenseModel):
         return maps.segment(UPerNetHead, dim=decoder_dim)
 
 
+@register_head
 class PanopticModel(DenseModel):
     """A backbone with Panoptic-DeepLab: logits of every pixel, heat of centres, offsets to them."""
 
@@ -185,6 +197,7 @@ class PanopticModel(DenseModel):
         )
 
 
+@register_head
 class VQAModel(DenseModel):
     """A backbone with a text transformer: logits of answers to questions about images."""
 
@@ -209,6 +222,7 @@ class VQAModel(DenseModel):
         return maps.only(*last).segment(VQAHead, dim=decoder_dim, **sizes)
 
 
+@register_head
 class DetectionModel(DenseModel):
     """A backbone with Mask R-CNN or a cascade of it: losses with targets, else the detections in each image."""
 
@@ -235,21 +249,7 @@ class DetectionModel(DenseModel):
 
 # Families by task
 
-HEADS: dict[str, type[DenseModel]] = {}
-"""Models of dense tasks, by the name of the task."""
 _made: dict[tuple[str, type[Backbone]], type[DenseModel]] = {}
-
-
-def register_head(model: type[DenseModel]) -> type[DenseModel]:
-    """Registers the model of a dense task, for every family."""
-    HEADS[model.task] = model
-    return model
-
-
-register_head(SegmentationModel)  # type: ignore[type-abstract]
-register_head(PanopticModel)  # type: ignore[type-abstract]
-register_head(VQAModel)  # type: ignore[type-abstract]
-register_head(DetectionModel)  # type: ignore[type-abstract]
 
 
 def dense_family(family: type[Backbone], task: str) -> type[Backbone]:

@@ -18,8 +18,8 @@ from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import DataOptions
 from nasformer.data.preprocessing import for_channels
-from nasformer.data.sources import open_data
-from nasformer.data.streaming import find_files, stream_files
+from nasformer.data.sources import open_data, open_files
+from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.models.space import Space
@@ -78,7 +78,7 @@ def open_images(
     """The images of a classification; where they are to be downloaded, the main process does that for all."""
     if options.download and not world.main:
         world.wait_for_main()
-    data = (find_files if options.stream is True else open_data)(
+    data = (open_files if options.stream is True else open_data)(
         options.data,
         holdout=options.holdout,
         train_images=options.train_images,
