@@ -369,7 +369,8 @@ class MapBackbone(FeatureBackbone):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         stages = [(r"^stages\.(\d+)", None)]
         blocks = [(r"^stages\.(\d+)\.downsample", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None)]
-        return {"stem": r"^stem", "blocks": [*(stages if coarse else blocks), (r"^norm", (99999,))]}
+        by_stage = coarse and STAGES[0] in self.arch
+        return {"stem": r"^stem", "blocks": [*(stages if by_stage else blocks), (r"^norm", (99999,))]}
 
     def as_map(self, block: str, x: Tensor, output_fmt: str) -> Tensor:
         return x.flatten(2).transpose(1, 2) if output_fmt == "NLC" else x

@@ -59,7 +59,13 @@ class ConvMixer(MapBackbone):
 
     @classmethod
     def plan(
-        cls, arch: Arch, *, img_size: int = 32, in_chans: int = 3, num_classes: int = 10, patch_size: int = 4
+        cls,
+        arch: Arch,
+        *,
+        img_size: int | tuple[int, int] = 32,
+        in_chans: int = 3,
+        num_classes: int = 10,
+        patch_size: int = 4,
     ) -> list[Segment]:
         grid, width = patch_grid(img_size, patch_size), arch.embed_dim
         stem = Segment.of("stem", PatchConv, in_chans=in_chans, embed_dim=width, patch_size=patch_size, grid=grid)
