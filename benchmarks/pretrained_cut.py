@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,10 @@ from nasformer.layers.blocks import Mlp
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts, build_from
+from nasformer.runs.pretrained import sort_net
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, sample_feasible
-from nasformer.supernet.importance import sort_by_importance
 from nasformer.supernet.pretrained import find_pretrained, supernet_from
 from nasformer.train.evaluate import SubnetEvaluator, evaluate
 from nasformer.train.loop import train_model, train_supernet
@@ -99,6 +100,12 @@ def resized(images: ImageSet, size: int) -> ImageSet:
     return ImageSet(torch.cat([chunk.to(torch.uint8) for chunk in chunks]), images.labels.to(DEVICE))
 
 
+def space_of(space: Space, batches: Batches, settings: dict[str, Any]) -> Space:
+    """What can be cut out of the net for these images; `choices` opens further dimensions, such as embed_dim."""
+    space = space.with_options(num_classes=batches.num_classes, img_size=batches.img_size)
+    return space.with_choices(settings["choices"]) if settings["choices"] else space
+
+
 def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     """Full net, supernet and archs of one seed; trainings that were stopped go on."""
     folder, seed, start = Path(args.folder), args.seed, time.perf_counter()
@@ -108,14 +115,12 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
         return
     source = find_pretrained(args.net)
     batches = load(args.data, settings, source.facts, seed)
-    space = source.space.with_options(num_classes=batches.num_classes, img_size=batches.img_size)
-    if settings["choices"]:
-        space = space.with_choices(settings["choices"])
+    space = space_of(source.space, batches, settings)
     full = build_from(source.model, space, seed, keep_classifier=False).to(DEVICE)
     train_model(full, batches, recipe(settings, "full"), folder=folder / "full", seed=seed, quiet=True)
     times = {"full": time.perf_counter() - start}
     labelled = labelled_images(batches)
-    sort_by_importance(full, labelled, settings["importance"])
+    sort_net(full, space, lambda: labelled, settings["importance"])
     supernet = supernet_from(full, space)
     teacher = supernet_from(full, space).extract(space.root.largest())
     if "searched" in args.kinds:
@@ -249,7 +254,7 @@ def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     folder, seed = Path(args.folder), args.seed
     source = find_pretrained(args.net)
     batches = load(args.data, settings, source.facts, seed)
-    space = source.space.with_options(num_classes=batches.num_classes, img_size=batches.img_size)
+    space = space_of(source.space, batches, settings)
     full = space.build(space.root.largest()).to(DEVICE)
     full.load_state_dict(torch.load(folder / "full.pt", weights_only=True, map_location=DEVICE))
     begin = supernet_from(full, space)
@@ -273,7 +278,8 @@ def finish(args: argparse.Namespace, settings: dict[str, Any]) -> None:
 
 def child(args: argparse.Namespace, mode: str, folder: Path, seed: int, job: str = "") -> dict[str, Any]:
     words = [sys.executable, __file__, "--mode", mode, "--net", args.net, "--data", args.data, "--split", args.split]
-    words += ["--folder", str(folder), "--seed", str(seed), "--settings", args.settings, "--job", job]
+    words += ["--folder", str(folder), "--seed", str(seed), "--job", job]
+    words += [word for settings in args.settings for word in ("--settings", settings)]
     words += ["--random", str(args.random), "--kinds", *args.kinds, "--budgets", *map(str, args.budgets)]
     done = subprocess.run(words, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines()
@@ -292,13 +298,13 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is cut out beside the full net")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--split", choices=("holdout", "test"), default="test")
-    parser.add_argument("--settings", default="{}", help="JSON that changes SETTINGS")
+    parser.add_argument("--settings", action="append", default=[], help="JSON that changes SETTINGS; may be repeated")
     parser.add_argument("--work", default="cut", help="folder for weights and archs")
     for hidden in ("mode", "folder", "job"):
         parser.add_argument(f"--{hidden}", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     args = parser.parse_args()
-    settings = merged(SETTINGS, json.loads(args.settings))
+    settings = reduce(merged, map(json.loads, args.settings), SETTINGS)
     if args.mode:
         return (prepare if args.mode == "prepare" else finish)(args, settings)
     seeds = range(args.seed, args.seed + args.seeds)

@@ -187,8 +187,8 @@ def reach_of(space: Space, command: AdviseCommand, device: str) -> Reach:
     if command.max_latency and not command.latency_profile:
         times = time_archs(space, ends, torch.device(device), rounds=3)
         small["latency_ms"], large["latency_ms"] = (1000 * seconds for seconds in times)
-    given = command.with_shares(large).limits()
-    limits = {name.removeprefix("max_"): command.quantity(name, value) for name, value in given.items()}
+    named = command.with_shares(large).limits()
+    limits = {name.removeprefix("max_"): command.quantity(name, value) for name, value in named.items()}
     return Reach({name: limit for name, limit in limits.items() if name in small}, small, large)
 
 
@@ -217,7 +217,7 @@ def nearest(evidence: Sequence[Evidence], images: ImageFacts, share: float = USU
 def like(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
     """Of measurements at shares of a net's MACs, the one at the share that is nearest."""
     shares = {float(item.budget.split(" %")[0]) / 100: item for item in evidence if " %" in item.budget}
-    return [shares[min(shares, key=lambda one: abs(one - share))]] if shares else evidence
+    return [shares[min(shares, key=lambda measured: abs(measured - share))]] if shares else evidence
 
 
 def is_shown(item: Evidence) -> bool:
@@ -234,7 +234,7 @@ def first_sentence(way: Way, images: ImageFacts) -> str:
 
 
 def sentence(item: Evidence) -> str:
-    """What one record says."""
+    """A measurement in words: its gains, and its record."""
     gains = [f"{item.over_random} points over random nets" if item.over_random else ""]
     gains += [f"{item.over_handmade} over {item.handmade}" if item.over_handmade else ""]
     time = f", {item.minutes:g} minutes on a GPU" if item.minutes else ""
@@ -298,11 +298,11 @@ def commands(way: Way, space: Space, command: AdviseCommand, pays: bool) -> list
     limits = [word for name in BUDGET if getattr(command, name) for word in (flag(name), str(getattr(command, name)))]
     data = ["--data", command.data]
     if way == "pretrained":
-        asked = ["--from", f"timm:{NET}", *data, *(limits or ["--max-macs", "50%"])]
+        options = ["--from", f"timm:{NET}", *data, *(limits or ["--max-macs", "50%"])]
     else:
-        asked = ["--space", space.name, *data, *limits]
+        options = ["--space", space.name, *data, *limits]
     other = [] if pays or way == "pretrained" else ["--baseline", "resnet18"]
     return [
-        shlex.join(["nasformer", "plan", *asked]),
-        shlex.join(["nasformer", "run", *asked, *other, "--out", "runs/advised"]),
+        shlex.join(["nasformer", "plan", *options]),
+        shlex.join(["nasformer", "run", *options, *other, "--out", "runs/advised"]),
     ]

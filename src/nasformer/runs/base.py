@@ -94,7 +94,7 @@ def command_space(command: RunOptions, folder: RunFolder | None = None) -> Space
 
 
 def in_numbers(command: Command, space: Space, full_arch: Arch | None) -> Command:
-    """The command with numbers in place of shares of a net."""
+    """The command with its limits in numbers, where they are shares of a net."""
     if full_arch is None or not isinstance(command, BudgetOptions):
         return command
     return command.with_shares(space.costs(full_arch))
@@ -130,7 +130,7 @@ def check_task(command: RunOptions) -> None:
 
 
 KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
-"""What a candidate of a supernet may be judged by beside the scores of its task, as far as it matters before."""
+"""Objectives that any search of a supernet can have, with values for a trial."""
 
 
 def check_search_options(command: RunOptions, search: SearchOptions, space: Space) -> None:
@@ -220,7 +220,7 @@ class Run:
     def train(
         self, recipe: Recipe, supernet: Supernet | None = None, teacher: nn.Module | None = None, **settings: Any
     ) -> None:
-        """The supernet, trained; a finished one is left as it is.
+        """Trains the supernet and saves it; a finished training is left as it is.
 
         Args:
             supernet: One to start from, which is trained in place; None: a fresh one.
@@ -249,7 +249,7 @@ class Run:
         publish(self.folder, result)
 
     def save(self, model: Backbone, result: RunResult) -> None:
-        """Writes the winning model with what is known of it."""
+        """Writes the winning model with its space, score and images."""
         name = f"test_{objective_of(self.batches).score}"
         score = result.shipped.get(name)
         facts: dict[str, Any] = {name: score} if math.isfinite(score) else {}

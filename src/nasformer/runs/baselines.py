@@ -59,7 +59,7 @@ def best_of_start(problem: Problem, candidates: Sequence[Candidate]) -> dict[str
 
 
 def best_of_random(search: SearchResult) -> dict[str, Arch]:
-    """What a random search found, by a name that says with how many candidates."""
+    """The winner of a random search, by a name that says of how many candidates."""
     return {random_name(len(search.candidates)): search.best.arch}
 
 
@@ -84,7 +84,7 @@ def fitting_timm_models(budget: Budget, params: float, space: Space, most: int =
     """Models within the limits on parameters and MACs, those of about so many parameters first.
 
     Parameters are those for the space's number of classes. MACs at other image sizes than that of the table are
-    estimated: they grow with the area. Other limits, such as latency, are not known of them.
+    estimated: they grow with the area. Limits on anything else, such as latency, are left out.
 
     >>> import nasformer
     >>> limits = Budget(max_params=5_000_000, max_macs=200_000_000)
@@ -123,7 +123,7 @@ def build_timm(
     head: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """The model with fresh weights; one that is made for a fixed image size is made for this one.
+    """A timm model with fresh weights, for images of this size.
 
     Stochastic depth is for models that have it.
 

@@ -177,12 +177,12 @@ def holds_out_others(options: DataOptions, before: dict[str, Any]) -> bool:
 
 
 def normalize_as(batches: BatchSource, folder: RunFolder) -> None:
-    """Images as the weights saw them in training, whatever mean and deviation this data has."""
+    """Normalises images as the folder's weights saw them in training, whatever mean and deviation this data has."""
     for name, values in folder.facts("mean", "std").items():
         setattr(batches, name, for_channels(values, batches.in_chans))
 
 
 def normalize_images(batches: BatchSource, facts: WeightFacts) -> None:
-    """Images as pretrained weights saw them, where that is known and the channels are the same."""
+    """Normalises images as the pretrained weights saw them, where facts say how and the channels are the same."""
     if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
         batches.mean, batches.std = facts.mean, facts.std

@@ -84,7 +84,7 @@ class SupernetRun:
         return self.data.score
 
     def find_space(self) -> Space:
-        """That of the supernet, or of the checkpoint, or as it was asked for."""
+        """The space of the supernet, or of the checkpoint, or that of the config."""
         if self.trained:
             return read_space(self.folder.supernet / CONFIG)
         if self.checkpoint and self.checkpoint.settings.arch:
@@ -191,7 +191,7 @@ def nearest_mean_accuracy(batches: BatchSource, split: Split) -> float:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What a checkpoint says of its model; one of a single model has its arch."""
+    """Settings of a checkpoint; the training of a single model has its arch."""
 
     arch: str | None = None
     model_options: dict[str, Any] | None = None

@@ -140,7 +140,7 @@ def finish_winner(
 
 
 def choose_weights(tried: Mapping[str, float], images: int) -> str:
-    """The best of the trained weights on so many images, or the inherited ones where these are clearly better.
+    """The name of the best trained weights on so many images, or "inherited" where these are clearly better.
 
     >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.5)]
     ['finetuned', 'inherited']
@@ -156,7 +156,7 @@ def accuracies(run: Run) -> Measure:
 
 @dataclass(frozen=True)
 class StartTraining:
-    """The training of a start in its folder; a finished one is left as it is."""
+    """The training of a start in its folder; a finished training is left as it is."""
 
     start: Start
     folder: Path
@@ -178,7 +178,7 @@ class StartTraining:
         return start.model.eval()
 
     def is_done(self, batches: BatchSource) -> bool:
-        """Whether its last checkpoint is there; one that was stopped early need not be known."""
+        """Whether its last checkpoint is there; a training that was stopped early counts as not done."""
         return (self.folder / f"checkpoints/step-{self.start.recipe.total_steps(batches.steps_per_epoch)}").is_dir()
 
 
@@ -233,7 +233,7 @@ def with_cost_objective(command: RunCommand, score: str) -> RunCommand:
 
 
 def size_cost(options: BudgetOptions) -> str:
-    """The cost by which sizes differ: the one that is limited, else MACs.
+    """The cost by which sizes differ: the first that is limited, else MACs.
 
     >>> size_cost(BudgetOptions(min_params=1000, max_latency="5ms", max_macs="50%")), size_cost(BudgetOptions())
     ('macs', 'macs')
@@ -260,7 +260,7 @@ class Finisher:
         cut: The arch with the weights it was searched with.
         starts: The weights that its own training starts from.
         measure: Its scores.
-        score: The one that decides, on held-out images.
+        score: The name of the score that decides, on held-out images.
     """
 
     run: Run
@@ -271,7 +271,7 @@ class Finisher:
     score: str
 
     def uniform_reference(self, budget: Budget) -> list[ModelResult]:
-        """The net that is cut alike everywhere to the same budget, with the weights of the search, if one fits."""
+        """The net with equal blocks that fits the budget, with the weights of the search; none where none fits."""
         arch = uniform_arch(self.run.space.root, self.run.space.costs, budget)
         return [] if arch is None else [self.measured("uniform", self.cut(arch))]
 
@@ -287,7 +287,7 @@ class Finisher:
         return finish_winner(run, result, starts, self.measure, f"holdout_{self.score}")
 
     def ship(self, result: RunResult) -> RunResult:
-        """Makes the sizes that are asked for, measures all latencies, writes the result, and exports the winner."""
+        """Makes the sizes of `--front`, measures all latencies, writes the result, and exports the winner."""
         if self.command.front and result.front:
             chosen = choose_sizes(result.front, self.score, size_cost(self.command), self.command.front)
             result = replace(result, sizes=self.make_sizes(result, [candidate.arch for candidate in chosen]))
@@ -298,7 +298,7 @@ class Finisher:
         return result
 
     def make_sizes(self, result: RunResult, archs: Sequence[Arch]) -> list[ModelResult]:
-        """All sizes, as they are shipped; their trainings side by side, where that is asked for."""
+        """All sizes as they are shipped; with `--jobs` their trainings go side by side."""
         if result.arch in archs:
             self.keep_trainings(result.arch)
         if self.run.side_by_side:
@@ -308,7 +308,7 @@ class Finisher:
         return [self.make_size(result, arch) for arch in archs]
 
     def keep_trainings(self, winner: Arch) -> None:
-        """Gives the winner, where it is one of the sizes, the trainings that it had: they would be the same again."""
+        """Copies the winner's trainings to the size of the same arch, which would only repeat them."""
         done, copied = (run.folder.path / "finish" for run in (self.run, self.run_of(winner)))
         if done.is_dir() and not copied.exists():
             draft = draft_path(copied)  # renamed when it is whole: a killed run must not leave a part of it
@@ -392,7 +392,7 @@ def is_profiled(run: Run) -> bool:
 
 
 def measure_latencies(run: Run, archs: Sequence[Arch], timm: Sequence[str]) -> Latencies:
-    """By the profile that the search went by, or else plainly: one image, on the CPU by one thread."""
+    """Latencies by the profile of the search, or else of one image, eager, on the CPU by one thread."""
     names = [*(arch.to_json() for arch in archs), *timm]
     say(f"measuring the latency of {len(names)} nets")
     if run.profile is not None and is_profiled(run):
@@ -419,7 +419,7 @@ ORIGINS = {"retrained": "trained from scratch", "finetuned": "inherited, then tr
 
 
 def export_folder(source: Path, to: str | Path, formats: Sequence[str] = tuple(FORMATS)) -> Exported:
-    """Exports the model of a folder, with all that is known of it and of the run that it lies in."""
+    """Exports the model of a folder, with the facts of its training and of its run."""
     model, origin = load_model(source), origin_of(source)
     facts = facts_in(source) | ({"provenance": origin} if origin else {})
     return export_model(model, to, facts, formats, quiet=False)

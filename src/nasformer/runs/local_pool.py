@@ -59,7 +59,7 @@ def step_memory(trainer: Trainer, step: int, images: Any, targets: Any, teacher:
 def training_memory(
     batches: BatchSource, model: nn.Module, recipe: Recipe, device: torch.device, teacher: nn.Module | None = None
 ) -> int:
-    """What a training of a model needs, with its own copy of the images; the model is trained by two steps."""
+    """Bytes that a training of a model needs, its own copy of the images included; two steps of it are made."""
     taught_by = teacher_of(recipe, batches, device, teacher)
     trainer = Trainer(model.to(device).train(), batches, recipe, teacher=taught_by, quiet=True)
     images, targets = next(batches.train_batches(0))
@@ -78,7 +78,7 @@ def weight_copies(recipe: Recipe) -> int:
 
 
 def image_bytes(batches: BatchSource) -> int:
-    """What images take that are kept on the device; 0 where they are streamed."""
+    """Bytes of the images that are kept on the device; 0 where they are streamed."""
     data = getattr(batches, "data", None)
     splits = [getattr(data, name, None) for name in ("train", "holdout", "test", "uncropped")]
     images = [getattr(split, "images", None) for split in splits]
@@ -180,7 +180,7 @@ class LocalPool:
 
     @property
     def threads(self) -> int | None:
-        """Of the CPU for each process: those asked for, or its share of all."""
+        """Threads of the CPU for each process: as the user chose, or its share of all."""
         if self.device.type != "cpu":
             return None
         threads = torch.get_num_threads()
@@ -220,7 +220,7 @@ class LocalPool:
 
 
 def overview(done: int, reports: Mapping[int, Report], tasks: int) -> tuple[int, str]:
-    """All tasks in one view: how much is done in percent, and where each is.
+    """Progress of all tasks: how much is done in percent, and where each is.
 
     >>> overview(1, {1: Report("resnet18", 50, 200, "loss 2.1"), 2: Report("vit", 0, 100, "")}, tasks=4)
     (31, '2: resnet18 50/200 loss 2.1; 3: vit 0/100')

@@ -79,7 +79,7 @@ BUDGET = ("max_params", "max_macs", "max_latency", "max_memory")
 
 @dataclass
 class TrackOptions(OptionGroup):
-    """Whom to tell of the run."""
+    """Tracking of the run by a service."""
 
     track: Literal["none", "mlflow", "wandb"] = "none"
     """pass losses, candidates and result on to MLflow or Weights & Biases, through their own clients"""
@@ -106,7 +106,7 @@ class RunOptions(DataOptions, SpaceOptions):
 
     @property
     def tracker(self) -> str:
-        """The service that is told of the run, or none."""
+        """The service that tracks the run, or none."""
         return self.track if isinstance(self, TrackOptions) else "none"
 
 
@@ -226,7 +226,7 @@ class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, RunOption
         super().__post_init__()
         check_range(self, "front", 0, 100, whole=True)
         cutting = {"front": self.front, "no-training": self.no_training, "importance": self.importance != "auto"}
-        if not self.from_ and (named := [name for name, given in cutting.items() if given]):
+        if not self.from_ and (named := [name for name, chosen in cutting.items() if chosen]):
             raise UserError(f"--{named[0]} is for a pretrained net that is cut; name one with --from")
         if self.no_training and (self.baseline or self.finish == "retrain"):
             flag = "--baseline" if self.baseline else "--finish retrain"

@@ -132,8 +132,8 @@ class StageTimes:
         train: The supernet.
         retrain: The winner trained on its own; with --from, all trainings of its last stage.
         full: With --from, the fine-tuning of the full net.
-        teacher: That of a larger teacher, where one is named.
-        rest_seconds: What comes besides, where that is known.
+        teacher: The fine-tuning of a larger teacher, where the recipe names one.
+        rest_seconds: All else: reading, sorting, reports and exports, where it was measured.
     """
 
     train: StageTime
@@ -159,7 +159,7 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that can be known before a run; `disk` has bytes by what is kept, their total and what is free."""
+    """Forecast of a run; `disk` has bytes by what is kept, their total and what is free."""
 
     name: str
     data: str
@@ -334,11 +334,11 @@ def usual_objectives(run: Run) -> tuple[str, ...]:
 def time_baselines(
     run: Run, command: PlanCommand, recipe: Recipe, search: StageTime, timm_names: Iterable[str]
 ) -> list[StageTime]:
-    """A random search beside, if asked for, and models of timm."""
+    """The baselines of the command: a random search, and models of timm."""
     options = command.search
     has_random_search = options.baseline == "random" and options.strategy != "random"
-    beside = [replace(search, name="random search beside")] if has_random_search else []
-    return beside + [time_timm(run, name, recipe, command.steps) for name in timm_names]
+    random_search = [replace(search, name="random search beside")] if has_random_search else []
+    return random_search + [time_timm(run, name, recipe, command.steps) for name in timm_names]
 
 
 def time_training(

@@ -141,11 +141,11 @@ class Recipes:
 
     @property
     def alone(self) -> Recipe:
-        """How a net is fine-tuned that nobody teaches, as the full net is by default."""
+        """The recipe of a net without a teacher, which the full net is by default."""
         return replace(self.full, teacher=None, teacher_weight=0.0)
 
     def without_teacher(self) -> Recipes:
-        """Those of a run whose teacher is given as a model."""
+        """The same for a teacher that is a model already, not the name of one."""
         return Recipes(**{stage: replace(recipe, teacher=None) for stage, recipe in vars(self).items()})
 
 
@@ -319,7 +319,7 @@ def knows_classes(source: Space, run: Run) -> bool:
 
 
 def is_cuttable(name: str) -> bool:
-    """Whether a model of timm is one that we have a family for."""
+    """Whether we have a family for this model of timm."""
     try:
         source_space(name)
     except UserError:
@@ -328,7 +328,7 @@ def is_cuttable(name: str) -> bool:
 
 
 def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
-    """What a training depends on, where it has a teacher."""
+    """The setting of a training that depends on a teacher."""
     return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
 
 
@@ -362,7 +362,7 @@ def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES, batch_si
 
 
 def sorting_loss(objective: Objective) -> BatchLoss | None:
-    """What importance is measured by; None: the loss of a classifier."""
+    """The loss of a task by which importance is measured; None: that of a classifier."""
     if objective is CLASSIFICATION:
         return None
 

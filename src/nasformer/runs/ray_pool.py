@@ -41,7 +41,7 @@ Work = Callable[[Any], Any]
 
 
 class Job(Protocol):
-    """What workers are for: opened once in each of them, it does tasks one after the other."""
+    """Work of a pool: opened once in each worker, which then does tasks one after the other."""
 
     def open(self, device: str) -> Work: ...
 
@@ -74,7 +74,7 @@ class Host:
 
 @dataclass
 class Worker:
-    """A worker as the pool sees it: `answer` is what it was asked last, None where it is idle."""
+    """A worker as the pool sees it: `answer` is the future of its last call, None where it is idle."""
 
     actor: Any
     answer: Any

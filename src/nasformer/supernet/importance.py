@@ -253,7 +253,7 @@ def surgeon_loss(
     Surgeon, by unit); for cuts without training. No labels are needed.
     """
     moments = input_moments(model, units, (images for images, _ in batches))
-    return [unit_losses(unit, found.regular()) for unit, found in zip(units, moments, strict=True)]
+    return [unit_losses(unit, read.regular()) for unit, read in zip(units, moments, strict=True)]
 
 
 def unit_losses(unit: Units, covariance: Tensor) -> Tensor:
@@ -322,14 +322,14 @@ def readers_of(units: Sequence[Units]) -> list[nn.Module]:
 
 @contextmanager
 def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -> Iterator[list[Tensor | None]]:
-    """The last input of each layer, with its gradient where asked; None where the layer did not run."""
+    """The last input of each layer, with its gradient if `keep_gradients`; None where the layer did not run."""
     inputs: list[Tensor | None] = [None] * len(layers)
 
     def record(index: int) -> Callable[..., None]:
-        def hook(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        def hook(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             if keep_gradients:
-                given[0].retain_grad()
-            inputs[index] = given[0]
+                arguments[0].retain_grad()
+            inputs[index] = arguments[0]
 
         return hook
 
@@ -343,10 +343,9 @@ def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -
 
 # Compensation for what is cut, without training: the weights that read what is kept are fitted anew.
 #
-# A layer of heads or neurons (`Units`) ends in a linear map of their outputs. Where some of them are cut, the map of
-# the rest is the one that comes nearest to the whole layer's output over some images, by least squares: what the lost
-# ones said is said by the others, as far as they can. The moments are measured once, on the full net; then an arch
-# costs a few small linear solves, each of which is made once. Images need no labels.
+# A layer of heads or neurons (`Units`) ends in a linear map of their outputs. Where some of them are cut, the map of the
+# rest is fitted to the whole layer's output over some images, by least squares. The moments are measured once, on the
+# full net; then an arch costs a few small linear solves, each of which is made once. Images need no labels.
 
 
 class Compensation:
@@ -362,7 +361,7 @@ class Compensation:
         full = supernet.extract(supernet.space.root.largest()).eval()
         units = find_units(full)
         moments = input_moments(full, units, images)
-        self.layers = {unit.name: (unit, found) for unit, found in zip(units, moments, strict=True)}
+        self.layers = {unit.name: (unit, read) for unit, read in zip(units, moments, strict=True)}
         self.fit = lru_cache(None)(self._fit)
 
     @torch.no_grad()
@@ -381,6 +380,6 @@ class Compensation:
         """Weight and bias that come nearest to the layer's output from its first so many units."""
         unit, moments = self.layers[name]
         weight, covariance, kept = unit.reader.weight, moments.regular(), count * unit.width
-        told = torch.linalg.solve(covariance[:kept, :kept], covariance[:kept, kept:])  # of the lost, by the kept
-        fitted = weight[:, :kept] + weight[:, kept:] @ told.T
+        regression = torch.linalg.solve(covariance[:kept, :kept], covariance[:kept, kept:])  # of the lost on the kept
+        fitted = weight[:, :kept] + weight[:, kept:] @ regression.T
         return fitted, unit.reader.bias + weight @ moments.mean - fitted @ moments.mean[:kept]

@@ -43,8 +43,8 @@ class Pretrained:
     Args:
         space: Its largest member is the model.
         model: The largest member with its weights.
-        arch: What the net itself is, where its blocks differ: `model` then has more units, which say nothing yet.
-        facts: What is known of its images.
+        arch: That of the net itself, where its blocks differ; `model` then has further units, which no layer reads yet.
+        facts: How its images were normalised, and its classes.
         supernet: The supernet, where the weights are one's: then all members are trained, not the largest alone.
     """
 
@@ -56,17 +56,17 @@ class Pretrained:
 
     @property
     def own_arch(self) -> Arch:
-        """The net as its author knows it."""
+        """The arch of the net itself."""
         return self.arch or self.model.arch
 
 
 def find_pretrained(source: str) -> Pretrained:
     """The weights that a source names, with their space."""
     net, choices = split_source(source)
-    found = load_net(net)
-    if choices and found.supernet is not None:
+    pretrained = load_net(net)
+    if choices and pretrained.supernet is not None:
         raise UserError(f"--from {source}: a supernet has the choices that it was trained with; leave the brackets out")
-    return replace(found, space=with_source_choices(found.space, choices))
+    return replace(pretrained, space=with_source_choices(pretrained.space, choices))
 
 
 def load_net(net: str) -> Pretrained:
@@ -122,9 +122,9 @@ def from_timm(source: str) -> Pretrained:
     expected = model.state_dict()
     for key, weight in expected.items():
         if key not in renamed or renamed[key].shape != weight.shape:
-            found = f"has the shape {list(renamed[key].shape)}" if key in renamed else "is missing"
+            problem = f"has the shape {list(renamed[key].shape)}" if key in renamed else "is missing"
             raise UserError(
-                f"--from {source}: {key} {found}, expected {list(weight.shape)}; are these weights of {name}?"
+                f"--from {source}: {key} {problem}, expected {list(weight.shape)}; are these weights of {name}?"
             )
     model.load_state_dict({key: renamed[key] for key in expected})
     return Pretrained(space, model.eval(), timm_facts(name))
@@ -186,9 +186,9 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
         state = space.model.from_timm(model.state_dict())
     largest = space.build(space.root.largest())
     largest.load_state_dict({name: state[name] for name in largest.state_dict()})
-    asked = space.with_options(**options)
-    same = asked.full_options["num_classes"] == largest.num_classes
-    return supernet_from(build_from(largest, asked, 0, same), asked)
+    space = space.with_options(**options)
+    same = space.full_options["num_classes"] == largest.num_classes
+    return supernet_from(build_from(largest, space, 0, same), space)
 
 
 def supernet_from(model: Backbone, space: Space) -> Supernet:
