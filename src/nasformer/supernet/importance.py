@@ -343,9 +343,9 @@ def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -
 
 # Compensation for what is cut, without training: the weights that read what is kept are fitted anew.
 #
-# A layer of heads or neurons (`Units`) ends in a linear map of their outputs. Where some of them are cut, the map of the
-# rest is fitted to the whole layer's output over some images, by least squares. The moments are measured once, on the
-# full net; then an arch costs a few small linear solves, each of which is made once. Images need no labels.
+# A layer of heads or neurons (`Units`) ends in a linear map of their outputs. Where some of them are cut, the map of
+# the rest is fitted to the whole layer's output over some images, by least squares. The moments are measured once, on
+# the full net; then an arch costs a few small linear solves, each of which is made once. Images need no labels.
 
 
 class Compensation:
