@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from nasformer.utils.statistics import spearman
 from records import Record, mean_and_std, percent, table, table_of, text_of
 
 CUT = "pretrained_cut-h200-deit-flowers"
@@ -43,6 +44,21 @@ def cut_table(record: Record) -> str:
         cells = [difference(record, f"{share} searched", f"{share} {kind}") for share in shares]
         rows.append([f"searched - {kind}, paired over seeds", "", *cells])
     return table(["test accuracy, share of the MACs", "100 %", *(f"{share} %" for share in shares)], *rows)
+
+
+@text_of(CUT)
+def cut_ranking(record: Record) -> str:
+    """How well inherited accuracies rank random archs by what they end with, seeds taken together by their means."""
+    parts = []
+    for share in (50, 35):
+        inherited, tests = list[float](), list[float]()
+        for run in record["results"]["runs"]:
+            nets = [job for name, job in run["jobs"].items() if name.startswith(f"{share} random") and "test" in job]
+            for values, name in ((inherited, "inherited"), (tests, "test")):
+                mean = statistics.fmean(net[name] for net in nets)
+                values += [net[name] - mean for net in nets]
+        parts.append(f"{spearman(inherited, tests):+.2f} at {share} % of the MACs ({len(tests)} archs)")
+    return " and ".join(parts)
 
 
 @text_of(CUT)
