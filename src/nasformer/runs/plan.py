@@ -245,7 +245,7 @@ def supernet_threads(run: Run, recipe: Recipe) -> int:
     return Trainer(supernet, run.batches, recipe, sampler=sampler, seed=run.options.seed).choose_threads()
 
 
-def time_stages(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str] = ()) -> StageTimes:
+def time_stages(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str]) -> StageTimes:
     """Seconds of supernet training, search, retraining and baselines, from a few steps of each."""
     recipe, supernet = command.train, Supernet(run.space, run.options.seed).to(run.device)
     train = time_training(run, "supernet", supernet, recipe, command.steps)
@@ -261,7 +261,7 @@ def time_stages(run: Run, command: PlanCommand, budget: Budget, timm_names: Iter
     )
 
 
-def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str] = ()) -> StageTimes:
+def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str]) -> StageTimes:
     """The stages of a run from a pretrained net; its weights do not matter for that, so none are downloaded."""
     recipe, space, arch = command.train, run.space, example_arch(run, budget)
     full = space.build(space.root.largest()).to(run.device)

@@ -75,8 +75,8 @@ from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.train.speed import undisturbed
 
-SORTING_IMAGES = 1024
-"""Training images on which importance is measured, and outputs are compared where nothing is trained."""
+SORTING_IMAGES, SORTING_BATCH = 1024, 64
+"""Training images, and those of a batch, on which importance is measured and, without training, outputs compared."""
 SPLITS: tuple[Split, ...] = ("holdout", "test")
 PRETRAINED: dict[str, Any] = {
     "lr": 5e-4,
@@ -349,13 +349,13 @@ def sort_net(
         sort_channels(model, batches(), loss)
 
 
-def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES, batch_size: int = 64) -> Iterator[Labelled]:
+def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES) -> Iterator[Labelled]:
     """The first training images with their labels, as evaluation shows them, or with another task's as training does.
 
     All processes see the same.
     """
     if objective_of(batches) is CLASSIFICATION:
-        return islice(batches.evaluation("train", batch_size), math.ceil(images / batch_size))
+        return islice(batches.evaluation("train", SORTING_BATCH), math.ceil(images / SORTING_BATCH))
     alone: Any = copy(batches)
     alone.rank, alone.world = 0, 1
     return islice(alone.train_batches(), math.ceil(images / alone.batch_size))
@@ -424,7 +424,7 @@ def sorted_net(run: Run, source: Pretrained, importance: str) -> Backbone:
 
 
 def calibration_images(batches: BatchSource) -> Iterable[Tensor]:
-    return batches.calibration(SORTING_IMAGES, 64)
+    return batches.calibration(SORTING_IMAGES, SORTING_BATCH)
 
 
 def uncut_result(run: Run, arch: Arch, evaluator: AgreementEvaluator) -> ModelResult:
