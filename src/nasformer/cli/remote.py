@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 
 from nasformer.errors import UserError
 from nasformer.utils.progress import repeating, say
+from nasformer.utils.units import OptionGroup
 
 FOLDER = Path("remote")
 READ = ("data", "run", "runs", "supernet", "model", "table", "images", "latency_profile")
 WRITTEN = ("out", "to")
 """Options that name something to read, and a folder to write."""
 SECONDS = 30.0
-Options = TypeVar("Options")
+Options = TypeVar("Options", bound=OptionGroup)
 
 
 def is_remote(value: object) -> bool:
@@ -122,22 +123,23 @@ class RemoteFolder:
 @contextmanager
 def remote_paths(options: Options) -> Iterator[Options]:
     """Replaces the URLs in the options of a command by local copies, and copies back what the command writes."""
-    values = {item.name: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
-    urls = {name: value for name, value in values.items() if is_remote(value) and name in (*READ, *WRITTEN)}
-    lists = {
-        name: values[name] for name in READ if isinstance(values.get(name), list) and any(map(is_remote, values[name]))
-    }
-    if not urls and not lists:
+    values = {item.name: getattr(options, item.name) for item in fields(options)}
+    read = {name: values[name] for name in READ if has_remote(values.get(name))}
+    written = {name: values[name] for name in WRITTEN if is_remote(values.get(name))}
+    if not read and not written:
         yield options
         return
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("paths such as s3://... are for one process; under torchrun copy them to a disk first")
-    changes: dict[str, Any] = {name: fetch(url, name) for name, url in urls.items() if name in READ}
-    changes |= {name: [fetch(value, name) for value in values] for name, values in lists.items()}
-    written = [RemoteFolder(url) for name, url in urls.items() if name in WRITTEN]
-    changes |= {name: str(local_path(url)) for name, url in urls.items() if name in WRITTEN}
-    with mirrored(written):
-        yield replace(options, **changes)  # type: ignore[type-var]
+    changes: dict[str, Any] = {name: str(local_path(url)) for name, url in written.items()}
+    for name, value in read.items():
+        changes[name] = [fetch(path, name) for path in value] if isinstance(value, list) else fetch(value, name)
+    with mirrored([RemoteFolder(url) for url in written.values()]):
+        yield replace(options, **changes)
+
+
+def has_remote(value: object) -> bool:
+    return any(map(is_remote, value)) if isinstance(value, list) else is_remote(value)
 
 
 def fetch(path: str, option: str) -> str:

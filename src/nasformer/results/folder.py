@@ -39,6 +39,7 @@ from nasformer.train.recipe import Recipe
 from nasformer.utils.files import clear_drafts, locked, read_json, write_json
 from nasformer.utils.plugins import __version__
 from nasformer.utils.schema import from_json
+from nasformer.utils.units import OptionGroup
 
 # The config of a run (`config.json`), typed as far as later commands read it.
 
@@ -161,13 +162,13 @@ class RunFolder:
         paths = {"model": self.model, "export": self.export, "report": self.report}
         return "   ".join(f"{name}: {path}" for name, path in paths.items() if path.exists())
 
-    def record(self, kind: Kind, command: Any, space: str) -> None:
+    def record(self, kind: Kind, command: OptionGroup, space: str) -> None:
         """Writes the options of a command into config.json; what they leave open stays as it was."""
         before = read_json(self.config) if self.config.exists() else {}
         write_json(self.config, {**merge(before, command), "kind": kind, "space": space, "versions": versions()})
 
     @contextmanager
-    def recording(self, kind: Kind, command: Any, space: str) -> Iterator[None]:
+    def recording(self, kind: Kind, command: OptionGroup, space: str) -> Iterator[None]:
         """Context that records a command, and takes the record back where the command is refused (UserError)."""
         before = read_json(self.config) if self.config.exists() else None
         clear_drafts(self.path)
@@ -199,7 +200,7 @@ def check_output(folder: str | Path, marker: str, option: str = "--out") -> Path
     return path
 
 
-def merge(config: dict[str, Any], command: Any) -> dict[str, Any]:
+def merge(config: dict[str, Any], command: OptionGroup) -> dict[str, Any]:
     """A config updated by the options of a command; what these leave open stays as it was."""
     options = {name: value for name, value in asdict(command).items() if name != "out"}
     if "search" in options:  # options of a strategy stand beside those of every search, as on the command line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from reprlib import repr as short
 from typing import Any, ClassVar
@@ -112,6 +113,7 @@ def format_digits(value: float) -> str:
 # Ranges of options: a number outside of its range is refused by the name of its option.
 
 
+@dataclass
 class OptionGroup:
     """Base of groups of options. A command inherits from several, whose checks run one after the other."""
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from nasformer.cli.commands.results import print_verdict
 from nasformer.cli.main import print_json
+from nasformer.data.options import DataOptions
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.search.options import BudgetOptions
 from nasformer.tasks.options import task_scores
 from nasformer.utils.progress import in_hours
 from nasformer.utils.tables import print_table
-from nasformer.utils.units import format_quantity
+from nasformer.utils.units import OptionGroup, format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.contents import EvolutionStep
@@ -280,22 +282,18 @@ def search_command(options: EvolveCommand, folder: RunFolder, number: int) -> st
     """The command that searches the last space as S3 does, on the same images and within the same budget."""
     import shlex
 
-    from nasformer.search.options import BudgetOptions
-
     words = ["nasformer", "search", "--supernet", str(folder.path / "steps" / str(number) / "supernet")]
     words += [*data_words(options), *option_words(options, BudgetOptions)]
     words += ["--search.mutation", "paper", "--search.population", "50", "--out", str(folder.path / "searched")]
     return shlex.join(words)
 
 
-def data_words(options: Any, **changes: Any) -> list[str]:
+def data_words(options: DataOptions, **changes: Any) -> list[str]:
     """The image options of a command as words of another command."""
-    from nasformer.data.options import DataOptions
-
     return option_words(options, DataOptions, **changes)
 
 
-def option_words(options: Any, group: type, **changes: Any) -> list[str]:
+def option_words(options: OptionGroup, group: type[OptionGroup], **changes: Any) -> list[str]:
     """The options of a group that differ from their defaults, as words; `changes` replace values."""
     usual, words = group(), list[str]()
     for item in fields(group):
