@@ -116,11 +116,11 @@ def use_shares(root: Node, archs: Sequence[Arch], choices: Mapping[str, Sequence
     columns = {name: {value: column for column, value in enumerate(values)} for name, values in choices.items()}
     for row, arch in enumerate(archs):
         counts = Counter(use for use in uses(root, arch) if use[0] in choices)
-        places = Counter[str]()
+        totals = Counter[str]()
         for (name, _), count in counts.items():
-            places[name] += count
+            totals[name] += count
         for (name, value), count in counts.items():
-            shares[name][row, columns[name][value]] = count / places[name]
+            shares[name][row, columns[name][value]] = count / totals[name]
     return shares
 
 
@@ -147,9 +147,9 @@ def fit_tendency(
     line = None
     if used.sum() >= 2:
         draws = np.random.default_rng(0).multinomial(len(errors), np.full(len(errors), 1 / len(errors)), RESAMPLES)
-        places = np.asarray(values, dtype=float)[used] / step
-        slope, intercept = fit_line(places, et[:, used], counts[:, used])
-        others, _ = fit_line(places, *reversed(et_errors(shares[:, used], errors, top, draws)))
+        x = np.asarray(values, dtype=float)[used] / step
+        slope, intercept = fit_line(x, et[:, used], counts[:, used])
+        others, _ = fit_line(x, *reversed(et_errors(shares[:, used], errors, top, draws)))
         line = Line(float(slope[0]), float(np.nanstd(others, ddof=1)), float(intercept[0]))
     known_et = tuple(None if np.isnan(error) else float(error) for error in et[0])
     return Tendency(tuple(counts[0].tolist()), known_et, line)

@@ -179,9 +179,9 @@ def all_blocks(model: ModelResult) -> list[Block]:
 
 def draw_kept(axes: Axes, whole: Sequence[Any], kept: Sequence[Any]) -> None:
     """A bar for each block before a pale one of what it had; a cross where the branch is left out."""
-    places = range(1, len(whole) + 1)
-    axes.bar(places, whole, color=lighten(GREY), width=0.8)
-    axes.bar(places, kept, color=BLUE, width=0.8)
-    left_out = [place for place, value in zip(places, kept, strict=True) if not value]
+    blocks = range(1, len(whole) + 1)
+    axes.bar(blocks, whole, color=lighten(GREY), width=0.8)
+    axes.bar(blocks, kept, color=BLUE, width=0.8)
+    left_out = [block for block, value in zip(blocks, kept, strict=True) if not value]
     axes.scatter(left_out, [0.08 * max(whole)] * len(left_out), marker="x", color=RED, s=36, zorder=3)
-    axes.set_xticks(list(places))
+    axes.set_xticks(list(blocks))

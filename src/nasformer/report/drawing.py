@@ -271,8 +271,8 @@ def architectures(run: RunContents) -> Figure | None:
         return None
     extremes = run.extremes()
     cards = [*end_card(run, "smallest", extremes[:1]), card_of(run.winner), *end_card(run, "largest", extremes[-1:])]
-    known = extremes or [candidate.arch for candidate in thinned(run.candidates, SCALE_SAMPLE)]
-    return Sheet(cards, [split_arch(arch.to_dict()) for arch in known]).figure
+    others = extremes or [candidate.arch for candidate in thinned(run.candidates, SCALE_SAMPLE)]
+    return Sheet(cards, [split_arch(arch.to_dict()) for arch in others]).figure
 
 
 def end_card(run: RunContents, name: str, extreme: Sequence[Arch]) -> list[Card]:
@@ -366,8 +366,8 @@ class Sheet:
         """A block in the colour of its operator, its fields in the columns that all boxes share."""
         colour = self.colours[block.operator]
         self.axes.add_patch(Rectangle((x, top + 0.02), width, ROW - 0.04, facecolor=colour, alpha=0.6, lw=0))
-        for place, (word, column) in enumerate(zip(block_label(block), self.box_columns, strict=False)):
-            weight = "normal" if place else "bold"
+        for index, (word, column) in enumerate(zip(block_label(block), self.box_columns, strict=False)):
+            weight = "normal" if index else "bold"
             self._text(x + MARGIN / 2, top + ROW / 2, word, size=8.5, room=LONGEST, weight=weight)
             x += column
 
@@ -408,7 +408,7 @@ def box_columns(blocks: Sequence[Block]) -> list[float]:
     """The widths of the columns that all boxes share."""
     columns = zip_longest(*map(block_label, blocks), fillvalue="")
     letters = [min(LONGEST, max(map(len, column))) for column in columns]
-    return [(LETTER if place else BOLD) * count + MARGIN for place, count in enumerate(letters)]
+    return [(LETTER if index else BOLD) * count + MARGIN for index, count in enumerate(letters)]
 
 
 def layers(block: Block) -> int:
@@ -468,7 +468,7 @@ def operators_by_stage(parts: ArchParts) -> OperatorsByStage:
     if len(stacks) != 1:
         return stacks
     (blocks,) = stacks.values()
-    return merge_stages({THIRDS[3 * place // len(blocks)]: [name]} for place, name in enumerate(blocks))
+    return merge_stages({THIRDS[3 * index // len(blocks)]: [name]} for index, name in enumerate(blocks))
 
 
 def merge_stages(nets: Iterable[OperatorsByStage]) -> OperatorsByStage:
@@ -482,8 +482,8 @@ def merge_stages(nets: Iterable[OperatorsByStage]) -> OperatorsByStage:
 
 def operator_shares(run: RunContents) -> Figure | None:
     """A panel for each stage: random archs, the candidates of every generation, and the winner."""
-    every = run.extremes() or [candidate.arch for candidate in thinned(run.candidates, SAMPLED)]
-    colours = palette(operators(split_arch(arch.to_dict()) for arch in every))
+    archs = run.extremes() or [candidate.arch for candidate in thinned(run.candidates, SAMPLED)]
+    colours = palette(operators(split_arch(arch.to_dict()) for arch in archs))
     if not run.candidates or len(colours) < 2:
         return None
     columns, unit = operators_by_generation(run)
@@ -525,12 +525,12 @@ def count_operators(archs: Iterable[Arch]) -> OperatorsByStage:
 def share_panel(
     axes: Axes, course: Mapping[int, list[str]], random: list[str], winner: list[str], colours: dict[str, str]
 ) -> None:
-    count, every = len(course), -(-len(course) // TICKS)
-    for place, names in enumerate(course.values()):
-        share_bar(axes, (place + 0.5) / count, names, colours, 1 / count)
+    count, step = len(course), -(-len(course) // TICKS)
+    for index, names in enumerate(course.values()):
+        share_bar(axes, (index + 0.5) / count, names, colours, 1 / count)
     share_bar(axes, -ASIDE, random, {name: lighten(colour) for name, colour in colours.items()}, BAR, INK)
     share_bar(axes, 1 + ASIDE, winner, colours, BAR, "white")
-    ticks = {(place + 0.5) / count: str(number) for place, number in enumerate(course) if place % every == 0}
+    ticks = {(index + 0.5) / count: str(number) for index, number in enumerate(course) if index % step == 0}
     ticks |= {-ASIDE: "random"} if random else {}
     ticks |= {1 + ASIDE: "winner"} if winner else {}
     style_axes(axes)
@@ -586,15 +586,15 @@ def operator_panels(panels: Mapping[str, Logs], metric: str = "accuracy") -> Fig
     single = len(panels) == 1
     figure = new_figure(7 if single else 0.6 + 3.7 * len(panels), 4.4 if single else 3.9)
     figure.get_layout_engine().set(w_pad=0.08)  # type: ignore[union-attr, call-arg]
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (title, trainings) in zip(every, curves.items(), strict=True):
+    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, trainings) in zip(row, curves.items(), strict=True):
         curve_panel(axes, trainings, colours)
-        style_axes(axes, "epoch", axis_label(f"holdout_{metric}") if axes is every[0] else "")
+        style_axes(axes, "epoch", axis_label(f"holdout_{metric}") if axes is row[0] else "")
         axes.set_title(plain(title, 60), color=INK, fontsize=11)
         axes.xaxis.set_major_locator(nice_ticks(8, integer=True))
     for name, colour in colours.items():
-        every[0].add_line(Line2D([], [], color=colour, lw=2, label=plain(name, 30)))
-    legend_below(figure, every)
+        row[0].add_line(Line2D([], [], color=colour, lw=2, label=plain(name, 30)))
+    legend_below(figure, row)
     return figure
 
 

@@ -70,8 +70,8 @@ def letter(number: int) -> str:
     >>> letter(0), letter(2), letter(27)
     ('A', 'C', 'B1')
     """
-    turn, place = divmod(number, len(ALPHABET))
-    return f"{ALPHABET[place]}{turn or ''}"
+    turn, index = divmod(number, len(ALPHABET))
+    return f"{ALPHABET[index]}{turn or ''}"
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -191,7 +191,7 @@ def space_colours(spaces: int) -> list[str]:
     """A colour for each space; of many, from early (dark) to late (light)."""
     if spaces <= len(PALETTE):
         return list(PALETTE[:spaces])
-    return [to_hex(colormaps["viridis"](0.92 * place / (spaces - 1))) for place in range(spaces)]
+    return [to_hex(colormaps["viridis"](0.92 * index / (spaces - 1))) for index in range(spaces)]
 
 
 def tick_spaces(axes: Axes, spaces: int) -> None:
@@ -245,9 +245,9 @@ def dimension_panels(evolution: Evolution, height: float, sharey: bool = False) 
 def title_panel(axes: Axes, name: str, lines: Sequence[tuple[str, str]] = ()) -> None:
     """The name of the dimension above lines of small text, each in its colour."""
     for above, (text, colour) in enumerate(reversed(lines)):
-        place: dict[str, Any] = {"xy": (0, 1), "xytext": (0, 4 + 9.5 * above), "xycoords": "axes fraction"}
+        anchor: dict[str, Any] = {"xy": (0, 1), "xytext": (0, 4 + 9.5 * above), "xycoords": "axes fraction"}
         style: dict[str, Any] = {"fontsize": 7, "color": darker(colour), "va": "bottom"}
-        axes.annotate(plain(text, 46), **place, textcoords="offset points", **style)
+        axes.annotate(plain(text, 46), **anchor, textcoords="offset points", **style)
     pad = 8 + 9.5 * len(lines)
     axes.set_title(plain(short_name(name), 36), loc="left", pad=pad, fontsize=9.5, color=INK, fontweight="bold")
 
@@ -257,19 +257,19 @@ def darker(colour: str) -> str:
     return to_hex([0.65 * part + 0.35 * ink for part, ink in zip(to_rgb(colour), to_rgb(INK), strict=True)])
 
 
-def value_places(evolution: Evolution, name: str) -> dict[Scalar, float]:
+def value_positions(evolution: Evolution, name: str) -> dict[Scalar, float]:
     """Where each value of a dimension stands on an axis: numbers at themselves, others one after the other."""
     steps = [step.dimensions[name] for step in evolution.steps if name in step.dimensions]
     values = list(dict.fromkeys(value for dimension in steps for value in (*dimension.values, *dimension.next)))
     if is_numeric(values):
         return {value: float(value) for value in sorted(values)}
-    return {value: float(place) for place, value in enumerate(values)}
+    return {value: float(index) for index, value in enumerate(values)}
 
 
-def tick_values(axis: Any, places: dict[Scalar, float]) -> None:
+def tick_values(axis: Any, positions: dict[Scalar, float]) -> None:
     """Ticks at the values themselves; at every second or third, where there are many."""
-    shown = list(places)[:: -(-len(places) // TICKS)]
-    axis.set_ticks([places[value] for value in shown], [plain(format_value(value), 12) for value in shown])
+    shown = list(positions)[:: -(-len(positions) // TICKS)]
+    axis.set_ticks([positions[value] for value in shown], [plain(format_value(value), 12) for value in shown])
 
 
 # The values of each dimension from space to space
@@ -288,14 +288,14 @@ def choices(evolution: Evolution) -> Figure | None:
     """A panel for each dimension: spaces from left to right, values upwards."""
     if not evolution.dimensions:
         return None
-    most = max(len(value_places(evolution, name)) for name in evolution.dimensions)
+    most = max(len(value_positions(evolution, name)) for name in evolution.dimensions)
     figure, panels = dimension_panels(evolution, height=1.35 + 0.06 * min(most, 8))
     used: set[str] = set()
     for name, axes in panels.items():
-        places = value_places(evolution, name)
-        used |= draw_choices(axes, evolution, name, places)
+        positions = value_positions(evolution, name)
+        used |= draw_choices(axes, evolution, name, positions)
         title_panel(axes, name)
-        tick_values(axes.yaxis, places)
+        tick_values(axes.yaxis, positions)
         tick_spaces(axes, len(evolution.steps) + evolution.unfinished)
         axes.margins(y=0.16)
         axes.grid(False, axis="x")
@@ -305,7 +305,7 @@ def choices(evolution: Evolution) -> Figure | None:
     return figure
 
 
-def draw_choices(axes: Axes, evolution: Evolution, name: str, places: dict[Scalar, float]) -> set[str]:
+def draw_choices(axes: Axes, evolution: Evolution, name: str, positions: dict[Scalar, float]) -> set[str]:
     """A band from the smallest to the largest value, lines along which values move, and a mark for each value.
 
     Gives the kinds of marks that are used.
@@ -314,19 +314,19 @@ def draw_choices(axes: Axes, evolution: Evolution, name: str, places: dict[Scala
     spaces = [(at, dimension.values) for at, dimension in steps]
     if evolution.unfinished and steps and steps[-1][0] == len(evolution.steps) - 1:
         spaces.append((len(evolution.steps), steps[-1][1].next))
-    heights = [[places[value] for value in values] for _, values in spaces]
+    heights = [[positions[value] for value in values] for _, values in spaces]
     x = [at for at, _ in spaces]
     axes.fill_between(x, list(map(min, heights)), list(map(max, heights)), color=BLUE, alpha=0.1, lw=0)
     for (here, before), (there, after) in pairwise(spaces):
         for old, new in zip(before, after, strict=False):
             style: dict[str, Any] = {"color": RED, "lw": 1.2} if old != new else {"color": BLUE, "lw": 0.9}
-            axes.plot([here, there], [places[old], places[new]], alpha=0.45, zorder=2, **style)
+            axes.plot([here, there], [positions[old], positions[new]], alpha=0.45, zorder=2, **style)
     used: set[str] = set()
     for number, (at, values) in enumerate(spaces):
         before = spaces[number - 1][1] if number else values
         for value in values:
             kind = mark_kind(value, before, steps[number][1] if number < len(steps) else None)
-            axes.scatter([at], [places[value]], **MARK_STYLE, **MARKS[kind])
+            axes.scatter([at], [positions[value]], **MARK_STYLE, **MARKS[kind])
             used.add(kind)
     return used
 
@@ -357,17 +357,17 @@ def tendencies(evolution: Evolution) -> Figure | None:
     figure, panels = dimension_panels(evolution, height=1.75 + 0.135 * count, sharey=True)
     ends, colours = error_range(evolution), space_colours(count)
     for name, axes in panels.items():
-        places, lines = value_places(evolution, name), []
+        positions, lines = value_positions(evolution, name), []
         for number, step in enumerate(evolution.steps):
             if dimension := step.dimensions.get(name):
-                draw_points(axes, evolution, number, name, places, ends, colours[number])
+                draw_points(axes, evolution, number, name, positions, ends, colours[number])
                 draw_line(axes, step, dimension, colours[number])
                 text = f"{letter(number)}  {decision(dimension, evolution.is_last(number))}"
                 lines.append((text, colours[number]))
         title_panel(axes, name, lines)
-        tick_values(axes.xaxis, places)
+        tick_values(axes.xaxis, positions)
         axes.axhline(0, color=GREY, lw=0.9, ls=(0, (4, 3)), zorder=1)
-        axes.set_xlim(*widened(min(places.values()), max(places.values()), 0.12))
+        axes.set_xlim(*widened(min(positions.values()), max(positions.values()), 0.12))
         axes.set_ylim(*ends)
     figure.supylabel("E-T error − that of the space (%)", fontsize=9.5, color=INK)
     return figure
@@ -399,12 +399,12 @@ def widened(low: float, high: float, share: float) -> Ends:
 
 
 def draw_points(
-    axes: Axes, evolution: Evolution, number: int, name: str, places: dict[Scalar, float], ends: Ends, colour: str
+    axes: Axes, evolution: Evolution, number: int, name: str, positions: dict[Scalar, float], ends: Ends, colour: str
 ) -> None:
     """The values of a dimension in a space, larger where more samples have them."""
     step = evolution.steps[number]
     points, samples = list(value_points(step.dimensions[name])), max(len(step.errors), 1)
-    x, y = [places[value] for _, value, _, _ in points], np.clip([et - step.error.et for *_, et in points], *ends)
+    x, y = [positions[value] for _, value, _, _ in points], np.clip([et - step.error.et for *_, et in points], *ends)
     sizes = [14 + 110 * min(count / samples, 1.0) for _, _, count, _ in points]
     faces = [colour if count >= evolution.min_samples else "white" for _, _, count, _ in points]
     style: dict[str, Any] = {"edgecolors": colour, "alpha": 0.8, "linewidths": 1.0, "zorder": 3, "clip_on": False}
@@ -421,7 +421,7 @@ def draw_line(axes: Axes, step: Step, dimension: Dimension, colour: str) -> None
     y = slope * x / unit + intercept - step.error.et
     axes.plot(x, y, color=colour, lw=1.8, zorder=2)
     points = list(value_points(dimension))
-    counts, values = (np.array([point[place] for point in points], dtype=float) for place in (2, 1))
+    counts, values = (np.array([point[index] for point in points], dtype=float) for index in (2, 1))
     middle = (counts * values).sum() / counts.sum()
     fine = np.linspace(x[0], x[1], 21)
     line, away = np.interp(fine, x, y), (dimension.stderr or 0.0) * np.abs(fine - middle) / unit

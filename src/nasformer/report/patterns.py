@@ -124,10 +124,10 @@ def choices_by_stage(root: Node, arch: Arch) -> ChoicesByStage:
 
 
 def _third(arch: Arch, path: tuple[Any, ...]) -> str:
-    place = next((place for place, part in enumerate(path) if isinstance(part, int)), None)
-    if place is None:
+    index = next((index for index, part in enumerate(path) if isinstance(part, int)), None)
+    if index is None:
         return WHOLE
-    return THIRDS[3 * path[place] // len(_value_at(arch, path[:place]))]
+    return THIRDS[3 * path[index] // len(_value_at(arch, path[:index]))]
 
 
 def _choice_name(arch: Arch, path: tuple[Any, ...]) -> str:
@@ -478,14 +478,14 @@ def draw_shares(axes: Axes, patterns: Patterns, name: str, stages: list[str], co
     """A stacked bar for the winners, their number above it, and a pale one for the random archs."""
     note: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 8, "color": GREY}
     softer = {kind: lighten(colour) for kind, colour in colours.items()}
-    for place, stage in enumerate(stages):
+    for index, stage in enumerate(stages):
         winners, random = (values_of(choices, name, stage) for choices in (patterns.chosen, patterns.random))
-        share_bar(axes, place - SIDE, winners, colours, 0.35, "white")
-        share_bar(axes, place + SIDE, random, softer, 0.35, INK)
+        share_bar(axes, index - SIDE, winners, colours, 0.35, "white")
+        share_bar(axes, index + SIDE, random, softer, 0.35, INK)
         if winners:
-            axes.annotate(f"{len(winners)}", (place - SIDE, 1), (0, 2), **note)
+            axes.annotate(f"{len(winners)}", (index - SIDE, 1), (0, 2), **note)
         else:
-            axes.annotate("none", (place, 0), (0, 4), **note)
+            axes.annotate("none", (index, 0), (0, 4), **note)
     for kind in shares(values_of(patterns.together, name)):
         axes.bar([0], [0], color=colours[str(kind)], label=kind)
     axes.bar([0], [0], color=GREY, label="winners, how many above")
@@ -498,8 +498,8 @@ def draw_means(axes: Axes, patterns: Patterns, name: str, stages: list[str]) -> 
     """Means with standard deviations, of the winners and of the random archs."""
     groups = (patterns.chosen, "o", RED, "winners"), (patterns.random, "D", PURPLE, "random archs")
     for side, (choices, marker, colour, words) in zip((-SIDE / 2, SIDE / 2), groups, strict=True):
-        columns = [(place, values_of(choices, name, stage)) for place, stage in enumerate(stages)]
-        points = [(place + side, fmean(values), pstdev(values)) for place, values in columns if values]
+        columns = [(index, values_of(choices, name, stage)) for index, stage in enumerate(stages)]
+        points = [(index + side, fmean(values), pstdev(values)) for index, values in columns if values]
         if points:
             x, mean, spread = zip(*points, strict=True)
             text = f"{words}: mean, standard deviation"

@@ -266,11 +266,11 @@ def smoothed(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(y) < SMOOTH_FROM:
         return x, y
     half = max(2, len(y) // 60)
-    places = range(0, len(y), -(-len(y) // SMOOTH_POINTS))
-    windows = [y[max(0, place - half) : place + half + 1] for place in places]
+    indices = range(0, len(y), -(-len(y) // SMOOTH_POINTS))
+    windows = [y[max(0, index - half) : index + half + 1] for index in indices]
     finite = [window[np.isfinite(window)] for window in windows]
     medians = [np.median(window) if len(window) else math.nan for window in finite]
-    return x[places.start : places.stop : places.step], np.array(medians)
+    return x[indices.start : indices.stop : indices.step], np.array(medians)
 
 
 def health(run: RunContents) -> Figure | None:
@@ -377,16 +377,16 @@ def finalists(run: RunContents) -> Figure | None:
 
 
 def finalist_panel(axes: Axes, cost: str, rows: Sequence[ModelResult], limit: float | None) -> None:
-    places = range(len(rows))
+    indices = range(len(rows))
     predicted, measured = ([row[f"{kind}_{cost}"] for row in rows] for kind in ("predicted", "measured"))
-    axes.hlines(places, predicted, measured, color=GREY, lw=1.4, alpha=0.6, zorder=2)
+    axes.hlines(indices, predicted, measured, color=GREY, lw=1.4, alpha=0.6, zorder=2)
     hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": GREY, "linewidths": 1.6}
-    axes.scatter(predicted, places, s=58, zorder=3, label="predicted", **hollow)
-    for place, row in enumerate(rows):
+    axes.scatter(predicted, indices, s=58, zorder=3, label="predicted", **hollow)
+    for index, row in enumerate(rows):
         won = row.name == "winner"
         shape, colour = marker_of(row.name) if won else ("o", BLUE)
         label, size = ("winner, measured", 210) if won else ("measured", 58)
-        axes.scatter([measured[place]], [place], s=size, marker=shape, color=colour, lw=0, zorder=4, label=label)
+        axes.scatter([measured[index]], [index], s=size, marker=shape, color=colour, lw=0, zorder=4, label=label)
     shown = [*predicted, *measured]
     if limit is not None:
         far = limit > FAR * max(shown)

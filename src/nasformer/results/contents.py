@@ -344,7 +344,7 @@ def thinned(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
     """At most so many candidates in their order, drawn at random but always the same."""
     if len(candidates) <= most:
         return list(candidates)
-    return [candidates[place] for place in sorted(Random(0).sample(range(len(candidates)), most))]
+    return [candidates[index] for index in sorted(Random(0).sample(range(len(candidates)), most))]
 
 
 def read_run(path: str | Path) -> RunContents:
