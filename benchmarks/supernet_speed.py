@@ -109,7 +109,7 @@ def bench_supernet(bench: Bench, archs: list[Arch]) -> dict[str, float]:
     for arch in archs * bench.replays:
         bench.train_step(lambda x, arch=arch: supernet(x, arch), optimizer)
     if supernet.graphs:
-        print(f"recorded: {len(supernet.graphs.recordings)} parts {supernet.graphs.trouble}", flush=True)
+        print(f"recorded: {len(supernet.graphs.recordings)} parts {supernet.graphs.failure}", flush=True)
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     steps = [lambda arch=arch: bench.train_step(lambda x: supernet(x, arch), optimizer) for arch in archs]

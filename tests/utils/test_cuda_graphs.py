@@ -15,7 +15,7 @@ import nasformer
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.loop import Trainer, train_model, train_supernet
 from nasformer.utils import cuda_graphs
-from nasformer.utils.cuda_graphs import USES, CudaGraphs, Recording
+from nasformer.utils.cuda_graphs import WARMUP_RUNS, CudaGraphs, Recording
 
 OPTIONS: dict[str, Any] = {"autoformer-micro": {"patch_size": 4}, "esformer-s0": {}}
 SPACE = nasformer.get_space("autoformer-micro", img_size=8, patch_size=4, in_chans=1, num_classes=10)
@@ -33,7 +33,7 @@ class Rerun:
         self.gradients = dict[Any, list[Tensor | None]]()  # by recording
 
     @contextmanager
-    def behind_all(self) -> Iterator[None]:
+    def side_stream(self) -> Iterator[None]:
         yield
 
     def record(self, work: Any) -> Any:
@@ -84,7 +84,7 @@ def trained_weights(recipe: nasformer.Recipe, **options: Any) -> dict[str, Tenso
 
 @pytest.mark.parametrize("options", [{}, {"sandwich": 2, "inplace_distillation": True, "accumulate": 2}, {"ema": 0.9}])
 def test_supernet_trained_with_recordings_is_that_without(graphs: None, options: dict[str, Any]) -> None:
-    recipe = {"iterations": 3 * USES, "batch_size": 16, **options}
+    recipe = {"iterations": 3 * WARMUP_RUNS, "batch_size": 16, **options}
     recorded = trained_weights(nasformer.Recipe(**recipe))
     usual = trained_weights(nasformer.Recipe(**recipe, graphs=False))
     assert all(torch.equal(recorded[name], usual[name]) for name in usual)
@@ -92,7 +92,7 @@ def test_supernet_trained_with_recordings_is_that_without(graphs: None, options:
 
 def test_features_of_a_teacher_are_learned_alike(graphs: None) -> None:
     teacher = SPACE.build(SPACE.root.largest())
-    recipe = {"iterations": 3 * USES, "batch_size": 16, "teacher_features": 2.0, "teacher_answers": "soft"}
+    recipe = {"iterations": 3 * WARMUP_RUNS, "batch_size": 16, "teacher_features": 2.0, "teacher_answers": "soft"}
     recorded = trained_weights(nasformer.Recipe(**recipe), teacher=teacher)
     usual = trained_weights(nasformer.Recipe(**recipe, graphs=False), teacher=teacher)
     assert all(torch.equal(recorded[name], usual[name]) for name in usual)
@@ -107,7 +107,7 @@ def test_model_trained_with_recordings_is_that_without(graphs: None, space: str)
     for on in (True, False):
         torch.manual_seed(0)
         model = chosen.build(chosen.root.smallest())
-        train_model(model, data, nasformer.Recipe(iterations=USES + 3, batch_size=4, graphs=on), quiet=True)
+        train_model(model, data, nasformer.Recipe(iterations=WARMUP_RUNS + 3, batch_size=4, graphs=on), quiet=True)
         states.append(model.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[1])
 
@@ -116,27 +116,27 @@ def test_subnets_are_judged_alike(graphs: None) -> None:
     supernet, arch = nasformer.Supernet(SPACE), SPACE.sample(seed=1)
     recorded, usual = (SubnetEvaluator(supernet, batches(), graphs=on) for on in (True, False))
     expected = usual.evaluate(arch, "holdout")
-    assert [recorded.evaluate(arch, "holdout") for _ in range(USES + 2)] == [expected] * (USES + 2)
+    assert [recorded.evaluate(arch, "holdout") for _ in range(WARMUP_RUNS + 2)] == [expected] * (WARMUP_RUNS + 2)
     assert recorded.graphs
     assert recorded.graphs.recordings
 
 
 def test_parts_are_replayed_once_they_came_often(graphs: None) -> None:
     replays, linear, x = CudaGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
-    for _ in range(USES + 3):
+    for _ in range(WARMUP_RUNS + 3):
         outputs = replays("part", lambda x, weights: (F.linear(x, *weights),), x, list(linear.parameters()))
         outputs[0].sum().backward()
     pool = replays.pools["outputs"]
     assert isinstance(pool, Rerun)
     assert pool.replayed == 2 * 3
-    assert torch.allclose(linear.bias.grad, torch.full((2,), 4.0 * (USES + 3)))  # type: ignore[arg-type]
+    assert torch.allclose(linear.bias.grad, torch.full((2,), 4.0 * (WARMUP_RUNS + 3)))  # type: ignore[arg-type]
 
 
 def test_outputs_of_parts_that_take_turns_share_their_place(graphs: None) -> None:
     replays, x = CudaGraphs(), torch.randn(4, 3)
     first, second = nn.Linear(3, 2), nn.Linear(3, 2)
     with torch.no_grad():
-        for _ in range(USES + 1):
+        for _ in range(WARMUP_RUNS + 1):
             (one,) = replays("first", lambda x, weights: (first(x),), x, list(first.parameters()))
             (two,) = replays("second", lambda x, weights: (second(x),), x, list(second.parameters()))
     assert one.data_ptr() == two.data_ptr()
@@ -144,10 +144,10 @@ def test_outputs_of_parts_that_take_turns_share_their_place(graphs: None) -> Non
 
 
 def test_what_keeps_the_gpu_busy_is_not_recorded(graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([True, False, False] * USES)
+    answers = iter([True, False, False] * WARMUP_RUNS)
     monkeypatch.setattr(CudaGraphs, "gpu_waits", lambda self, device: next(answers))
     replays, linear, x = CudaGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
-    for _ in range(2 * USES):
+    for _ in range(2 * WARMUP_RUNS):
         replays("part", lambda x, weights: (F.linear(x, *weights),), x, list(linear.parameters()))
     assert not replays.recordings
 
@@ -160,10 +160,10 @@ def test_what_cannot_be_recorded_runs_as_usual(graphs: None, monkeypatch: pytest
     replays, linear, x = CudaGraphs(), nn.Linear(3, 2), torch.randn(4, 3)
     results = [
         replays("part", lambda x, weights: (F.linear(x, *weights),), x, list(linear.parameters()))[0]
-        for _ in range(USES + 3)
+        for _ in range(WARMUP_RUNS + 3)
     ]
     assert all(torch.equal(result, linear(x)) for result in results)
-    assert "capturing" in replays.trouble
+    assert "capturing" in replays.failure
 
 
 def test_statistics_are_right_after_a_recording_that_failed(graphs: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +176,10 @@ def test_statistics_are_right_after_a_recording_that_failed(graphs: None, monkey
         weight, bias, mean, variance = weights
         return (F.batch_norm(x, mean, variance, weight, bias, training=True),)
 
-    for _ in range(USES + 1):
+    for _ in range(WARMUP_RUNS + 1):
         replays("part", forward, x, tensors)  # type: ignore[arg-type]
         usual(x)
-    assert "memory" in replays.trouble
+    assert "memory" in replays.failure
     assert torch.equal(norm.running_mean, usual.running_mean)  # type: ignore[arg-type]
 
 
@@ -191,7 +191,7 @@ def test_recordings_of_weights_that_have_been_moved_are_made_anew(graphs: None) 
     supernet, x, arch = nasformer.Supernet(SPACE).eval(), torch.randn(2, 1, 8, 8), SPACE.root.largest()
     replays = CudaGraphs()
     with torch.no_grad():
-        for _ in range(USES + 1):
+        for _ in range(WARMUP_RUNS + 1):
             with supernet.replaying(replays):
                 supernet(x, arch)
         assert replays.recordings
@@ -205,7 +205,7 @@ def test_recordings_of_weights_that_have_been_moved_are_made_anew(graphs: None) 
 def test_compilation_forgets_recordings(graphs: None) -> None:
     supernet = nasformer.Supernet(SPACE)
     with supernet.replaying(CudaGraphs()), torch.no_grad():
-        for _ in range(USES + 1):
+        for _ in range(WARMUP_RUNS + 1):
             supernet(torch.randn(2, 1, 8, 8), SPACE.root.largest())
         assert supernet.graphs
         assert supernet.graphs.recordings
@@ -218,7 +218,7 @@ def test_nothing_is_recorded_on_a_cpu() -> None:
     supernet = nasformer.Supernet(SPACE)
     trainer = Trainer(supernet, batches(), nasformer.Recipe(), sampler=lambda step: [SPACE.sample(step)], quiet=True)
     assert trainer.graphs is None
-    assert CudaGraphs.on(torch.device("cuda"), asked=False) is None
+    assert CudaGraphs.on(torch.device("cuda"), enabled=False) is None
 
 
 def batches() -> Any:

@@ -378,7 +378,7 @@ def step_cost(
     trainer = Trainer(model, run.batches, recipe, sampler=sampler, teacher=teacher, seed=run.options.seed, quiet=True)
     warm_up = WARM_UP
     if trainer.graphs:  # the same steps, first recorded and then replayed, as those of a long training are
-        trainer.graphs.usual_uses, warm_up = 0, steps
+        trainer.graphs.warmup_runs, warm_up = 0, steps
     model.train()
     batches, seconds = run.batches.train_batches(0), list[float]()
     with ExitStack() as closing, progress(f"steps of the {name}", warm_up + steps) as report:
@@ -403,7 +403,7 @@ def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
     few: Any = FirstBatches(run.batches)
     size, graphs = min(EVALUATION_BATCH, objective_of(run.batches).batch_size), CudaGraphs.on(run.device)
     if graphs:
-        graphs.usual_uses = 0
+        graphs.warmup_runs = 0
     with supernet.replaying(graphs):
         for _ in range(WARM_UP):  # the second time counts
             start, few.images = time.perf_counter(), 0

@@ -1,12 +1,12 @@
 """CUDA graphs: kernels that are launched again and again are recorded once, and then launched together.
 
 A step of a small net is a thousand kernels of a few microseconds, and Python needs longer to launch each than the GPU
-to run it. So a *part* of a net (a block of a supernet with the weights of its place, or a whole model) that has run a
+to run it. So a *part* of a net (a block of a supernet with its weights, or a whole model) that has run a
 few times, and mostly found the GPU with nothing to do, is recorded, forward and backward, and replayed from then on. It
 computes what it computed before, bit for bit, with the same random numbers.
 
-A recording reads and writes fixed places in memory. Parts that stand behind each other share the place between them,
-and parts that take turns (the kinds of a block) share all that they need, so that recordings need little memory.
+A recording reads and writes fixed buffers. Parts that stand behind each other share the buffer between them, and parts
+that take turns (the kinds of a block) share all that they need, so that recordings need little memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-USES = 8
+WARMUP_RUNS = 8
 """Runs of a part that take about as long as to record it."""
 SPARE = 0.1
 """Share of a GPU's memory that recordings leave free."""
@@ -32,29 +32,27 @@ Work = Callable[[], None]
 class CudaGraphs:
     """Runs parts of a net as usual at first, and later by recordings of them.
 
-    Args:
-        uses: How often a part runs as usual before it is recorded.
-
     Attributes:
+        warmup_runs: How often a part runs as usual before it is recorded.
         adds_up: Whether gradients of several passes are added up before they are used.
     """
 
-    def __init__(self, uses: int = USES) -> None:
-        self.usual_uses, self.adds_up = uses, False
+    def __init__(self) -> None:
+        self.warmup_runs, self.adds_up = WARMUP_RUNS, False
         self.clear()
 
     @classmethod
-    def on(cls, device: torch.device, asked: bool = True) -> Self | None:
+    def on(cls, device: torch.device, enabled: bool = True) -> Self | None:
         """Recordings where there can be any: on a GPU."""
-        return cls() if asked and device.type == "cuda" else None
+        return cls() if enabled and device.type == "cuda" else None
 
     def clear(self) -> None:
         """Forgets all recordings: what ran them has been moved or compiled."""
         self.uses, self.waits = Counter[Hashable](), Counter[Hashable]()
         self.recordings: dict[Hashable, Recording] = {}
-        self.places: dict[Hashable, Tensor] = {}
+        self.buffers: dict[Hashable, Tensor] = {}
         self.pools: dict[str, Pool] = {}
-        self.trouble = ""  # why nothing more is recorded
+        self.failure = ""  # why nothing more is recorded
 
     def __call__(
         self,
@@ -70,8 +68,8 @@ class CudaGraphs:
         Args:
             part: What the kernels depend on, besides the shapes of x.
             weights: All other tensors that it reads and that change, in place; without gradients: statistics.
-            before: The name of the place that x comes from; parts with equal names take turns.
-            after: The name of the place where the outputs go.
+            before: The name of the buffer that x comes from; parts with equal names take turns.
+            after: The name of the buffer that the outputs go to.
         """
         key = (part, before, tuple(x.shape), x.stride(), x.dtype, x.requires_grad, torch.is_grad_enabled())
         if key in self.recordings and self.recordings[key].addresses != addresses(weights):
@@ -79,13 +77,13 @@ class CudaGraphs:
         if key not in self.recordings:
             self.uses[key] += 1
             self.waits[key] += self.gpu_waits(x.device)
-            often, late = self.uses[key] > self.usual_uses, 2 * self.waits[key] >= self.uses[key]
-            if self.trouble or not (often and late and self.has_room(x.device)):
+            often, late = self.uses[key] > self.warmup_runs, 2 * self.waits[key] >= self.uses[key]
+            if self.failure or not (often and late and self.has_room(x.device)):
                 return forward(x, weights)
             try:
                 self.recordings[key] = Recording(self, forward, x, weights, before, after)
             except (AttributeError, RuntimeError) as error:  # no tensors, a wait for the GPU, no memory
-                self.trouble = f"{type(error).__name__}: {error}"
+                self.failure = f"{type(error).__name__}: {error}"
                 return forward(x, weights)
         recording = self.recordings[key]
         if recording.backward is None:
@@ -102,12 +100,12 @@ class CudaGraphs:
         free, total = torch.cuda.mem_get_info(device)
         return free > SPARE * total
 
-    def place(self, name: Hashable, like: Tensor) -> Tensor:
-        """The place of this name for tensors of this shape."""
+    def buffer(self, name: Hashable, like: Tensor) -> Tensor:
+        """The buffer of this name for tensors of this shape."""
         key = (name, tuple(like.shape), like.stride(), like.dtype)
-        if key not in self.places:
-            self.places[key] = torch.zeros_like(like, requires_grad=False)
-        return self.places[key]
+        if key not in self.buffers:
+            self.buffers[key] = torch.zeros_like(like, requires_grad=False)
+        return self.buffers[key]
 
     def pool(self, name: str, device: torch.device) -> Pool:
         """The memory of all parts of this name."""
@@ -128,50 +126,50 @@ class Recording:
         before: str,
         after: str,
     ) -> None:
-        self.function, self.given, self.addresses = forward, Outputs(), addresses(weights)
-        self.x = graphs.place((before, 0), x.detach())
-        # Leaves of its own, at the same places: those of the net may belong to a graph of gradients on another stream.
+        self.function, self.outputs, self.addresses = forward, Outputs(), addresses(weights)
+        self.x = graphs.buffer((before, 0), x.detach())
+        # Leaves of its own, in the same buffers: those of the net may belong to a graph of gradients on another stream.
         self.leaf = self.x.detach().requires_grad_(x.requires_grad)
         self.weights = [nn.Parameter(weight.detach()) if weight.requires_grad else weight for weight in weights]
         self.inputs = [leaf for leaf in (self.leaf, *self.weights) if leaf.requires_grad]
-        put(self.x, x)
+        copy_into(self.x, x)
         statistics = [(weight, weight.clone()) for weight in weights if not weight.requires_grad]
         pool = graphs.pool(after if torch.is_grad_enabled() else "evaluation", x.device)
         with torch.random.fork_rng([x.device] if x.is_cuda else []), uncached_autocast(x.device):
             try:
-                with pool.behind_all():  # once as usual, for what is made at the first run on a stream
+                with pool.side_stream():  # once as usual, for what is made at the first run on a stream
                     learns = self.run_once(graphs, before, after)
             finally:
                 for weight, value in statistics:
                     weight.copy_(value)
             self.forward = pool.record(self.run_forward)
             self.backward = pool.record(self.run_backward) if learns else None
-        self.given = ()
+        self.outputs = ()
 
     def run_once(self, graphs: CudaGraphs, before: str, after: str) -> bool:
-        """Runs and finds places for all that goes in and out; returns whether there are gradients."""
-        self.given = self.function(self.leaf, self.weights)
-        self.y = [graphs.place((after, number), output.detach()) for number, output in enumerate(self.given)]
-        self.gradients_of_y = [graphs.place((after, number, "gradient"), y) for number, y in enumerate(self.y)]
-        self.gradient_of_x = graphs.place((before, 0, "gradient"), self.x) if self.leaf.requires_grad else None
-        learns = any(output.requires_grad for output in self.given)
+        """Runs once and makes the buffers of inputs and outputs; returns whether there are gradients."""
+        self.outputs = self.function(self.leaf, self.weights)
+        self.y = [graphs.buffer((after, number), output.detach()) for number, output in enumerate(self.outputs)]
+        self.gradients_of_y = [graphs.buffer((after, number, "gradient"), y) for number, y in enumerate(self.y)]
+        self.gradient_of_x = graphs.buffer((before, 0, "gradient"), self.x) if self.leaf.requires_grad else None
+        learns = any(output.requires_grad for output in self.outputs)
         if learns:
             self.run_backward()
         return learns
 
     def run_forward(self) -> None:
-        self.given = self.function(self.leaf, self.weights)
-        for place, output in zip(self.y, self.given, strict=True):
-            place.copy_(output.detach())
+        self.outputs = self.function(self.leaf, self.weights)
+        for buffer, output in zip(self.y, self.outputs, strict=True):
+            buffer.copy_(output.detach())
 
     def run_backward(self) -> None:
-        gradients = list(torch.autograd.grad(self.given, self.inputs, self.gradients_of_y, allow_unused=True))
+        gradients = list(torch.autograd.grad(self.outputs, self.inputs, self.gradients_of_y, allow_unused=True))
         if self.gradient_of_x is not None and (gradient := gradients.pop(0)) is not None:
             self.gradient_of_x.copy_(gradient)
         self.gradients = gradients
 
     def replay(self, x: Tensor) -> Outputs:
-        put(self.x, x)
+        copy_into(self.x, x)
         self.forward()
         return tuple(y.detach() for y in self.y)
 
@@ -182,8 +180,8 @@ class Recording:
         overwritten by the next replay: where gradients add up, autograd is given the tensors that are kept here.
         """
         assert self.backward
-        for place, gradient in zip(self.gradients_of_y, gradients_of_y, strict=True):
-            put(place, gradient)
+        for buffer, gradient in zip(self.gradients_of_y, gradients_of_y, strict=True):
+            copy_into(buffer, gradient)
         self.backward()
         if adds_up:
             return [self.gradient_of_x, *self.gradients]
@@ -210,8 +208,8 @@ class Pool:
         self.handle, self.side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     @contextmanager
-    def behind_all(self) -> Iterator[None]:
-        """The stream, behind all that has been launched so far, and before all that comes."""
+    def side_stream(self) -> Iterator[None]:
+        """Context on the stream of recordings: after all that was launched before, and before all that comes."""
         current = torch.cuda.current_stream(self.side.device)
         self.side.wait_stream(current)
         try:
@@ -226,7 +224,7 @@ class Pool:
         Unlike torch.cuda.graph it keeps the memory that is cached, and lets other threads (of the data) go on.
         """
         graph = torch.cuda.CUDAGraph()
-        with self.behind_all():
+        with self.side_stream():
             graph.capture_begin(self.handle, capture_error_mode="thread_local")
             try:
                 work()
@@ -244,10 +242,10 @@ class Pool:
         torch.cuda.default_generators[device.index].graphsafe_set_state(torch.Generator(device))
 
 
-def put(place: Tensor, value: Tensor) -> None:
-    """Copies a value to its place, unless it is there."""
-    if place.data_ptr() != value.data_ptr():
-        place.copy_(value)
+def copy_into(buffer: Tensor, value: Tensor) -> None:
+    """Copies a value into its buffer, unless it is there."""
+    if buffer.data_ptr() != value.data_ptr():
+        buffer.copy_(value)
 
 
 def addresses(tensors: Sequence[Tensor]) -> list[int]:
