@@ -274,6 +274,24 @@ def test_a_killed_training_ends_as_if_undisturbed_and_archs_are_searched(tmp_pat
     assert result["winner"]["holdout_vqa_accuracy"] == pytest.approx(max(scores))
 
 
+def test_archs_race_on_questions(tmp_path: Path, capsys: Any) -> None:
+    data = write_questions(tmp_path / "set", train=12, val=30, test=4)
+    search = {"population": 8, "generations": 3, "parents": 3, "racing": "best"}
+    changes = {"finish": "none", "max_params": "90K", "search": search, "train": {"epochs": 30}}
+    result = json_output(capsys, *words("run", tmp_path / "run", data, **changes))
+    journal = (tmp_path / "run" / "search" / "journal.jsonl").read_text().splitlines()
+    whole = [line for line in map(json.loads, journal) if line.get("images") == 60]
+    assert len(whole) >= 10
+    assert result["winner"]["holdout_vqa_accuracy"] == pytest.approx(max(line["vqa_accuracy"] for line in whole))
+
+
+@pytest.mark.parametrize("task", ["segment", "panoptic", "detect"])
+def test_scores_of_all_images_together_are_no_race(task: str, tmp_path: Path, capsys: Any) -> None:
+    command = ["run", "--task", task, "--space", "s3-micro", "--search.racing", "best", "--data", str(tmp_path)]
+    message = refused(capsys, [*command, "--out", str(tmp_path / "run")])
+    assert "is none, but of all images together: leave --search.racing out" in message
+
+
 # A pretrained text encoder
 
 

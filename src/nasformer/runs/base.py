@@ -137,7 +137,8 @@ def check_search_options(command: RunOptions, search: SearchOptions, space: Spac
     """Refuses options of a strategy, races and objectives that cannot be."""
     complete_options(find_strategy(search.strategy), search.for_strategy())
     objectives, executor = tuple(search.objectives), command.executor_options.executor
-    check_racing(search, objectives or ("accuracy",), trained=not command.proxy, executor=executor)
+    usual = next(iter(find_task(command.task).scores))
+    check_racing(search, objectives or (usual,), trained=not command.proxy, executor=executor)
     if objectives and not command.proxy:
         scores = KNOWN_SCORES | dict.fromkeys(find_task(command.task).scores, 0.0)
         scores |= {"agreement": 0.0} if command.no_training else {}

@@ -16,7 +16,7 @@ from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
 from nasformer.search.options import BudgetOptions, EvolveOptions, SearchOptions
-from nasformer.tasks.options import TaskOptions
+from nasformer.tasks.options import TaskOptions, averaged_scores, task_scores
 from nasformer.train.recipe import Recipe
 from nasformer.utils.units import OptionGroup, check_range
 
@@ -142,7 +142,12 @@ def check_racing(options: SearchOptions, objectives: Sequence[str], trained: boo
         raise UserError("racing judges each arch by those before it, in this process; leave --executor or it out")
     if not trained:
         raise UserError("racing judges archs on held-out images, and proxies need none; leave --search.racing out")
-    if tuple(objectives) != ("accuracy",) or options.strategy not in ("evolution", "random"):
+    if objectives[0] in task_scores().keys() - averaged_scores():
+        raise UserError(
+            f"racing estimates a mean over images from some of them; {task_scores()[objectives[0]]} is none, but "
+            "of all images together: leave --search.racing out"
+        )
+    if len(objectives) > 1 or objectives[0] not in averaged_scores() or options.strategy not in ("evolution", "random"):
         raise UserError(
             "racing drops what cannot reach the best accuracy: it is for evolution or random search by accuracy alone; "
             "leave --search.racing or --search.objectives out"

@@ -322,7 +322,8 @@ class ArchSearch:
         subnets = self.evaluator.subnets
         chosen = complete_options(find_strategy(options.strategy), options.for_strategy())
         parents = chosen.get("parents", 1) if options.racing == "parents" else 1
-        return Race(subnets.outcomes, subnets.batches.held_out, parents, self.seed, CONFIDENCE[options.racing])
+        images, confidence = subnets.batches.held_out, CONFIDENCE[options.racing]
+        return Race(subnets.outcomes, images, parents, self.seed, confidence, subnets.score)
 
     def asynchronous(self, options: SearchOptions) -> bool:
         """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""

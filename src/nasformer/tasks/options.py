@@ -166,15 +166,17 @@ class TaskFacts:
         about: What is learned, in a few words.
         scores: What models may be judged by, the usual score first, and what each is called in words.
         options: The dataclass of its options; None where it has none.
+        averaged: Those of the scores that are means over images, so that some images tell of all.
     """
 
     name: str
     about: str
     scores: Mapping[str, str]
     options: type[Any] | None = None
+    averaged: tuple[str, ...] = ()
 
 
-CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"})
+CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"}, averaged=("accuracy",))
 SEGMENT = TaskFacts("segment", "one class a pixel, from images with masks", {"miou": "mIoU"}, SegmentOptions)
 DETECT = TaskFacts(
     "detect",
@@ -186,7 +188,11 @@ PANOPTIC = TaskFacts(
     "panoptic", "one class a pixel, and things apart, from COCO's panoptic files", {"pq": "PQ"}, PanopticOptions
 )
 VQA = TaskFacts(
-    "vqa", "answers to questions about images, from VQA's JSON", {"vqa_accuracy": "VQA accuracy"}, VQAOptions
+    "vqa",
+    "answers to questions about images, from VQA's JSON",
+    {"vqa_accuracy": "VQA accuracy"},
+    VQAOptions,
+    averaged=("vqa_accuracy",),
 )
 TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, DETECT, PANOPTIC, VQA)}
 """Every task by name; `register_task` adds those of plugins."""
@@ -210,6 +216,11 @@ def find_task(name: str) -> TaskFacts:
 def task_scores() -> dict[str, str]:
     """The scores of all tasks, and what each is called in words."""
     return {score: words for facts in TASKS.values() for score, words in facts.scores.items()}
+
+
+def averaged_scores() -> set[str]:
+    """The scores of all tasks that are means over images."""
+    return {score for facts in TASKS.values() for score in facts.averaged}
 
 
 def split_scores() -> dict[str, str]:

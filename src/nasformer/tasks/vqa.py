@@ -371,6 +371,12 @@ def taught_answers(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
     return answers.mix(targets, (chances > 0.5).to(chances) if answers.hard else chances)
 
 
+def answer_outcomes(logits: Tensor, targets: Tensor) -> Tensor:
+    """What the answer to each question is worth, and its loss: [2, questions]."""
+    losses = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="none").sum(1)
+    return torch.stack([targets.gather(1, logits.argmax(1, keepdim=True))[:, 0], losses])
+
+
 class VQAAccuracy:
     """The mean worth of the answers that are chosen."""
 
@@ -438,6 +444,7 @@ OBJECTIVE = Objective(
     EVALUATION_BATCH,
     example_targets,
     taught=taught_answers,
+    outcomes=answer_outcomes,
 )
 
 

@@ -100,6 +100,8 @@ class Objective:
         within_model: Whether the model is given the targets in training, and gives losses in place of answers.
         taught: How a teacher's answers become targets; None where there is nothing to compare, and its features alone
             are learned.
+        outcomes: The score of each image, from 0 to 1, and its loss [2, images]; None where the score is no mean over
+            images, and archs cannot race.
     """
 
     score: str
@@ -109,11 +111,18 @@ class Objective:
     example_targets: Callable[[int, BatchSource], Any]
     within_model: bool = False
     taught: Taught | None = None
+    outcomes: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def loss_of(self, model: nn.Module, x: Any, targets: Any) -> Tensor:
         """The loss of a model on a training batch."""
         told = {"targets": targets} if self.within_model else {}
         return self.loss(model(x, **told), x, targets)
+
+
+def class_outcomes(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether each image is recognised, and its loss: [2, images]."""
+    losses = F.cross_entropy(logits.float(), labels, reduction="none")
+    return torch.stack([(logits.argmax(1) == labels).float(), losses])
 
 
 CLASSIFICATION = Objective(
@@ -123,6 +132,7 @@ CLASSIFICATION = Objective(
     EVALUATION_BATCH,
     even_targets,
     taught=taught_classes,
+    outcomes=class_outcomes,
 )
 
 
@@ -243,14 +253,13 @@ class SubnetEvaluator:
             return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
 
     def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
-        """Whether each held-out image of these numbers is recognised, and its loss: [2, images], on the CPU."""
-        model, chosen = self._ready(arch)
-        outcomes = []
+        """The score of each held-out image of these numbers, and its loss: [2, images], on the CPU."""
+        (model, chosen), of_batch, outcomes = self._ready(arch), objective_of(self.batches).outcomes, list[Tensor]()
+        assert of_batch is not None  # others cannot race
         options: dict[str, Any] = {"arch": chosen, "precision": self.precision, "numbers": numbers}
         with self.supernet.replaying(self.graphs):
             for logits, labels in predictions(model, self.batches, "holdout", **options):
-                losses = F.cross_entropy(logits.float(), labels, reduction="none")
-                outcomes.append(torch.stack([(logits.argmax(1) == labels).float(), losses]))
+                outcomes.append(of_batch(logits, labels))
         return torch.cat(outcomes, dim=1).cpu()
 
     def _ready(self, arch: Arch) -> tuple[nn.Module, Arch | None]:

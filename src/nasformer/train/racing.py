@@ -7,7 +7,8 @@ shown itself to be so far: a Rasch model, in which the log-odds of an answer are
 ability. Where a confidence bound on its accuracy lies below that of the last parent, the arch is dropped, and its
 scores are estimates. Who is not dropped is judged on all images. So the parents are those of full evaluation, as long
 as the bound holds, and the search takes the same course. Racing the best arch alone drops more: most parents are
-estimates then.
+estimates then. What is said here of accuracy holds for the score of any task that is a mean over images, such as that
+of answers to questions, each of which may be worth something between nothing and all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CONFIDENCE = {"parents": 2.0, "best": 1.0}
 """Standard errors of the bound, by whom candidates race; see benchmarks/racing.py."""
 
 Outcomes = Callable[[Arch, Tensor], Tensor]
-"""Of an arch on images of these numbers: whether each is recognised, and its loss [2, images]."""
+"""Of an arch on images of these numbers: the score of each, 0 or 1 or between, and its loss [2, images]."""
 
 
 class Race:
@@ -44,14 +45,22 @@ class Race:
     Args:
         images: How many there are.
         parents: How many of the best candidates matter: what a candidate has to reach is the last of them.
+        score: What the mean over all images is called.
 
     Attributes:
         seen: Images looked at so far.
     """
 
     def __init__(
-        self, outcomes: Outcomes, images: int, parents: int, seed: int = 0, confidence: float = CONFIDENCE["parents"]
+        self,
+        outcomes: Outcomes,
+        images: int,
+        parents: int,
+        seed: int = 0,
+        confidence: float = CONFIDENCE["parents"],
+        score: str = "accuracy",
     ) -> None:
+        self.score = score
         self.outcomes, self.images, self.parents, self.confidence = outcomes, images, parents, confidence
         self.shuffled = torch.randperm(images, generator=generator(seed, Purpose.RACING))
         self.seen = 0
@@ -71,14 +80,14 @@ class Race:
             found = torch.cat([found, self._look(arch, order[found.shape[1] : end])], dim=1)
             accuracy, error = self._references.estimate_accuracy(order, found[0])
             if accuracy + self.confidence * error < -self._best[-1]:
-                return {"accuracy": accuracy, "loss": self._references.estimate_loss(order, found[1]), "images": end}
+                return {self.score: accuracy, "loss": self._references.estimate_loss(order, found[1]), "images": end}
         return self._judge_whole(arch, order, found)
 
     def observe(self, candidate: Candidate) -> None:
         """Takes a candidate with its scores, also one that the journal of an interrupted search has."""
         if candidate.scores["images"] < self.images:
             return
-        insort(self._best, -candidate.scores["accuracy"])
+        insort(self._best, -candidate.scores[self.score])
         del self._best[self.parents :]
         if self._references.archs + len(self._unknown) == REFERENCES:
             return
@@ -94,7 +103,7 @@ class Race:
         outcomes[:, order] = torch.cat([found, rest], dim=1)
         self._judged = arch, outcomes
         accuracy, loss = outcomes.double().mean(1).tolist()
-        return {"accuracy": accuracy, "loss": loss, "images": self.images}
+        return {self.score: accuracy, "loss": loss, "images": self.images}
 
     def _judge_unknown(self) -> None:
         for arch in self._unknown:
