@@ -193,6 +193,28 @@ def test_sizes_and_another_run_from_a_supernet_of_masks(weights: str, tmp_path: 
     assert "test_miou" in alone["winner"]
 
 
+@pytest.mark.parametrize("task", ["segment", "vqa"])
+def test_a_net_that_has_learned_a_task_is_cut_without_training(
+    task: str, weights: str, tmp_path: Path, capsys: Any
+) -> None:
+    data, model = tmp_path / "set", tmp_path / "model"
+    EXAMPLES[task].command(task, data)
+    of_search = ("max_params", "search", "calibration_images")
+    learned = {name: value for name, value in settings(task, data).items() if name not in of_search}
+    (tmp_path / "model.yaml").write_text(json.dumps(learned))
+    assert main(["finetune", weights, "--config", str(tmp_path / "model.yaml"), "--out", str(model)]) == 0
+    capsys.readouterr()
+    run = tmp_path / "run"
+    result = json_output(capsys, *words(task, model / "model", run, no_training=True, finish="none", max_params="90%"))
+    (full,) = (model for model in result["references"] if model["name"] == "full net")
+    score = next(name for name in full if name.startswith("test_") and name != "test_agreement")
+    assert full["test_agreement"] == pytest.approx(1.0)
+    assert 0 <= result["winner"]["test_agreement"] <= 1
+    assert result["winner"]["params"] <= 0.9 * full["params"]
+    evaluated = json_output(capsys, "evaluate", model, "--data", data, "--holdout", "0.25")
+    assert full[score] == pytest.approx(evaluated[score.removeprefix("test_")])
+
+
 def test_masks_from_a_supernet_of_classes(finished: Path, tmp_path: Path, capsys: Any) -> None:
     """`finished` is a run on digits: grey images of 8 pixels."""
     changes = {"img_size": 16, "finish": "none", "segment": {"decoder_dim": 8}}
@@ -204,7 +226,9 @@ def test_masks_from_a_supernet_of_classes(finished: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("task", "changes", "message"),
     [
-        ("segment", {"no_training": True}, "--no-training is for --task classify only so far"),
+        ("segment", {"no_training": True}, "--no-training cuts a net that has learned --task segment"),
+        ("detect", {"no_training": True}, "which --task detect has no measure for; leave it out"),
+        ("panoptic", {"no_training": True}, "which --task panoptic has no measure for; leave it out"),
         ("segment", {"train": {"teacher": "timm:resnet18"}}, "gives classes of whole images; name a model folder"),
         ("panoptic", {"train": {"inplace_distillation": True, "sandwich": 1}}, "has no answers to compare"),
     ],

@@ -31,6 +31,7 @@ from nasformer.report.style import (
 )
 from nasformer.results.contents import RunContents
 from nasformer.search.problem import ModelResult
+from nasformer.tasks.options import task_scores
 from nasformer.utils.tables import html_row, html_table
 from nasformer.utils.units import format_quantity
 
@@ -47,9 +48,10 @@ def full_net(run: RunContents) -> ModelResult | None:
 
 
 def shown_score(run: RunContents) -> str:
-    """The score that compares nets: test accuracy where it is known, else agreement with the full net."""
+    """The score that compares nets: the task's on test images where it is known, else agreement with the full net."""
     full = full_net(run)
-    return "test_accuracy" if full and "test_accuracy" in full.scores else "test_agreement"
+    scores = [name for name in full.scores if name.removeprefix("test_") in task_scores()] if full else []
+    return scores[0] if scores else "test_agreement"
 
 
 def shipped_nets(run: RunContents) -> list[ModelResult]:

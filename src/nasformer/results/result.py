@@ -110,7 +110,8 @@ class RunResult:
     def metric(self) -> str:
         """The metric on held-out and test images: accuracy, or the task's own."""
         names = [name.removeprefix("test_") for name in self.shipped.scores if name.startswith("test_")]
-        return "accuracy" if "accuracy" in names or not names else names[0]
+        first = sorted(names, key=lambda name: (name == "agreement", name != "accuracy"))
+        return first[0] if first else "accuracy"
 
     @property
     def trained(self) -> list[ModelResult]:

@@ -125,8 +125,11 @@ def check_task(command: RunOptions) -> None:
             f"with --task {command.task}, proxies score backbones, which see noise; give --img-size and --num-classes "
             "in place of --data"
         )
-    if command.no_training:
-        raise UserError(f"--no-training is for --task classify only so far; leave it out with --task {command.task}")
+    if command.no_training and chosen_task(command).objective.agreement is None:
+        raise UserError(
+            f"--no-training compares answers with the full net's, which --task {command.task} has no measure for; "
+            "leave it out: with training, nets are cut for every task"
+        )
 
 
 KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)

@@ -70,7 +70,7 @@ from nasformer.supernet.importance import (
 from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
 from nasformer.supernet.storage import carry_backbone, carry_over
 from nasformer.supernet.supernet import Supernet
-from nasformer.train.evaluate import CLASSIFICATION, Objective, autocast, objective_of
+from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of, predictions
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.train.speed import undisturbed
@@ -386,6 +386,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
     command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), "agreement")
     find_importance(command.importance)
     with open_run(command, "supernet", source.facts.classes or source.model.num_classes, source.own_arch) as run:
+        check_learned(source, run)
         if not run.world.main:
             return None
         command = in_numbers(command, run.space, source.own_arch)
@@ -400,6 +401,15 @@ def run_cut(command: RunCommand) -> RunResult | None:
         job = ArchSearch.of(run, evaluator, command.search, command.budget())
         result = search_and_publish(run, job, trained)
         return finisher.ship(finisher.finish(result))
+
+
+def check_learned(source: Pretrained, run: Run) -> None:
+    """Refuses a net that has not learned the run's task, since nothing is trained here."""
+    if run.options.task != "classify" and not knows_classes(source.space, run):
+        raise UserError(
+            f"--no-training cuts a net that has learned --task {run.options.task} with the classes of "
+            f"{run.options.data}; give such a model with --from, or leave --no-training out"
+        )
 
 
 def distilling_finisher(run: Run, command: RunCommand, evaluator: AgreementEvaluator) -> Finisher:
@@ -457,26 +467,24 @@ class AgreementEvaluator:
     ) -> None:
         self.space, self.compensation = compensation.supernet.space, compensation
         self.full, self.batches, self.precision = full, batches, precision
-        self.labelled = int((batches.class_counts > 0).sum()) > 1
-        self.expected = {split: [probabilities for probabilities, _ in self.predict(full, split)] for split in SPLITS}
+        self.objective, agreement = objective_of(batches), objective_of(batches).agreement
+        assert agreement is not None  # other tasks are refused before
+        self.agreement, self.batch_size = agreement, min(256, self.objective.batch_size)
+        self.labelled = self.objective is not CLASSIFICATION or int((batches.class_counts > 0).sum()) > 1
+        self.expected = {split: [agreement.keep(logits) for logits, _ in self.answers(full, split)] for split in SPLITS}
 
-    def predict(self, model: nn.Module, split: Split) -> Iterable[tuple[Tensor, Tensor]]:
-        """Probabilities of the classes, and labels, batch by batch."""
-        for images, labels in self.batches.evaluation(split, 256):
-            with torch.no_grad(), autocast(images.device, self.precision):
-                yield model(images).float().softmax(-1), labels
+    def answers(self, model: nn.Module, split: Split) -> Iterable[tuple[Tensor, Any]]:
+        """Logits and targets, batch by batch."""
+        return predictions(model, self.batches, split, batch_size=self.batch_size, precision=self.precision)
 
     def compare(self, model: nn.Module, split: Split) -> dict[str, float]:
-        """Agreement: the mean share of probability that both nets give to the same classes; and, where labels are
-        those of the net, accuracy.
-        """
-        shared, right, count = 0.0, 0, 0
-        for expected, (probabilities, labels) in zip(self.expected[split], self.predict(model, split), strict=True):
-            shared += torch.minimum(expected, probabilities).sum().item()
-            right += int((probabilities.argmax(-1) == labels).sum())
-            count += len(labels)
-        scores = {"agreement": shared / count}
-        return scores | {"accuracy": right / count} if self.labelled else scores
+        """Agreement with the full net; and, where labels are those of the net, the score of the task."""
+        shared, metric = 0.0, self.objective.metric(self.batches)
+        for expected, (logits, targets) in zip(self.expected[split], self.answers(model, split), strict=True):
+            shared += self.agreement.compare(expected, logits).sum().item()
+            metric.update(logits, targets)
+        scores = {"agreement": shared / metric.images}
+        return scores | {self.objective.score: metric.compute()[self.objective.score]} if self.labelled else scores
 
     def __call__(self, arch: Arch) -> dict[str, float]:
         return {"agreement": self.compare(self.model(arch), "holdout")["agreement"]}

@@ -35,7 +35,7 @@ from nasformer.tasks.batches import (
 from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
-from nasformer.train.evaluate import Objective, predictions
+from nasformer.train.evaluate import Agreement, Objective, predictions
 from nasformer.train.loss import Answers
 from nasformer.utils.device import World
 
@@ -170,6 +170,11 @@ def example_masks(images: int, batches: BatchSource) -> Tensor:
     return torch.zeros(images, batches.img_size, batches.img_size, dtype=torch.int64)
 
 
+SAME_PIXELS = Agreement(
+    lambda logits: logits.argmax(1).byte(), lambda classes, logits: (logits.argmax(1) == classes).float().mean((1, 2))
+)
+"""The share of pixels to which both models give the same class; probabilities of all pixels would fill the memory."""
+
 SEGMENTATION = Objective(
     "miou",
     pixel_cross_entropy,
@@ -177,6 +182,7 @@ SEGMENTATION = Objective(
     EVALUATION_BATCH,
     example_masks,
     taught=taught_pixels,
+    agreement=SAME_PIXELS,
 )
 
 

@@ -48,7 +48,7 @@ from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_p
 from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, check_all, check_image, plain
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
-from nasformer.train.evaluate import Objective, predictions
+from nasformer.train.evaluate import SHARED_PROBABILITY, Objective, predictions
 from nasformer.train.loss import Answers
 from nasformer.utils.device import World
 from nasformer.utils.files import lacking, read_annotations
@@ -445,6 +445,7 @@ OBJECTIVE = Objective(
     example_targets,
     taught=taught_answers,
     outcomes=answer_outcomes,
+    agreement=SHARED_PROBABILITY,
 )
 
 

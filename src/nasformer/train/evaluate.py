@@ -90,6 +90,29 @@ def even_targets(count: int, batches: BatchSource) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Agreement:
+    """How far the answers of two models are the same, for which no labels are needed.
+
+    Args:
+        keep: Of the logits of a batch, what others are compared with.
+        compare: That and the logits of another model, to the agreement of each image from 0 to 1.
+    """
+
+    keep: Callable[[Tensor], Tensor]
+    compare: Callable[[Tensor, Tensor], Tensor]
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    return logits.float().softmax(-1)
+
+
+SHARED_PROBABILITY = Agreement(
+    probabilities, lambda expected, logits: torch.minimum(expected, probabilities(logits)).sum(-1)
+)
+"""The share of probability that both models give to the same classes."""
+
+
+@dataclass(frozen=True)
 class Objective:
     """What a training minimises and what its model is judged by. Batches of another task have one of their own.
 
@@ -102,6 +125,7 @@ class Objective:
             are learned.
         outcomes: The score of each image, from 0 to 1, and its loss [2, images]; None where the score is no mean over
             images, and archs cannot race.
+        agreement: How far two models answer the same; None where that has no measure, and nets are not cut by it.
     """
 
     score: str
@@ -112,6 +136,7 @@ class Objective:
     within_model: bool = False
     taught: Taught | None = None
     outcomes: Callable[[Tensor, Tensor], Tensor] | None = None
+    agreement: Agreement | None = None
 
     def loss_of(self, model: nn.Module, x: Any, targets: Any) -> Tensor:
         """The loss of a model on a training batch."""
@@ -133,6 +158,7 @@ CLASSIFICATION = Objective(
     even_targets,
     taught=taught_classes,
     outcomes=class_outcomes,
+    agreement=SHARED_PROBABILITY,
 )
 
 

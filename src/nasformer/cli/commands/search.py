@@ -90,7 +90,7 @@ def score_columns(result: RunResult) -> dict[str, str]:
     columns = {f"holdout_{score}": f"held-out{metric}", f"test_{score}": f"test{metric}"}
     if "test_agreement" not in result.winner.scores:
         return columns
-    by_labels = columns if "test_accuracy" in result.winner.scores else {}
+    by_labels = columns if f"test_{score}" in result.winner.scores and score != "agreement" else {}
     return by_labels | {"holdout_agreement": "held-out agreement", "test_agreement": "test agreement"}
 
 
