@@ -118,7 +118,7 @@ def resampler(dim: int, scale: float) -> nn.Module:
 
 
 class SegmentationHead(nn.Module):
-    """Logits of every pixel from the maps of a backbone; subclasses say how features are decoded from them.
+    """Logits of every pixel from the maps of a backbone; subclasses decode features from them.
 
     Args:
         channels: Of each map, the finest first.
@@ -134,6 +134,20 @@ class SegmentationHead(nn.Module):
         self.grids, self.img_size, self.dim, self.embed_dim = grids, img_size, dim, channels[-1]
         self.pyramid: SimpleFeaturePyramid | None = None
         self.reset(num_classes)
+        scales = self.single_map_scales(img_size[0] // grids[0][0]) if len(channels) == 1 else ()
+        if scales:
+            self.pyramid = SimpleFeaturePyramid(channels[0], dim, scales)
+            channels = (dim,) * len(scales)
+        self.add_decoder(channels, atrous_rates(img_size, grids[-1]))
+
+    @staticmethod
+    def single_map_scales(reduction: int) -> tuple[float, ...]:
+        """The scales of a simple feature pyramid of a single map; none: the map is decoded as it is."""
+        return ()
+
+    def add_decoder(self, channels: tuple[int, ...], rates: tuple[int, ...]) -> None:
+        """Makes the layers of `decode`, for maps with these channels and atrous convolutions of these rates."""
+        raise NotImplementedError
 
     def reset(self, num_classes: int, global_pool: str | None = None) -> None:
         """Makes a fresh classifier of pixels, on the device of the old weights."""
@@ -155,19 +169,40 @@ class SegmentationHead(nn.Module):
         """Features of the maps: [batch, dim, rows, columns]."""
         raise NotImplementedError
 
+    @classmethod
+    def cost(
+        cls,
+        channels: tuple[int, ...],
+        grids: tuple[Grid, ...],
+        img_size: Grid,
+        num_classes: int,
+        dim: int = 256,
+        **costless: Any,
+    ) -> Cost:
+        total, rates = Cost(), atrous_rates(img_size, grids[-1])
+        scales = cls.single_map_scales(img_size[0] // grids[0][0]) if len(channels) == 1 else ()
+        if scales:
+            total, channels, grids = pyramid_cost(channels, grids, dim, scales)
+        for width in channels:
+            total += norm_cost(width)
+        total += cls.decoder_cost(channels, grids, rates, dim)
+        return total + linear_cost(grids[0][0] * grids[0][1], dim, num_classes)
+
+    @classmethod
+    def decoder_cost(cls, channels: tuple[int, ...], grids: tuple[Grid, ...], rates: tuple[int, ...], dim: int) -> Cost:
+        """The cost of the decoder without the norms of the maps."""
+        raise NotImplementedError
+
 
 class UPerNetHead(SegmentationHead):
     """UPerNet on all maps; of a single one a simple feature pyramid is made."""
 
-    def __init__(
-        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
-    ) -> None:
-        super().__init__(channels, grids, img_size, num_classes, dim)
-        if len(channels) == 1:
-            scales = pyramid_scales(img_size[0] // grids[0][0])
-            self.pyramid = SimpleFeaturePyramid(channels[0], dim, scales)
-            channels = (dim,) * len(scales)
-        *finer, last = channels
+    @staticmethod
+    def single_map_scales(reduction: int) -> tuple[float, ...]:
+        return pyramid_scales(reduction)
+
+    def add_decoder(self, channels: tuple[int, ...], rates: tuple[int, ...]) -> None:
+        dim, (*finer, last) = self.dim, channels
         self.norms = nn.ModuleList(MapNorm(width) for width in channels)
         self.pools = nn.ModuleList(
             nn.Sequential(nn.AdaptiveAvgPool2d(side), conv_norm_relu(last, dim, 1)) for side in POOLED
@@ -190,23 +225,15 @@ class UPerNetHead(SegmentationHead):
             levels.insert(0, self.smooth[index](x))
         return self.fuse(torch.cat([resize(level, levels[0]) for level in levels], 1))
 
-    @staticmethod
-    def cost(
-        channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
-    ) -> Cost:
-        total = Cost()
-        if len(channels) == 1:
-            total, channels, grids = pyramid_cost(channels, grids, dim, pyramid_scales(img_size[0] // grids[0][0]))
-        *finer, last = channels
-        for width in channels:
-            total += norm_cost(width)
+    @classmethod
+    def decoder_cost(cls, channels: tuple[int, ...], grids: tuple[Grid, ...], rates: tuple[int, ...], dim: int) -> Cost:
+        total, (*finer, last) = Cost(), channels
         for side in POOLED:
             total += conv_cost((side, side), last, dim, 1)
         total += conv_cost(grids[-1], len(POOLED) * dim + last, dim, 3)
         for width, grid in zip(finer, grids[:-1], strict=True):
             total += conv_cost(grid, width, dim, 1) + conv_cost(grid, dim, dim, 3)
-        total += conv_cost(grids[0], len(channels) * dim, dim, 3)
-        return total + linear_cost(grids[0][0] * grids[0][1], dim, num_classes)
+        return total + conv_cost(grids[0], len(channels) * dim, dim, 3)
 
 
 class ASPP(nn.Module):
@@ -244,37 +271,29 @@ def atrous_rates(img_size: Grid, grid: Grid) -> tuple[int, ...]:
 class DeepLabV3Head(SegmentationHead):
     """DeepLabV3: atrous spatial pyramid pooling of the coarsest map, at its resolution."""
 
-    def __init__(
-        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
-    ) -> None:
-        super().__init__(channels, grids, img_size, num_classes, dim)
-        self.norm = MapNorm(channels[-1])
-        self.aspp = ASPP(channels[-1], dim, atrous_rates(img_size, grids[-1]))
-        self.fuse = conv_norm_relu(dim, dim, 3)
+    def add_decoder(self, channels: tuple[int, ...], rates: tuple[int, ...]) -> None:
+        (width,) = channels
+        self.norm = MapNorm(width)
+        self.aspp = ASPP(width, self.dim, rates)
+        self.fuse = conv_norm_relu(self.dim, self.dim, 3)
 
     def decode(self, maps: Sequence[Tensor]) -> Tensor:
-        return self.fuse(self.aspp(self.norm(maps[-1])))
+        return self.fuse(self.aspp(self.norm(maps[0])))
 
-    @staticmethod
-    def cost(
-        channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
-    ) -> Cost:
-        grid, rates = grids[-1], atrous_rates(img_size, grids[-1])
-        total = norm_cost(channels[-1]) + ASPP.cost(grid, channels[-1], dim, rates) + conv_cost(grid, dim, dim, 3)
-        return total + linear_cost(grid[0] * grid[1], dim, num_classes)
+    @classmethod
+    def decoder_cost(cls, channels: tuple[int, ...], grids: tuple[Grid, ...], rates: tuple[int, ...], dim: int) -> Cost:
+        return ASPP.cost(grids[0], channels[0], dim, rates) + conv_cost(grids[0], dim, dim, 3)
 
 
 class DeepLabV3PlusHead(SegmentationHead):
     """DeepLabV3+: what DeepLabV3 finds, refined beside the finest map; a single map is enlarged for that."""
 
-    def __init__(
-        self, channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
-    ) -> None:
-        super().__init__(channels, grids, img_size, num_classes, dim)
-        rates = atrous_rates(img_size, grids[-1])
-        if len(channels) == 1:
-            self.pyramid = SimpleFeaturePyramid(channels[0], dim, fine_and_same(img_size, grids[0]))
-            channels = (dim, dim)
+    @staticmethod
+    def single_map_scales(reduction: int) -> tuple[float, ...]:
+        return (pyramid_scales(reduction)[0], 1.0)
+
+    def add_decoder(self, channels: tuple[int, ...], rates: tuple[int, ...]) -> None:
+        dim = self.dim
         self.norms = nn.ModuleList(MapNorm(width) for width in channels)
         self.aspp = ASPP(channels[-1], dim, rates)
         self.reduce = conv_norm_relu(channels[0], FINE_DIM, 1)
@@ -284,22 +303,10 @@ class DeepLabV3PlusHead(SegmentationHead):
         finest, coarsest = [norm(x) for norm, x in zip(self.norms, maps, strict=True)]
         return self.fuse(torch.cat([resize(self.aspp(coarsest), finest), self.reduce(finest)], 1))
 
-    @staticmethod
-    def cost(
-        channels: tuple[int, ...], grids: tuple[Grid, ...], img_size: Grid, num_classes: int, dim: int = 256
-    ) -> Cost:
-        total, rates = Cost(), atrous_rates(img_size, grids[-1])
-        if len(channels) == 1:
-            total, channels, grids = pyramid_cost(channels, grids, dim, fine_and_same(img_size, grids[0]))
-        fine = grids[0]
-        total += norm_cost(channels[0]) + norm_cost(channels[-1]) + ASPP.cost(grids[-1], channels[-1], dim, rates)
-        total += conv_cost(fine, channels[0], FINE_DIM, 1) + conv_cost(fine, dim + FINE_DIM, dim, 3)
-        return total + conv_cost(fine, dim, dim, 3) + linear_cost(fine[0] * fine[1], dim, num_classes)
-
-
-def fine_and_same(img_size: Grid, grid: Grid) -> tuple[float, float]:
-    """The scales by which a single map becomes a fine one and one as it is."""
-    return pyramid_scales(img_size[0] // grid[0])[0], 1.0
+    @classmethod
+    def decoder_cost(cls, channels: tuple[int, ...], grids: tuple[Grid, ...], rates: tuple[int, ...], dim: int) -> Cost:
+        total = ASPP.cost(grids[-1], channels[-1], dim, rates) + conv_cost(grids[0], channels[0], FINE_DIM, 1)
+        return total + conv_cost(grids[0], dim + FINE_DIM, dim, 3) + conv_cost(grids[0], dim, dim, 3)
 
 
 # Panoptic-DeepLab (Cheng et al. 2020): two decoders of the same form, one for the classes of pixels, one for instances.
@@ -375,11 +382,14 @@ class PanopticHead(SegmentationHead):
         num_things: int = 1,
     ) -> None:
         super().__init__(channels, grids, img_size, num_classes, dim)
-        self.num_things, rates = num_things, atrous_rates(img_size, grids[-1])
-        if len(channels) == 1:
-            scales = single_map_scales(img_size, grids[0])
-            self.pyramid = SimpleFeaturePyramid(channels[0], dim, scales)
-            channels = (dim,) * len(scales)
+        self.num_things = num_things
+
+    @staticmethod
+    def single_map_scales(reduction: int) -> tuple[float, ...]:
+        return (*pyramid_scales(reduction)[:2], 1.0)
+
+    def add_decoder(self, channels: tuple[int, ...], rates: tuple[int, ...]) -> None:
+        dim = self.dim
         self.norms = nn.ModuleList(MapNorm(width) for width in channels)
         self.semantic = PanopticDecoder(channels, rates, dim)
         self.classify = separable(dim, dim)
@@ -396,32 +406,14 @@ class PanopticHead(SegmentationHead):
         answer = torch.cat([logits, self.centre(instances), offsets], 1).float()
         return F.interpolate(answer, self.img_size, mode="bilinear", align_corners=False)
 
-    @staticmethod
-    def cost(
-        channels: tuple[int, ...],
-        grids: tuple[Grid, ...],
-        img_size: Grid,
-        num_classes: int,
-        dim: int = 256,
-        **costless: Any,
-    ) -> Cost:
-        total, rates = Cost(), atrous_rates(img_size, grids[-1])
-        if len(channels) == 1:
-            total, channels, grids = pyramid_cost(channels, grids, dim, single_map_scales(img_size, grids[0]))
-        for width in channels:
-            total += norm_cost(width)
+    @classmethod
+    def decoder_cost(cls, channels: tuple[int, ...], grids: tuple[Grid, ...], rates: tuple[int, ...], dim: int) -> Cost:
         fine, positions = grids[0], grids[0][0] * grids[0][1]
-        total += PanopticDecoder.cost(channels, grids, rates, dim)
+        total = PanopticDecoder.cost(channels, grids, rates, dim) + separable_cost(fine, dim, dim)
         total += PanopticDecoder.cost(channels, grids, rates, dim // 2)
-        total += separable_cost(fine, dim, dim) + linear_cost(positions, dim, num_classes)
         for maps in (1, 2):
             total += separable_cost(fine, dim // 2, dim // 8) + linear_cost(positions, dim // 8, maps)
         return total
-
-
-def single_map_scales(img_size: Grid, grid: Grid) -> tuple[float, ...]:
-    """The scales by which a single map becomes two finer ones and one as it is."""
-    return (*pyramid_scales(img_size[0] // grid[0])[:2], 1.0)
 
 
 # Helpers
