@@ -106,7 +106,7 @@ class Tendency:
 def use_shares(root: Node, archs: Sequence[Arch], choices: Mapping[str, Sequence[Scalar]]) -> dict[str, np.ndarray]:
     """For each dimension a table of archs by values: the share of the arch's places that have the value.
 
-    >>> from nasformer.space import Choice, Repeat, Struct
+    >>> from nasformer import Choice, Repeat, Struct
     >>> root = Struct(blocks=Repeat(Struct(window=Choice(7, 14)), depth=Choice(1, 4)))
     >>> arch = Arch(blocks=[{"window": 7}, {"window": 7}, {"window": 7}, {"window": 14}])
     >>> use_shares(root, [arch], {"blocks.window": (7, 14)})["blocks.window"].tolist()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.space import Arch, Choice, Struct
+from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, Window, uniform_arch
+from nasformer.space.nodes import Choice, Struct
 
 
 def test_a_budget_says_what_it_means() -> None:

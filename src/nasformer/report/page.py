@@ -93,7 +93,7 @@ def write_candidates(path: Path, candidates: Sequence[Candidate]) -> None:
 def candidate_row(candidate: Candidate, scores: Sequence[str]) -> list[Any]:
     """Descent, costs and scores (unknown ones are empty), and the arch as JSON.
 
-    >>> from nasformer.space import Arch
+    >>> from nasformer import Arch
     >>> candidate = Candidate(7, 1, "mutation", (3, 5), Arch(depth=12), {"params": 500, "accuracy": math.nan})
     >>> candidate_row(candidate, ["params", "accuracy"])
     [7, 1, 'mutation', '3 5', 500, '', '{"depth":12}']

@@ -103,7 +103,7 @@ def choices_by_stage(root: Node, arch: Arch) -> ChoicesByStage:
 
     Depths are called depth; the option of a OneOf has the name of the field that holds it.
 
-    >>> from nasformer.space import Choice, OneOf, Repeat, Struct
+    >>> from nasformer import Choice, OneOf, Repeat, Struct
     >>> block = OneOf(conv=Struct(kernel=Choice(3, 5)), pool=Struct())
     >>> root = Struct(stage1=Struct(width=Choice(8, 16), blocks=Repeat(block, depth=Choice(1, 2))))
     >>> arch = root.validate({"stage1": {"width": 8, "blocks": [{"conv": {"kernel": 5}}, {"pool": {}}]}})

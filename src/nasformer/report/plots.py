@@ -423,7 +423,7 @@ def plot(source: SearchResult | RunResult | RunContents | str | Path, figure: st
             report's.
 
     >>> from nasformer.search.run import search
-    >>> from nasformer.space import Choice, Struct
+    >>> from nasformer import Choice, Struct
     >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3))
     >>> size, quality = lambda arch: {"params": arch.width}, lambda arch: {"accuracy": arch.depth / 4}
     >>> found = search(space, quality, size, strategy="random", options={"evaluations": 5})

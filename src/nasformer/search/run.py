@@ -221,7 +221,7 @@ def search(
         asynchronous: Breeds the next candidates as soon as workers are idle, from what is known by then. Faster with
             many workers, but no two searches are alike. For strategies that say they can.
 
-    >>> from nasformer.space import Choice, Struct
+    >>> from nasformer import Choice, Struct
     >>> space = Struct(width=Choice(1, 2, 3, 4), depth=Choice(1, 2, 3, 4))
     >>> size = lambda arch: {"params": arch.width * arch.depth}
     >>> shape = lambda arch: {"accuracy": -abs(arch.width - arch.depth)}

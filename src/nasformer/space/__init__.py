@@ -5,6 +5,8 @@ sample, enumerate, validate, encode, mutate and cross. No torch here: everything
 randomness comes from the `random.Random` that is passed in.
 
 >>> from random import Random
+>>> from nasformer import Choice, Repeat, Struct
+>>> from nasformer.space.mutation import MUTATIONS
 >>> block = Struct(num_heads=Choice(3, 4), mlp_ratio=Choice(3.5, 4.0))
 >>> space = Struct(embed_dim=Choice(192, 216, 240), blocks=Repeat(block, depth=Choice(12, 13, 14)))
 >>> space.cardinality
@@ -13,40 +15,3 @@ randomness comes from the `random.Random` that is passed in.
 >>> space.contains(space.mutate(arch, Random(1), MUTATIONS["code"]))
 True
 """
-
-from __future__ import annotations
-
-from nasformer.space.arch import Arch
-from nasformer.space.budget import Budget, Window, check_satisfiable, sample_feasible
-from nasformer.space.dimensions import dimensions, uses, with_choices
-from nasformer.space.mutation import MUTATIONS, ROLES, Gene, Mutation, Role, genes, parse_mutation, same_role
-from nasformer.space.nodes import ByCardinality, Choice, Node, OneOf, Repeat, Scalar, Struct, corners
-from nasformer.space.rules import Rule
-
-__all__ = [
-    "MUTATIONS",
-    "ROLES",
-    "Arch",
-    "Budget",
-    "ByCardinality",
-    "Choice",
-    "Gene",
-    "Mutation",
-    "Node",
-    "OneOf",
-    "Repeat",
-    "Role",
-    "Rule",
-    "Scalar",
-    "Struct",
-    "Window",
-    "check_satisfiable",
-    "corners",
-    "dimensions",
-    "genes",
-    "parse_mutation",
-    "same_role",
-    "sample_feasible",
-    "uses",
-    "with_choices",
-]

@@ -17,7 +17,7 @@ from nasformer.space.nodes import Choice, Node, Scalar, Struct, corners
 def dimensions(node: Node) -> dict[str, Choice]:
     """The dimensions of a space by name, in the order of the declaration.
 
-    >>> from nasformer.space import OneOf, Repeat
+    >>> from nasformer import OneOf, Repeat
     >>> block = OneOf(conv=Struct(kernel=Choice(3, 5)), attention=Struct(heads=Choice(2, 4)))
     >>> list(dimensions(Struct(width=Choice(16, 24), blocks=Repeat(block, depth=Choice(1, 2)))))
     ['width', 'blocks.depth', 'blocks.conv.kernel', 'blocks.attention.heads']
@@ -49,7 +49,7 @@ def with_choices(node: Struct, choices: Mapping[str, Sequence[Scalar]]) -> Struc
 def uses(node: Node, arch: Arch) -> Iterator[tuple[str, Scalar]]:
     """Each dimension that an arch uses, with its value: once for every time it occurs, the depth of a Repeat once.
 
-    >>> from nasformer.space import Repeat
+    >>> from nasformer import Repeat
     >>> space = Struct(width=Choice(16, 24), blocks=Repeat(Struct(heads=Choice(2, 4)), depth=Choice(1, 2)))
     >>> list(uses(space, space.largest()))
     [('width', 24), ('blocks.depth', 2), ('blocks.heads', 4), ('blocks.heads', 4)]
@@ -60,7 +60,7 @@ def uses(node: Node, arch: Arch) -> Iterator[tuple[str, Scalar]]:
 def values_beyond_corners(node: Struct) -> dict[str, Scalar]:
     """Values above those of all `corners` of the space, which only rules can bring about.
 
-    >>> from nasformer.space import Rule
+    >>> from nasformer import Rule
     >>> rule = Rule(("one", "two"), lambda one, two: two % one == 0, "one must divide two")
     >>> values_beyond_corners(Struct(rule, one=Choice(2, 5), two=Choice(5, 8)))
     {'two': 8}

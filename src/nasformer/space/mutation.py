@@ -43,7 +43,7 @@ def genes(node: Node, arch: Value, role: Role) -> dict[Path, Value]:
     The pick of a OneOf is the name of its option, at the path of the OneOf; the depth of a Repeat is at the path of
     the Repeat.
 
-    >>> from nasformer.space import Choice, OneOf, Repeat, Struct
+    >>> from nasformer import Choice, OneOf, Repeat, Struct
     >>> block = OneOf(conv=Struct(kernel=Choice(3, 5, role="topology"), width=Choice(1, 2)), pool=Struct())
     >>> net = Struct(blocks=Repeat(block, depth=Choice(1, 2)))
     >>> arch = net.validate({"blocks": [{"conv": {"kernel": 5, "width": 2}}]})

@@ -455,7 +455,7 @@ def _check_repeat(item: Node, depth: Choice) -> None:
 class ByCardinality(Random):
     """Random generator with which a OneOf draws an option in proportion to its members: all members are equally likely.
 
-    >>> from nasformer.space import Choice
+    >>> from nasformer import Choice
     >>> operator, rng = OneOf(small=Choice(1), large=Choice(*range(99))), ByCardinality(0)
     >>> sum("large" in operator.sample(rng) for _ in range(1000)) > 950
     True
@@ -468,7 +468,7 @@ class OneOf(Node):
     Sampling picks the option uniformly, then goes on inside it, so that an option with many configurations is
     no likelier than one with few. (TrioNet calls this Hierarchical Sampling; `ByCardinality` is the other way.)
 
-    >>> from nasformer.space import Choice, Struct
+    >>> from nasformer import Choice, Struct
     >>> operator = OneOf(conv=Struct(kernel=Choice(3, 5)), attention=Struct(heads=Choice(4, 8)))
     >>> operator.smallest()
     Arch(conv=Arch(kernel=3))
@@ -498,7 +498,7 @@ class OneOf(Node):
     def with_role(self, role: Role) -> Self:
         """The same options, with a pick of another role. (A method, for an option may well be named `role`.)
 
-        >>> from nasformer.space import Struct
+        >>> from nasformer import Struct
         >>> OneOf(thin=Struct(), wide=Struct()).with_role("size")
         OneOf(thin=Struct(), wide=Struct()).with_role('size')
         """
@@ -627,7 +627,7 @@ class Struct(Node):
     Fields joined by rules form a group, whose values are drawn, crossed and counted together; the other
     fields are free.
 
-    >>> from nasformer.space import Choice
+    >>> from nasformer import Choice
     >>> rule = Rule(("heads1", "heads2"), lambda one, two: two % one == 0, "heads1 must divide heads2")
     >>> stages = Struct(rule, heads1=Choice(2, 4), heads2=Choice(2, 4), base_dim=Choice(16, 24))
     >>> stages.cardinality, stages.largest()

@@ -336,7 +336,7 @@ def operator_archs(root: Node) -> dict[str, Arch]:
 
     Where not every alternative has such an arch, or there are none, also the smallest and the largest of all.
 
-    >>> from nasformer.space import Choice, OneOf, Struct
+    >>> from nasformer import Choice, OneOf, Struct
     >>> operator_archs(Struct(operator=OneOf(conv=Choice(3, 5), attention=Choice(4, 8)), dim=Choice(16, 32)))
     {'conv': Arch(operator=Arch(conv=5), dim=32), 'attention': Arch(operator=Arch(attention=8), dim=32)}
     >>> operator_archs(Struct(dim=Choice(16, 32)))
