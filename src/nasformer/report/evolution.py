@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
@@ -266,7 +267,7 @@ def value_positions(evolution: Evolution, name: str) -> dict[Scalar, float]:
     return {value: float(index) for index, value in enumerate(values)}
 
 
-def tick_values(axis: Any, positions: dict[Scalar, float]) -> None:
+def tick_values(axis: Axis, positions: dict[Scalar, float]) -> None:
     """Ticks at the values themselves; at every second or third, where there are many."""
     shown = list(positions)[:: -(-len(positions) // TICKS)]
     axis.set_ticks([positions[value] for value in shown], [plain(format_value(value), 12) for value in shown])

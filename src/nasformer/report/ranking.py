@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from rich import box
 from rich.console import Console
@@ -70,7 +70,7 @@ def _order(score: RankedScore) -> float:
     return math.inf if score.kendall.value is None else -score.kendall.value
 
 
-def _taus(figure: Any, ranking: Ranking) -> None:
+def _taus(figure: SubFigure, ranking: Ranking) -> None:
     axes = figure.subplots()
     lines = [*_sorted(ranking.proxies), *_sorted(ranking.counts)]
     for y, (_, score) in enumerate(lines):
@@ -86,7 +86,12 @@ def _taus(figure: Any, ranking: Ranking) -> None:
     style_axes(axes, "Kendall's tau with its 95 % interval")
     axes.grid(False, axis="y")
     axes.axhspan(len(ranking.proxies) - 0.5, len(lines) - 0.5, color=FAINT, alpha=0.45, lw=0, zorder=0)
-    corner = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right", "va": "bottom"}
+    corner: dict[str, Any] = {
+        "xycoords": ("axes fraction", "data"),
+        "textcoords": "offset points",
+        "ha": "right",
+        "va": "bottom",
+    }
     axes.annotate("trivial counts", (1, len(lines) - 0.5), (-4, 4), color=GREY, fontsize=9, **corner)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_yticks(range(len(lines)), [plain(name, 30) for name, _ in lines])
@@ -108,7 +113,7 @@ def _whisker(axes: Axes, y: float, estimate: Estimate, colour: str, marker: str,
     )
 
 
-def _scatters(figure: Any, ranking: Ranking, table: Table, scores: Scores, rows: int) -> None:
+def _scatters(figure: SubFigure, ranking: Ranking, table: Table, scores: Scores, rows: int) -> None:
     accuracy = np.asarray(table.accuracy[ranking.target])
     params = np.asarray(trivial_counts(table.space, table.archs)["params"])
     columns = min(2, len(scores))

@@ -15,8 +15,9 @@ from typing import Any, Literal
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from nasformer.search.problem import Candidate, ModelResult, shown_scores
@@ -64,7 +65,7 @@ def style_axes(axes: Axes, x: str = "", y: str = "") -> None:
     axes.spines[["left", "bottom"]].set_color("#c3cad3")
 
 
-def style_colorbar(scale: Any, label: str) -> None:
+def style_colorbar(scale: Colorbar, label: str) -> None:
     """Give the scale of colours beside a plot its label, and no box."""
     scale.set_label(label, color=INK, fontsize=10)
     scale.outline.set_visible(False)
@@ -76,7 +77,7 @@ def nice_ticks(count: int, integer: bool = False) -> MaxNLocator:
     return MaxNLocator(count, integer=integer, steps=(1, 2, 5, 10))
 
 
-def legend_below(figure: Figure, panels: Iterable[Any]) -> None:
+def legend_below(figure: Figure | SubFigure, panels: Iterable[Axes]) -> None:
     """A legend under the plots, where it can hide nothing; the winner first, equal entries once."""
     pairs = [pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {text: handle for handle, text in sorted(pairs, key=lambda pair: pair[1] != "winner")}
