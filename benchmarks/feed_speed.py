@@ -39,7 +39,7 @@ from nasformer.data.shards import pack_files
 from nasformer.data.sources import list_files, open_files
 from nasformer.data.streaming import ImageStream, stream_files
 from nasformer.train.evaluate import autocast
-from nasformer.utils.cuda_graphs import USES, CudaGraphs
+from nasformer.utils.cuda_graphs import WARMUP_RUNS, CudaGraphs
 from record import benchmark_parser, save_record
 from supernet_speed import adamw
 
@@ -87,7 +87,7 @@ class Training:
             self.step(batch, arch)
         synchronize(self.device)
         seconds = time.perf_counter() - start
-        for arch in self.archs * USES if self.supernet.graphs else []:
+        for arch in self.archs * WARMUP_RUNS if self.supernet.graphs else []:
             self.step(batch, arch)
         return seconds
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import nasformer
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS
-from nasformer.utils.cuda_graphs import USES, CudaGraphs
+from nasformer.utils.cuda_graphs import WARMUP_RUNS, CudaGraphs
 from record import benchmark_parser, save_record
 
 STATICS = ("timm vit_tiny", "extracted")
@@ -53,7 +53,7 @@ class Bench:
     @property
     def replays(self) -> int:
         """How often archs run before all that comes often is recorded."""
-        return USES if self.device.type == "cuda" and not self.args.no_graphs else 0
+        return WARMUP_RUNS if self.device.type == "cuda" and not self.args.no_graphs else 0
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
