@@ -18,7 +18,7 @@ from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.tasks.boxes import Instance, Scene, encode, open_scenes
-from nasformer.tasks.detect import CocoAP, Found, SceneBatches, coco_results
+from nasformer.tasks.detect import CocoAP, DetectedObjects, SceneBatches, coco_results
 from nasformer.tasks.masks import draw_objects
 from nasformer.tasks.options import DetectOptions, TaskOptions
 from nasformer.utils.rng import generator
@@ -116,13 +116,13 @@ SCENES = [
 ]
 
 
-def answer(*objects: tuple[int, float, tuple[int, int, int, int]]) -> Found:
+def answer(*objects: tuple[int, float, tuple[int, int, int, int]]) -> DetectedObjects:
     boxes = torch.tensor([box for _, _, box in objects]).float().reshape(-1, 4)
     labels, scores = torch.tensor([one[0] for one in objects]), torch.tensor([one[1] for one in objects])
-    return Found(boxes, scores, labels.long(), [block(box) for _, _, box in objects])
+    return DetectedObjects(boxes, scores, labels.long(), [block(box) for _, _, box in objects])
 
 
-def judged(*answers: Found) -> CocoAP:
+def judged(*answers: DetectedObjects) -> CocoAP:
     metric = CocoAP(["cat", "dog"], 64, ("bbox", "segm"))
     metric.scenes, metric.answers, metric.images = SCENES, list(answers), len(SCENES)
     return metric
@@ -204,7 +204,7 @@ def test_answers_go_back_to_the_size_of_the_image() -> None:
     masks = torch.ones(2, 1, 28, 28)
     boxes = torch.tensor([[2.0, 4, 10, 12], [0, 26, 8, 32]])
     detection = {"boxes": boxes, "labels": torch.tensor([1, 2]), "scores": torch.tensor([0.9, 0.3]), "masks": masks}
-    found = Found.of(detection, (48, 64), 32, masks=True)
+    found = DetectedObjects.of(detection, (48, 64), 32, masks=True)
     assert found.boxes.tolist() == [[4, 8, 20, 24]]
     assert found.labels.tolist() == [0]
     assert found.masks is not None

@@ -70,7 +70,8 @@ class Scene:
         """The objects to learn, without crowds, as the detection head takes them."""
         chosen = [instance for instance in self.instances if not instance.crowd]
         boxes = torch.tensor([instance.box for instance in chosen]).reshape(-1, 4)
-        target = {"boxes": boxes, "labels": torch.tensor([1 + one.label for one in chosen], dtype=torch.int64)}
+        labels = torch.tensor([1 + instance.label for instance in chosen], dtype=torch.int64)
+        target = {"boxes": boxes, "labels": labels}
         if all(instance.mask is not None for instance in chosen):
             masks = [decode(instance.mask) for instance in chosen if instance.mask is not None]
             empty = torch.zeros(0, self.rows, self.columns, dtype=torch.uint8)
@@ -217,13 +218,13 @@ def find_coco(root: Path) -> dict[str, Path]:
     """The JSON file of each part."""
     files = [*sorted((root / "annotations").glob("instances_*.json")), *sorted((root / "annotations").glob("*.json"))]
     files += sorted(root.glob("*/_annotations.coco.json"))
-    found: dict[str, Path] = {}
+    by_part: dict[str, Path] = {}
     for file in files:
         name = file.parent.name if file.name == "_annotations.coco.json" else file.stem.removeprefix("instances_")
         for word, split in SPLITS.items():
             if name.rstrip("0123456789") == word:
-                found.setdefault(split, file)
-    return found if "train" in found else {}
+                by_part.setdefault(split, file)
+    return by_part if "train" in by_part else {}
 
 
 def image_folder(root: Path, file: Path, first: str) -> Path:
@@ -399,7 +400,8 @@ def open_scenes(
         raise UserError(f"{root}: no image of the train or of the test part can be used; check images and annotations")
     if not any(not instance.crowd for scene in checked[0].scenes for instance in scene.instances):
         raise UserError(f"{root}: the training images have no objects; check the annotations")
-    pixels, (train, held_out, last) = sum(one.rows * one.columns for part in checked for one in part.scenes), checked
+    pixels = sum(scene.rows * scene.columns for part in checked for scene in part.scenes)
+    train, held_out, last = checked
     used = Splits(train, held_out, last, classes, splits.notes)
     return SceneData(str(root), used, SceneLabels(classes), pixels)
 
@@ -419,9 +421,9 @@ def read_parts(
     if (listing := list_folders(root)) is None:
         raise UserError(f"{root} has no images with objects; {EXPECTED}")
     pairs = {"train": listing.train, "val": listing.val, "test": listing.test}
-    found = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
+    scenes = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
     names = root / "classes.txt"
-    return found, list(read_names(names).values())[:1] if names.is_file() else ["object"]
+    return scenes, list(read_names(names).values())[:1] if names.is_file() else ["object"]
 
 
 def read_pngs(files: MaskFiles, masks: bool, bad: BadImages) -> list[Scene]:

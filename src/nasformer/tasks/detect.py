@@ -52,8 +52,8 @@ NAMES: dict[Kind, str] = {"bbox": "box", "segm": "mask"}
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is found in an image, at its own size, the surest first."""
+class DetectedObjects:
+    """Objects that a model detects in an image, at its own size, the surest first."""
 
     boxes: Tensor
     scores: Tensor
@@ -63,7 +63,7 @@ class Found:
     """as pycocotools encodes them"""
 
     @classmethod
-    def of(cls, detection: Detection, shape: Grid, size: int, masks: bool) -> Found:
+    def of(cls, detection: Detection, shape: Grid, size: int, masks: bool) -> DetectedObjects:
         """The answer of a model to a square into which an image was fitted."""
         scale = torch.tensor([there / here for there, here in zip(shape, fitted_size(*shape, size), strict=True)])
         boxes = detection["boxes"].float().cpu() * scale.flip(0).repeat(2)
@@ -74,11 +74,11 @@ class Found:
             encoded = encode(pasted.numpy()) if len(pasted) else []
         return cls(boxes, detection["scores"].float().cpu()[kept], detection["labels"].cpu()[kept] - 1, encoded)
 
-    def sure(self) -> Found:
+    def sure(self) -> DetectedObjects:
         """What is more likely than not."""
         kept = (self.scores >= SHOWN).nonzero()[:, 0]
         masks = None if self.masks is None else [self.masks[index] for index in kept.tolist()]
-        return Found(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
+        return DetectedObjects(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
 
     def draw(self, image: Tensor, classes: Sequence[str]) -> Any:
         pairs = zip(self.labels.tolist(), self.scores.tolist(), strict=True)
@@ -88,11 +88,13 @@ class Found:
 
 
 @torch.inference_mode()
-def detect_image(model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Found:
+def detect_image(
+    model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> DetectedObjects:
     """What a model finds in an image (uint8, at its own size)."""
     square = fit(image, size, [round(255 * value) for value in mean])[None].to(next(model.parameters()).device)
     rows, columns = image.shape[1:]
-    return Found.of(model.eval()(normalise(square, mean, std))[0], (rows, columns), size, masks=True)
+    return DetectedObjects.of(model.eval()(normalise(square, mean, std))[0], (rows, columns), size, masks=True)
 
 
 # Loss and metric
@@ -103,7 +105,7 @@ def sum_of_losses(losses: dict[str, Tensor], images: Tensor, targets: Any) -> Te
     return torch.stack(list(losses.values())).sum()
 
 
-def coco_eval(scenes: Sequence[Scene], answers: Sequence[Found], classes: Sequence[str], kind: Kind) -> Any:
+def coco_eval(scenes: Sequence[Scene], answers: Sequence[DetectedObjects], classes: Sequence[str], kind: Kind) -> Any:
     """pycocotools' evaluation of all answers."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -111,10 +113,10 @@ def coco_eval(scenes: Sequence[Scene], answers: Sequence[Found], classes: Sequen
     images = [{"id": number, "height": one.rows, "width": one.columns} for number, one in enumerate(scenes)]
     common = {"images": images, "categories": [{"id": number, "name": name} for number, name in enumerate(classes)]}
     true = [coco_truth(instance, number, kind) for number, scene in enumerate(scenes) for instance in scene.instances]
-    found = [line for number, answer in enumerate(answers) for line in coco_answer(answer, number, kind)]
+    answered = [line for number, answer in enumerate(answers) for line in coco_answer(answer, number, kind)]
     with redirect_stdout(io.StringIO()):  # it prints its progress
         sides = []
-        for lines in (true, found):
+        for lines in (true, answered):
             side = COCO()
             side.dataset = {**common, "annotations": [{"id": 1 + number, **line} for number, line in enumerate(lines)]}
             side.createIndex()
@@ -133,9 +135,9 @@ def coco_truth(instance: Instance, image: int, kind: Kind) -> dict[str, Any]:
     return line | ({"segmentation": instance.mask} if kind == "segm" else {})
 
 
-def coco_answer(found: Found, image: int, kind: Kind) -> Iterator[dict[str, Any]]:
+def coco_answer(objects: DetectedObjects, image: int, kind: Kind) -> Iterator[dict[str, Any]]:
     for number, (box, score, label) in enumerate(
-        zip(found.boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+        zip(objects.boxes.tolist(), objects.scores.tolist(), objects.labels.tolist(), strict=True)
     ):
         left, top, right, bottom = box
         line = {"image_id": image, "category_id": label, "score": score, "iscrowd": 0}
@@ -143,8 +145,8 @@ def coco_answer(found: Found, image: int, kind: Kind) -> Iterator[dict[str, Any]
         if kind == "segm":
             from pycocotools import mask
 
-            assert found.masks is not None
-            line |= {"segmentation": found.masks[number], "area": float(mask.area(found.masks[number]))}
+            assert objects.masks is not None
+            line |= {"segmentation": objects.masks[number], "area": float(mask.area(objects.masks[number]))}
         yield line
 
 
@@ -191,13 +193,15 @@ class CocoAP:
 
     def __init__(self, classes: Sequence[str], size: int, kinds: Sequence[Kind] = ("bbox",)) -> None:
         self.classes, self.size, self.kinds = list(classes), size, kinds
-        self.scenes, self.answers, self.images = list[Scene](), list[Found](), 0
+        self.scenes, self.answers, self.images = list[Scene](), list[DetectedObjects](), 0
 
     def update(self, logits: Any, targets: Sequence[Scene]) -> None:
         """Adds images: what is found in their squares, and what they hold."""
         for detection, scene in zip(logits, targets, strict=True):
             self.scenes.append(scene)
-            self.answers.append(Found.of(detection, (scene.rows, scene.columns), self.size, "segm" in self.kinds))
+            self.answers.append(
+                DetectedObjects.of(detection, (scene.rows, scene.columns), self.size, "segm" in self.kinds)
+            )
             self.images += 1
 
     def combine(self, world: World, device: torch.device) -> None:
@@ -208,20 +212,20 @@ class CocoAP:
         return self.judge().scores
 
     def judge(self) -> DetectionScores:
-        found = {kind: coco_eval(self.scenes, self.answers, self.classes, kind) for kind in self.kinds}
+        evaluations = {kind: coco_eval(self.scenes, self.answers, self.classes, kind) for kind in self.kinds}
         scores: dict[str, float] = {}
-        for kind, evaluation in found.items():
+        for kind, evaluation in evaluations.items():
             values = [value if value > -1 else math.nan for value in evaluation.stats[:3]]
             names = (f"{NAMES[kind]}_ap{suffix}" for suffix in ("", "50", "75"))
             scores |= dict(zip(names, map(float, values), strict=True))
         loss = 1 - scores[f"{NAMES[self.kinds[0]]}_ap"]
-        by_image = image_scores(found[self.kinds[0]], self.images)
-        return DetectionScores({**scores, "loss": loss, "images": self.images}, self.by_class(found), by_image)
+        by_image = image_scores(evaluations[self.kinds[0]], self.images)
+        return DetectionScores({**scores, "loss": loss, "images": self.images}, self.by_class(evaluations), by_image)
 
-    def by_class(self, found: dict[Kind, Any]) -> list[ClassAP]:
-        labels = [one.label for scene in self.scenes for one in scene.instances if not one.crowd]
+    def by_class(self, evaluations: dict[Kind, Any]) -> list[ClassAP]:
+        labels = [instance.label for scene in self.scenes for instance in scene.instances if not instance.crowd]
         nothing = [None] * len(self.classes)
-        boxes, masks = (class_aps(found[kind]) if kind in found else nothing for kind in NAMES)
+        boxes, masks = (class_aps(evaluations[kind]) if kind in evaluations else nothing for kind in NAMES)
         return [
             ClassAP(name, labels.count(number), boxes[number], masks[number])
             for number, name in enumerate(self.classes)
@@ -238,17 +242,17 @@ class DetectionScores:
     """F1 of each image at IoU 0.5, in the order of the split"""
 
     def sentences(self) -> list[str]:
-        known = sorted((one.box_ap, one.name) for one in self.by_class if one.box_ap is not None)
+        scored = sorted((score.box_ap, score.name) for score in self.by_class if score.box_ap is not None)
         kinds = [name for name in NAMES.values() if f"{name}_ap" in self.scores]
         lines = [
             f"{name} AP {self.scores[f'{name}_ap']:.2%}, at IoU 0.5 {self.scores[f'{name}_ap50']:.2%}, "
             f"at IoU 0.75 {self.scores[f'{name}_ap75']:.2%}"
             for name in kinds
         ]
-        return [*lines, "worst: " + ", ".join(f"{name} {ap:.2%}" for ap, name in known[:WORST])]
+        return [*lines, "worst: " + ", ".join(f"{name} {ap:.2%}" for ap, name in scored[:WORST])]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.scores, "by_class": [asdict(one) for one in self.by_class], "by_image": self.by_image}
+        return {**self.scores, "by_class": [asdict(score) for score in self.by_class], "by_image": self.by_image}
 
 
 def metric_of(batches: Any) -> CocoAP:
@@ -298,15 +302,17 @@ class SceneBatches(FileBatches):
         return picture, jittered | ({"masks": masks[0][kept]} if masks else {})
 
     def together(self, targets: Sequence[Target]) -> list[Target]:
-        return [{name: value.to(self.device, non_blocking=True) for name, value in one.items()} for one in targets]
+        return [
+            {name: value.to(self.device, non_blocking=True) for name, value in target.items()} for target in targets
+        ]
 
 
 # The task
 
 
 @dataclass(frozen=True)
-class FoundObject:
-    """An object that is found: its class, how sure that is, and its box (left, top, right, bottom in pixels)."""
+class DetectedObject:
+    """A detected object: its class, how sure that is, and its box (left, top, right, bottom in pixels)."""
 
     name: str
     score: float
@@ -318,12 +324,12 @@ class ObjectPrediction:
     """What is surely found in an image, and where all of it, with masks, and a picture were written."""
 
     file: str
-    objects: list[FoundObject]
+    objects: list[DetectedObject]
     json: str
     overlay: str
 
     def __str__(self) -> str:
-        words = ", ".join(f"{one.name} {one.score:.0%}" for one in self.objects) or "nothing"
+        words = ", ".join(f"{item.name} {item.score:.0%}" for item in self.objects) or "nothing"
         return f"{self.file}: {words}; {self.overlay}"
 
 
@@ -350,15 +356,16 @@ class Detect(FileTask):
         return metric.judge()
 
     def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
     ) -> None:
         assert isinstance(batches, SceneBatches)
-        found = found or self.judge(model, batches, split, batches.classes)
+        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
             image, scene = batches.pair(batches.files[split], index)
             answer = detect_image(model, image, batches.img_size, batches.mean, batches.std).sure()
-            true, words = scene.target(), [batches.classes[one.label] for one in scene.instances if not one.crowd]
+            true = scene.target()
+            words = [batches.classes[instance.label] for instance in scene.instances if not instance.crowd]
             truth = draw_objects(image, true["boxes"], true.get("masks"), true["labels"] - 1, words)
             side_by_side(truth, answer.draw(image, batches.classes)).save(folder / f"{name}.png")
 
@@ -366,21 +373,21 @@ class Detect(FileTask):
         folder = options.folder("boxes and masks")
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
             image = read_pixels(existing(file), trained.in_chans)
-            found = detect_image(trained.model, image, trained.img_size, trained.mean, trained.std)
+            objects = detect_image(trained.model, image, trained.img_size, trained.mean, trained.std)
             table, picture = folder / f"{stem}.json", folder / f"{stem}_overlay.png"
-            write_json(table, {"file": file, "objects": coco_results(found, trained.classes)})
-            found.sure().draw(image, trained.classes).save(picture)
-            yield ObjectPrediction(file, list_objects(found.sure(), trained.classes), str(table), str(picture))
+            write_json(table, {"file": file, "objects": coco_results(objects, trained.classes)})
+            objects.sure().draw(image, trained.classes).save(picture)
+            yield ObjectPrediction(file, list_objects(objects.sure(), trained.classes), str(table), str(picture))
 
 
-def list_objects(found: Found, classes: Sequence[str]) -> list[FoundObject]:
-    lines = zip(found.labels.tolist(), found.scores.tolist(), found.boxes.tolist(), strict=True)
-    return [FoundObject(classes[label], score, box) for label, score, box in lines]
+def list_objects(objects: DetectedObjects, classes: Sequence[str]) -> list[DetectedObject]:
+    lines = zip(objects.labels.tolist(), objects.scores.tolist(), objects.boxes.tolist(), strict=True)
+    return [DetectedObject(classes[label], score, box) for label, score, box in lines]
 
 
-def coco_results(found: Found, classes: Sequence[str]) -> list[dict[str, Any]]:
+def coco_results(objects: DetectedObjects, classes: Sequence[str]) -> list[dict[str, Any]]:
     """All objects, with masks in the compressed run lengths of COCO's results."""
-    lines = [asdict(one) for one in list_objects(found, classes)]
-    for line, mask in zip(lines, found.masks or [], strict=False):
+    lines = [asdict(item) for item in list_objects(objects, classes)]
+    for line, mask in zip(lines, objects.masks or [], strict=False):
         line["segmentation"] = {"size": list(mask["size"]), "counts": mask["counts"].decode()}
     return lines

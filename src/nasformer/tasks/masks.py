@@ -91,8 +91,8 @@ class MaskListing:
 
 def folder_pairs(images: Path, masks: Path, mask_name: Callable[[str], str] = lambda stem: stem) -> MaskFiles:
     """Every image below a folder, with the mask of the same name at the same place below another."""
-    found = sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
-    pairs = [(path, masks / path.relative_to(images).parent / f"{mask_name(path.stem)}.png") for path in found]
+    files = sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
+    pairs = [(path, masks / path.relative_to(images).parent / f"{mask_name(path.stem)}.png") for path in files]
     without = len(set(masks.rglob("*.png")) - {mask for _, mask in pairs}) if mask_name("x") == "x" else 0
     if without:
         say(f"{masks}: {without} masks have no image of their name; they are not used")
@@ -343,14 +343,14 @@ def split_masks(
     bad.check(len(splits), str(root))
     bad.tell(len(splits), str(root))
     train, held_out, test = (
-        part.keep(index for index, check in enumerate(found) if check)
-        for part, found in zip(parts, checks, strict=True)
+        part.keep(index for index, check in enumerate(of_part) if check)
+        for part, of_part in zip(parts, checks, strict=True)
     )
     if not len(train) or not len(test):
         raise UserError(f"{root}: no image of the train or of the test part can be used; check images and masks")
     if not any(check.has_classes for check in checks[0] if check):
         raise UserError(f"{root}: no pixel of the training masks has a class; check masks and ignored ids")
-    pixels = sum(check.pixels for found in checks for check in found if check)
+    pixels = sum(check.pixels for of_part in checks for check in of_part if check)
     return MaskData(str(root), Splits(train, held_out, test, labels.classes, splits.notes), labels, pixels)
 
 
@@ -397,11 +397,11 @@ def check_all(images: Sequence[str], check: Callable[[int], T], bad: BadImages) 
 
     quiet = bad.quiet or len(images) < FEW
     with progress("check", len(images), quiet) as report, ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        for index, found in enumerate(pool.map(try_check, range(len(images)))):
+        for index, result in enumerate(pool.map(try_check, range(len(images)))):
             report(index + 1)
-            if isinstance(found, BadImage):
-                bad.add(images[index], str(found))
-            yield None if isinstance(found, BadImage) else found
+            if isinstance(result, BadImage):
+                bad.add(images[index], str(result))
+            yield None if isinstance(result, BadImage) else result
 
 
 def check_image(path: str) -> tuple[int, int]:

@@ -76,9 +76,9 @@ class PanopticLabels:
     def read(self, path: str) -> Tensor:
         """The map of segments of a PNG, int32 [rows, columns]; raises BadImage."""
         ids = read_segment_ids(path)
-        found, places = np.unique(ids, return_inverse=True)
-        known, values, things = self.segments[path], np.full(len(found), IGNORED, np.int32), 0
-        for place, number in enumerate(found.tolist()):
+        numbers, places = np.unique(ids, return_inverse=True)
+        known, values, things = self.segments[path], np.full(len(numbers), IGNORED, np.int32), 0
+        for place, number in enumerate(numbers.tolist()):
             if number == 0:
                 continue
             if number not in known:
@@ -259,9 +259,9 @@ class Answer(NamedTuple):
     offsets: Tensor
 
     @classmethod
-    def of(cls, found: Tensor) -> Answer:
+    def of(cls, output: Tensor) -> Answer:
         """From [..., classes + 3, rows, columns]."""
-        return cls(*found.float().split((found.shape[-3] - INSTANCE_MAPS, 1, 2), dim=-3))
+        return cls(*output.float().split((output.shape[-3] - INSTANCE_MAPS, 1, 2), dim=-3))
 
 
 def loss_weights(size: int, sigma: float) -> tuple[float, float]:
@@ -277,7 +277,7 @@ def loss_weights(size: int, sigma: float) -> tuple[float, float]:
     return HEAT_WEIGHT * (scale * PAPER_SIGMA / sigma) ** 2, OFFSET_WEIGHT / scale
 
 
-def panoptic_loss(found: Tensor, images: Tensor, targets: Tensor, sigma: float = PAPER_SIGMA) -> Tensor:
+def panoptic_loss(output: Tensor, images: Tensor, targets: Tensor, sigma: float = PAPER_SIGMA) -> Tensor:
     """Cross-entropy of the hardest pixels, squared error of the heat, distance of the offsets, with `loss_weights`.
 
     Pixels without a class count for nothing.
@@ -285,7 +285,7 @@ def panoptic_loss(found: Tensor, images: Tensor, targets: Tensor, sigma: float =
     Args:
         sigma: By which the centres of the targets are blurred.
     """
-    answer, classes, weights = Answer.of(found), targets[:, 0].long(), targets[:, 4]
+    answer, classes, weights = Answer.of(output), targets[:, 0].long(), targets[:, 4]
     known = (classes != IGNORED).float()
     losses = F.cross_entropy(answer.logits, classes, ignore_index=IGNORED, reduction="none") * weights.clamp(min=1)
     hardest = losses.flatten().topk(max(1, int(HARD_PIXELS * losses.numel()))).values.mean()
@@ -293,7 +293,7 @@ def panoptic_loss(found: Tensor, images: Tensor, targets: Tensor, sigma: float =
     things = (weights > 0).float()
     distance = (answer.offsets - targets[:, 2:4]).abs().sum(1)
     offsets = (distance * things).sum() / things.sum().clamp(min=1)
-    heat_weight, offset_weight = loss_weights(found.shape[-1], sigma)
+    heat_weight, offset_weight = loss_weights(output.shape[-1], sigma)
     return hardest + heat_weight * heat + offset_weight * offsets
 
 
@@ -345,11 +345,11 @@ def at_own_size(square: Tensor, rows: int, columns: int) -> Answer:
     return enlarged(unfit(square, rows, columns), square.shape[-1])
 
 
-def enlarged(found: Tensor, size: int) -> Answer:
+def enlarged(output: Tensor, size: int) -> Answer:
     """The parts of an answer at the size of its image, with offsets in pixels of it instead of those of the square."""
-    answer, (rows, columns) = Answer.of(found), found.shape[-2:]
+    answer, (rows, columns) = Answer.of(output), output.shape[-2:]
     height, width = fitted_size(rows, columns, size)
-    return answer._replace(offsets=answer.offsets * found.new_tensor([rows / height, columns / width]).view(2, 1, 1))
+    return answer._replace(offsets=answer.offsets * output.new_tensor([rows / height, columns / width]).view(2, 1, 1))
 
 
 # Metric
@@ -389,7 +389,7 @@ def match_segments(answer: Tensor, truth: Tensor, num_classes: int) -> Tensor:
     left_out = (void + (overlap * (same & crowd[:, None])).sum(0)) / areas_a > 0.5
     wrong = counts_a & ~matches.any(0) & ~left_out
     missed = counts_t & ~matches.any(1)
-    found = torch.zeros(num_classes, 4, dtype=torch.float64, device=answer.device)
+    sums = torch.zeros(num_classes, 4, dtype=torch.float64, device=answer.device)
     columns = (
         (classes_a, ious.where(matches, 0.0).sum(0)),
         (classes_a, matches.any(0)),
@@ -398,8 +398,8 @@ def match_segments(answer: Tensor, truth: Tensor, num_classes: int) -> Tensor:
     )
     for column, (classes, values) in enumerate(columns):
         kept = classes != IGNORED
-        found[:, column].index_add_(0, classes[kept], values[kept].double())
-    return found
+        sums[:, column].index_add_(0, classes[kept], values[kept].double())
+    return sums
 
 
 def class_qualities(sums: Tensor) -> Tensor:
@@ -428,9 +428,9 @@ class PanopticQuality:
         self.images, self.loss, self.by_image = 0, 0.0, list[float]()
         self.sums = torch.zeros(len(self.classes), 4, dtype=torch.float64)
 
-    def update(self, found: Tensor, targets: Sequence[Tensor]) -> None:
+    def update(self, output: Tensor, targets: Sequence[Tensor]) -> None:
         """Adds images: what the head answers for their squares, and their maps of segments at their own size."""
-        for square, segments in zip(found, targets, strict=True):
+        for square, segments in zip(output, targets, strict=True):
             answer, (classes, _) = at_own_size(square, *segments.shape), split_segments(segments)
             self.loss += float(pixel_cross_entropy(answer.logits[None], square, classes[None]))
             self.add(group(answer, self.num_things, self.stuff_area), segments)
@@ -544,20 +544,20 @@ class Panoptic(FileTask):
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> PanopticEvaluation:
         metric = PanopticQuality(batches)
-        for found, segments in predictions(model, batches, split):
-            metric.update(found, segments)  # type: ignore[arg-type]
+        for output, segments in predictions(model, batches, split):
+            metric.update(output, segments)  # type: ignore[arg-type]
         if not metric.images:
             raise UserError(f"there are no images in the {split} part; choose another --split")
         return PanopticEvaluation(metric)
 
     def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
     ) -> None:
         assert isinstance(batches, PanopticBatches)
-        found = found or self.judge(model, batches, split, batches.classes)
+        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
         folder.mkdir(parents=True, exist_ok=True)
         of_images = (batches.img_size, batches.mean, batches.std)
-        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
             image, truth = batches.pair(batches.files[split], index)
             answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
             beside(image, colours(truth), colours(answer)).save(folder / f"{name}.png")
@@ -569,11 +569,11 @@ class Panoptic(FileTask):
             image = read_pixels(existing(file), trained.in_chans)
             segments = find_segments(trained.model, image, *of_images, things, PanopticOptions().stuff_area)
             png, picture = folder / f"{stem}_panoptic.png", folder / f"{stem}_overlay.png"
-            numbered, found = list_segments(segments, trained.classes, things)
+            numbered, listed = list_segments(segments, trained.classes, things)
             segments_png(numbered).save(png)
             overlay(image, colours(segments)).save(picture)
-            write_json(folder / f"{stem}_panoptic.json", {"segments_info": [asdict(segment) for segment in found]})
-            yield PanopticPrediction(file, found, str(png), str(picture))
+            write_json(folder / f"{stem}_panoptic.json", {"segments_info": [asdict(segment) for segment in listed]})
+            yield PanopticPrediction(file, listed, str(png), str(picture))
 
 
 # Single images
@@ -614,20 +614,20 @@ def find_segments(
     stuff_area: float,
 ) -> Tensor:
     """The map of segments of an image (uint8, at its own size)."""
-    found = segment_image(model, image, size, mean, std)
-    return group(enlarged(found, size), num_things, stuff_area).cpu()
+    output = segment_image(model, image, size, mean, std)
+    return group(enlarged(output, size), num_things, stuff_area).cpu()
 
 
 def list_segments(segments: Tensor, classes: Sequence[str], num_things: int) -> tuple[Tensor, list[PredictedSegment]]:
     """A map with the number of each pixel's segment, 0 where it has none, and the segments, the largest first."""
     values, places, areas = segments.unique(return_inverse=True, return_counts=True)
     order = [place for place in areas.argsort(descending=True).tolist() if int(values[place]) != IGNORED]
-    numbers, found = torch.zeros(len(values), dtype=torch.int64), list[PredictedSegment]()
+    numbers, listed = torch.zeros(len(values), dtype=torch.int64), list[PredictedSegment]()
     for number, place in enumerate(order, 1):
         kind = int(values[place]) % KINDS
         numbers[place] = number
-        found.append(PredictedSegment(number, classes[kind], kind < num_things, int(areas[place])))
-    return numbers[places], found
+        listed.append(PredictedSegment(number, classes[kind], kind < num_things, int(areas[place])))
+    return numbers[places], listed
 
 
 def segments_png(numbers: Tensor) -> Image.Image:

@@ -125,21 +125,21 @@ class Task(ABC):
         """Answers to image files; what is not said in words goes into the folder `options.out`."""
 
     def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
     ) -> None:
         """Writes best.png, median.png and worst.png: images of a split with truth and answer; none by default.
 
         Args:
-            found: How the model does on the split, where it was judged already.
+            evaluation: How the model does on the split, where it was judged already.
         """
         return
 
 
-def write_evaluation(found: Evaluation, out: Path, **facts: Any) -> None:
+def write_evaluation(evaluation: Evaluation, out: Path, **facts: Any) -> None:
     """Writes evaluation.json and per_class.csv."""
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "evaluation.json", {**facts, **found.to_json()})
-    by_class = [asdict(score) for score in found.by_class]
+    write_json(out / "evaluation.json", {**facts, **evaluation.to_json()})
+    by_class = [asdict(score) for score in evaluation.by_class]
     with (out / "per_class.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, by_class[0])
         table.writeheader()

@@ -241,8 +241,8 @@ def segment_image(
 
     def logits(view: Tensor, scale: float) -> Tensor:
         canvas = scaled_canvas(view, size, scale, fill)
-        found = window_logits(model, normalise(canvas[None].to(device), mean, std), size)
-        return unfit(found, *view.shape[1:], size=size, scale=scale)
+        of_canvas = window_logits(model, normalise(canvas[None].to(device), mean, std), size)
+        return unfit(of_canvas, *view.shape[1:], size=size, scale=scale)
 
     if not asked.tests_several:
         return logits(image, 1.0)
@@ -308,12 +308,12 @@ class Segment(FileTask):
         return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)
 
     def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
     ) -> None:
         assert isinstance(batches, MaskBatches)
-        found = found or self.judge(model, batches, split, batches.classes)
+        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
             image, truth = batches.pair(batches.files[split], index)
             logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
             beside(image, truth, logits.argmax(0).cpu()).save(folder / f"{name}.png")

@@ -187,8 +187,8 @@ class TextEncoder:
         tokenizer, model = self.parts
         shape = {"padding": "max_length", "truncation": True, "max_length": self.length}
         tokens = tokenizer(list(texts), return_tensors="pt", **shape).to(device)
-        found = model.to(device)(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
-        return found.last_hidden_state * tokens["attention_mask"][..., None]
+        output = model.to(device)(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+        return output.last_hidden_state * tokens["attention_mask"][..., None]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the weights, which another process loads itself."""
@@ -212,8 +212,8 @@ def find_files(root: Path, part: str) -> QuestionFiles | None:
     questions = root / part / "questions.json"
     if questions.is_file():
         annotations, images = root / part / "annotations.json", root / part / "images"
-        found = (annotations if annotations.is_file() else questions, images if images.is_dir() else root / part)
-        return QuestionFiles(questions, *found)
+        others = (annotations if annotations.is_file() else questions, images if images.is_dir() else root / part)
+        return QuestionFiles(questions, *others)
     named = [sorted(root.glob(f"*{part}*_{what}.json")) for what in ("questions", "annotations")]
     folders = sorted(path for path in root.glob(f"{part}*") if path.is_dir())
     return QuestionFiles(named[0][0], named[1][0], folders[0]) if all([*named, folders]) else None
@@ -320,14 +320,14 @@ def open_questions(
     train_images: int | None = None,
 ) -> MaskData:
     """Questions in three parts; those about one image stay together. Without test, val is the test part."""
-    files = {part: found for part in PARTS if (found := find_files(root, part))}
+    files = {part: named for part in PARTS if (named := find_files(root, part))}
     if "train" not in files:
         raise UserError(
             f"{root} has no questions; expected train/questions.json and train/images (likewise val and test), or "
             "VQA's own files (…train2014_questions.json, …train2014_annotations.json) and images in train2014"
         )
-    read = {part: read_part(found, bad) for part, found in files.items()}
-    questions = {name: question for _, found in read.values() for name, question in found.items()}
+    read = {part: read_part(of_part, bad) for part, of_part in files.items()}
+    questions = {name: question for _, of_part in read.values() for name, question in of_part.items()}
     bad.check(len(questions), str(root))
     vocabulary = Vocabulary.of(list(read["train"][1].values()), questions, options)
     parts = {part: MaskFiles(list(by_image), [""] * len(by_image)) for part, (by_image, _) in read.items()}
@@ -567,13 +567,13 @@ class VisualQuestions(FileTask):
         return VQAEvaluation({**metric.compute(), "images": metric.images}, by_class, sure)
 
     def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, found: Evaluation | None = None
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
     ) -> None:
         assert isinstance(batches, QuestionBatches)
-        found = found or self.judge(model, batches, split, batches.classes)
+        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
         folder.mkdir(parents=True, exist_ok=True)
         files = batches.files[split]
-        for name, index in example_images(found.by_image).items():  # type: ignore[attr-defined]
+        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
             numbers = torch.tensor([index])
             ((logits, _),) = list(predictions(model, batches, split, numbers=numbers))
             question = batches.vocabulary.questions[files.masks[index]]
