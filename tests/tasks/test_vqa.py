@@ -316,7 +316,7 @@ def test_an_encoder_reads_each_question_once_and_words_behind_it_do_not_matter(e
     assert torch.equal(found[1], found[2])
     assert not torch.allclose(found[0], found[1])
     assert found[1].any(-1).tolist() == [True] * 7 + [False]
-    assert list(text.known) == ["what shape is there ?", "is there a disc ?"]
+    assert list(text.features_of) == ["what shape is there ?", "is there a disc ?"]
     assert torch.equal(pickle.loads(pickle.dumps(text))(["is there a disc ?"], cpu)[0], found[1])
 
 

@@ -291,11 +291,11 @@ class FileBatches:
             image, mask = self.pair(files, index)
             return self.jittered(image, self.learned(mask), source)
 
-        places = (
+        arguments = (
             [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine.tolist())]
             for step, mine in self.train_indices(start_step)
         )
-        for step, pairs in enumerate(self.loaded(item, places), start_step):
+        for step, pairs in enumerate(self.loaded(item, arguments), start_step):
             images, targets = zip(*pairs, strict=True)
             yield self.normalised(self.coloured(torch.stack(images), step)), self.together(targets)
 
@@ -346,13 +346,13 @@ class FileBatches:
         """Batches of items, a few of them ahead, by threads; with no workers one after the other."""
         if not self.workers:
             for batch in batches:
-                yield [item(*place) for place in batch]
+                yield [item(*arguments) for arguments in batch]
             return
         waiting = deque[list[Future[Pair]]]()
         pool = ThreadPoolExecutor(self.workers)
         try:
             for batch in batches:
-                waiting.append([pool.submit(item, *place) for place in batch])
+                waiting.append([pool.submit(item, *arguments) for arguments in batch])
                 if len(waiting) > AHEAD:
                     yield [future.result() for future in waiting.popleft()]
             while waiting:

@@ -230,8 +230,8 @@ def find_coco(root: Path) -> dict[str, Path]:
 def image_folder(root: Path, file: Path, first: str) -> Path:
     """Where the images of a JSON file are."""
     name = file.stem.removeprefix("instances_")
-    places = (root / name, root / "images" / name, root / "images", file.parent, root)
-    return next((place for place in places if (place / first).is_file()), places[0])
+    folders = (root / name, root / "images" / name, root / "images", file.parent, root)
+    return next((folder for folder in folders if (folder / first).is_file()), folders[0])
 
 
 def read_coco(
@@ -242,7 +242,7 @@ def read_coco(
     Args:
         categories: Those of the training file by their ids, in the order of classes.
     """
-    content, classes = CocoFile.load(file), {number: place for place, number in enumerate(categories)}
+    content, classes = CocoFile.load(file), {number: index for index, number in enumerate(categories)}
     check_categories(file, content.categories, categories)
     images = unique_images(file, content.images, bad)
     objects: dict[int, list[Instance]] = {number: [] for number in images}
@@ -446,9 +446,9 @@ def check_scenes(files: SceneFiles, bad: BadImages) -> list[Scene]:
     def check(index: int) -> Scene:
         scene = files.scenes[index]
         width, height = check_image(scene.image)
-        said, true = f"{scene.columns} x {scene.rows}", f"{width} x {height}"
-        if said != true:
-            raise BadImage(f"its annotation is for {said} pixels, it has {true}")
+        annotated, actual = f"{scene.columns} x {scene.rows}", f"{width} x {height}"
+        if annotated != actual:
+            raise BadImage(f"its annotation is for {annotated} pixels, it has {actual}")
         return scene
 
     return [scene for scene in check_all(files.images, check, bad) if scene]

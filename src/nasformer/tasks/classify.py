@@ -40,8 +40,8 @@ class ModelInput:
 
 def image_input(path: Path, folder: Path, model: Backbone) -> ModelInput:
     """An image file, prepared as evaluation prepares it."""
-    channels, known = model.options["in_chans"], preprocessing_of(model.options, facts_in(folder))
-    if known.mean is None or known.std is None:
+    channels, preprocessing = model.options["in_chans"], preprocessing_of(model.options, facts_in(folder))
+    if preprocessing.mean is None or preprocessing.std is None:
         raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
     if not path.is_file():
         raise UserError(f"there is no image {path}; check the path")
@@ -49,9 +49,9 @@ def image_input(path: Path, folder: Path, model: Backbone) -> ModelInput:
         image = read_image(str(path), check_channels(channels))
     except BadImage as error:
         raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
-    view = resize_and_crop(image, known.img_size, known.crop_pct, known.interpolation)
+    view = resize_and_crop(image, preprocessing.img_size, preprocessing.crop_pct, preprocessing.interpolation)
     pixels = torch.from_numpy(channels_first(view))[None]
-    mean, std = (for_channels(values, channels) for values in (known.mean, known.std))
+    mean, std = (for_channels(values, channels) for values in (preprocessing.mean, preprocessing.std))
     return ModelInput(normalise(pixels, mean, std), mean, std)
 
 

@@ -163,21 +163,21 @@ class ClassAP:
 def class_aps(evaluation: Any) -> list[float | None]:
     """AP of each class over all IoUs, for objects of any size."""
     precision = evaluation.eval["precision"][:, :, :, 0, -1]
-    known = [part[part > -1] for part in np.moveaxis(precision, 2, 0)]
-    return [float(part.mean()) if part.size else None for part in known]
+    precisions = [part[part > -1] for part in np.moveaxis(precision, 2, 0)]
+    return [float(part.mean()) if part.size else None for part in precisions]
 
 
 def image_scores(evaluation: Any, images: int) -> list[float]:
     """F1 at IoU 0.5 of what is surely found in each image; NaN where there is nothing, neither in truth nor answer."""
     sums, areas = np.zeros((images, 2)), len(evaluation.params.areaRng)
-    for place, one in enumerate(evaluation.evalImgs):
-        if one is None or place // images % areas:  # by class, then by area (any, small, ...), then by image
+    for index, cell in enumerate(evaluation.evalImgs):
+        if cell is None or index // images % areas:  # by class, then by area (any, small, ...), then by image
             continue
-        sure = (one["dtScores"] >= np.array(SHOWN)) if len(one["dtScores"]) else np.zeros(0, bool)
-        counted = sure & ~one["dtIgnore"][0].astype(bool)
-        hits = (one["dtMatches"][0] > 0) & counted
-        true = (~np.asarray(one["gtIgnore"]).astype(bool)).sum()
-        sums[place % images] += 2 * hits.sum(), counted.sum() + true
+        sure = (cell["dtScores"] >= np.array(SHOWN)) if len(cell["dtScores"]) else np.zeros(0, bool)
+        counted = sure & ~cell["dtIgnore"][0].astype(bool)
+        hits = (cell["dtMatches"][0] > 0) & counted
+        true = (~np.asarray(cell["gtIgnore"]).astype(bool)).sum()
+        sums[index % images] += 2 * hits.sum(), counted.sum() + true
     return [float(hits / total) if total else math.nan for hits, total in sums]
 
 
@@ -340,8 +340,8 @@ class Detect(FileTask):
     facts, objective, batches, batch_norm = DETECT, DETECTION, SceneBatches, False
 
     def space(self, space: Space, options: DetectOptions) -> Space:
-        asked = {"head": options.head, "decoder_dim": options.decoder_dim, "masks": options.masks}
-        return dense_space(space, self.name, **asked)
+        head = {"head": options.head, "decoder_dim": options.decoder_dim, "masks": options.masks}
+        return dense_space(space, self.name, **head)
 
     def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
         return open_scenes(root, options, bad, **amounts)

@@ -183,7 +183,7 @@ def list_masks(root: Path, layout: str = "auto") -> MaskListing:
             if not len(listing.train):
                 raise UserError(f"{root} has no training images; check that it is complete")
             return listing
-    raise UserError(f"{root} has no images with masks in a layout that is known ({layout}); {EXPECTED}")
+    raise UserError(f"{root} has no images with masks in a known layout ({layout}); {EXPECTED}")
 
 
 # Labels

@@ -76,20 +76,20 @@ class PanopticLabels:
     def read(self, path: str) -> Tensor:
         """The map of segments of a PNG, int32 [rows, columns]; raises BadImage."""
         ids = read_segment_ids(path)
-        numbers, places = np.unique(ids, return_inverse=True)
-        known, values, things = self.segments[path], np.full(len(numbers), IGNORED, np.int32), 0
-        for place, number in enumerate(numbers.tolist()):
+        numbers, inverse = np.unique(ids, return_inverse=True)
+        named, values, things = self.segments[path], np.full(len(numbers), IGNORED, np.int32), 0
+        for index, number in enumerate(numbers.tolist()):
             if number == 0:
                 continue
-            if number not in known:
+            if number not in named:
                 raise BadImage(f"the PNG has a segment {number} that the JSON file does not name")
-            value = known[number]
+            value = named[number]
             if isinstance(value, str):
                 raise BadImage(value)
             is_thing = value < self.num_things  # crowds have larger values
             things += is_thing
-            values[place] = value + KINDS * things * is_thing
-        return torch.from_numpy(values[places.reshape(ids.shape)])
+            values[index] = value + KINDS * things * is_thing
+        return torch.from_numpy(values[inverse.reshape(ids.shape)])
 
 
 def read_segment_ids(path: str) -> np.ndarray:
@@ -286,10 +286,10 @@ def panoptic_loss(output: Tensor, images: Tensor, targets: Tensor, sigma: float 
         sigma: By which the centres of the targets are blurred.
     """
     answer, classes, weights = Answer.of(output), targets[:, 0].long(), targets[:, 4]
-    known = (classes != IGNORED).float()
+    labelled = (classes != IGNORED).float()
     losses = F.cross_entropy(answer.logits, classes, ignore_index=IGNORED, reduction="none") * weights.clamp(min=1)
     hardest = losses.flatten().topk(max(1, int(HARD_PIXELS * losses.numel()))).values.mean()
-    heat = ((answer.heat[:, 0] - targets[:, 1]) ** 2 * known).sum() / known.sum().clamp(min=1)
+    heat = ((answer.heat[:, 0] - targets[:, 1]) ** 2 * labelled).sum() / labelled.sum().clamp(min=1)
     things = (weights > 0).float()
     distance = (answer.offsets - targets[:, 2:4]).abs().sum(1)
     offsets = (distance * things).sum() / things.sum().clamp(min=1)
@@ -328,9 +328,9 @@ def find_centres(heat: Tensor) -> Tensor:
     # Enlarged and rounded maps have equal neighbours: as two centres they would cut their thing into two.
     is_peak = hottest.flatten() == torch.arange(heat.numel(), device=heat.device)
     peaks = heat.flatten().masked_fill(~is_peak | (heat.flatten() <= THRESHOLD), -math.inf)
-    values, places = peaks.topk(min(MOST_THINGS, len(peaks)))
-    places = places[values > -math.inf]
-    return torch.stack([places // heat.shape[1], places % heat.shape[1]], 1)
+    values, positions = peaks.topk(min(MOST_THINGS, len(peaks)))
+    positions = positions[values > -math.inf]
+    return torch.stack([positions // heat.shape[1], positions % heat.shape[1]], 1)
 
 
 def nearest_centres(positions: Tensor, offsets: Tensor, centres: Tensor) -> Tensor:
@@ -485,8 +485,8 @@ class PanopticEvaluation:
 
     def sentences(self) -> list[str]:
         words = {"pq": "PQ", "pq_things": "of things", "pq_stuff": "of stuff", "sq": "SQ", "rq": "RQ"}
-        known = sorted((score.pq, score.name) for score in self.by_class if score.pq is not None)
-        worst = ", ".join(f"{name} {pq:.2%}" for pq, name in known[:WORST])
+        scored = sorted((score.pq, score.name) for score in self.by_class if score.pq is not None)
+        worst = ", ".join(f"{name} {pq:.2%}" for pq, name in scored[:WORST])
         scores = self.scores
         return [
             ", ".join(f"{name} {scores[score]:.2%}" for score, name in words.items() if score in scores),
@@ -620,14 +620,14 @@ def find_segments(
 
 def list_segments(segments: Tensor, classes: Sequence[str], num_things: int) -> tuple[Tensor, list[PredictedSegment]]:
     """A map with the number of each pixel's segment, 0 where it has none, and the segments, the largest first."""
-    values, places, areas = segments.unique(return_inverse=True, return_counts=True)
-    order = [place for place in areas.argsort(descending=True).tolist() if int(values[place]) != IGNORED]
+    values, inverse, areas = segments.unique(return_inverse=True, return_counts=True)
+    order = [index for index in areas.argsort(descending=True).tolist() if int(values[index]) != IGNORED]
     numbers, listed = torch.zeros(len(values), dtype=torch.int64), list[PredictedSegment]()
-    for number, place in enumerate(order, 1):
-        kind = int(values[place]) % KINDS
-        numbers[place] = number
-        listed.append(PredictedSegment(number, classes[kind], kind < num_things, int(areas[place])))
-    return numbers[places], listed
+    for number, index in enumerate(order, 1):
+        kind = int(values[index]) % KINDS
+        numbers[index] = number
+        listed.append(PredictedSegment(number, classes[kind], kind < num_things, int(areas[index])))
+    return numbers[inverse], listed
 
 
 def segments_png(numbers: Tensor) -> Image.Image:

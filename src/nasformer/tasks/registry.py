@@ -71,10 +71,10 @@ class TrainedModel:
     def load(cls, folder: Path, device: str = "auto") -> Self:
         model = load_model(folder).to(choose_device(device))
         facts, channels = facts_in(folder), model.options["in_chans"]
-        known = preprocessing_of(model.options, facts)
-        if known.mean is None or known.std is None:
+        preprocessing = preprocessing_of(model.options, facts)
+        if preprocessing.mean is None or preprocessing.std is None:
             raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
-        mean, std = (for_channels(values, channels) for values in (known.mean, known.std))
+        mean, std = (for_channels(values, channels) for values in (preprocessing.mean, preprocessing.std))
         return cls(model, folder, class_names(facts.get("classes"), model, folder), mean, std)
 
     @property

@@ -60,9 +60,9 @@ def pixel_cross_entropy(logits: Tensor, images: Tensor, targets: Tensor) -> Tens
 
 def taught_pixels(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
     """Probabilities of every pixel's classes: of its label, and of a teacher; pixels without a class stay so."""
-    known = (targets != IGNORED)[:, None]
-    labels = torch.zeros_like(logits).scatter_(1, targets[:, None].where(known, 0), 1.0)
-    return answers.mix(labels, answers.classes(logits)) * known
+    labelled = (targets != IGNORED)[:, None]
+    labels = torch.zeros_like(logits).scatter_(1, targets[:, None].where(labelled, 0), 1.0)
+    return answers.mix(labels, answers.classes(logits)) * labelled
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class MeanIoU:
         self.add(logits.argmax(0), mask)
 
     def add(self, answer: Tensor, mask: Tensor) -> None:
-        size, known = len(self.classes), mask != IGNORED
-        counts = torch.bincount(mask[known] * size + answer[known], minlength=size * size).view(size, size)
+        size, labelled = len(self.classes), mask != IGNORED
+        counts = torch.bincount(mask[labelled] * size + answer[labelled], minlength=size * size).view(size, size)
         self.counts = self.counts.to(counts.device) + counts
         self.by_image.append(mean_iou(counts))
         self.images += 1
@@ -154,8 +154,8 @@ class Segmentation:
         ]
 
     def sentences(self) -> list[str]:
-        known = sorted((score.iou, score.name) for score in self.by_class if score.iou is not None)
-        worst = ", ".join(f"{name} {iou:.2%}" for iou, name in known[:WORST])
+        scored = sorted((score.iou, score.name) for score in self.by_class if score.iou is not None)
+        worst = ", ".join(f"{name} {iou:.2%}" for iou, name in scored[:WORST])
         return [
             f"mIoU {self.scores['miou']:.2%}, pixels right {self.scores['pixel_accuracy']:.2%}",
             f"worst: {worst}",
@@ -236,7 +236,7 @@ def segment_image(
     With several scales, or mirrored as well, they are the logarithms of the mean probabilities.
     """
     model.eval()
-    asked, device = options or SegmentOptions(), next(model.parameters()).device
+    test, device = options or SegmentOptions(), next(model.parameters()).device
     fill = [round(255 * value) for value in mean]
 
     def logits(view: Tensor, scale: float) -> Tensor:
@@ -244,11 +244,11 @@ def segment_image(
         of_canvas = window_logits(model, normalise(canvas[None].to(device), mean, std), size)
         return unfit(of_canvas, *view.shape[1:], size=size, scale=scale)
 
-    if not asked.tests_several:
+    if not test.tests_several:
         return logits(image, 1.0)
-    answers = [logits(image, scale) for scale in asked.scales()]
-    if asked.test_flip:
-        answers += [logits(image.flip(2), scale).flip(2) for scale in asked.scales()]
+    answers = [logits(image, scale) for scale in test.scales()]
+    if test.test_flip:
+        answers += [logits(image.flip(2), scale).flip(2) for scale in test.scales()]
     return torch.stack([answer.softmax(0) for answer in answers]).mean(0).log()
 
 

@@ -154,7 +154,7 @@ class TextEncoder:
     """
 
     def __init__(self, source: str, length: int) -> None:
-        self.source, self.length, self.known = source, length, dict[str, Tensor]()
+        self.source, self.length, self.features_of = source, length, dict[str, Tensor]()
 
     @cached_property
     def parts(self) -> tuple[Any, Any]:
@@ -177,10 +177,10 @@ class TextEncoder:
 
     def __call__(self, texts: Sequence[str], device: torch.device) -> Tensor:
         """Features [texts, tokens, dim]; zeros behind the last token of each."""
-        new = [text for text in dict.fromkeys(texts) if text not in self.known]
+        new = [text for text in dict.fromkeys(texts) if text not in self.features_of]
         if new:
-            self.known |= dict(zip(new, self.features(new, device).half().cpu(), strict=True))
-        return torch.stack([self.known[text] for text in texts]).to(device, torch.float32)
+            self.features_of |= dict(zip(new, self.features(new, device).half().cpu(), strict=True))
+        return torch.stack([self.features_of[text] for text in texts]).to(device, torch.float32)
 
     @torch.no_grad()
     def features(self, texts: Sequence[str], device: torch.device) -> Tensor:
@@ -192,7 +192,7 @@ class TextEncoder:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the weights, which another process loads itself."""
-        return {"source": self.source, "length": self.length, "known": {}}
+        return {"source": self.source, "length": self.length, "features_of": {}}
 
 
 # Files
@@ -334,9 +334,9 @@ def open_questions(
     val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
     amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
     splits = make_splits(parts["train"], val, test, vocabulary.classes, **amounts)
-    asked = {path: names for by_image, _ in read.values() for path, names in by_image.items()}
-    usable = readable_images(list(asked), bad)
-    train, held_out, test_part = (ask_all(part, asked, usable) for part in splits.parts())
+    questions_of = {path: names for by_image, _ in read.values() for path, names in by_image.items()}
+    usable = readable_images(list(questions_of), bad)
+    train, held_out, test_part = (ask_all(part, questions_of, usable) for part in splits.parts())
     bad.check(len(questions), str(root))
     bad.tell(len(questions), str(root))
     if not len(train) or not len(test_part):
@@ -351,9 +351,9 @@ def readable_images(paths: Sequence[str], bad: BadImages) -> dict[str, int]:
     return {path: size[0] * size[1] for path, size in zip(paths, sizes, strict=True) if size}
 
 
-def ask_all(part: MaskFiles, asked: Mapping[str, list[str]], usable: Mapping[str, int]) -> MaskFiles:
+def ask_all(part: MaskFiles, questions_of: Mapping[str, list[str]], usable: Mapping[str, int]) -> MaskFiles:
     """Every question about the images of a part: images, some several times, and names of questions."""
-    pairs = [(path, name) for path in part.images if path in usable for name in asked[path]]
+    pairs = [(path, name) for path in part.images if path in usable for name in questions_of[path]]
     return MaskFiles([path for path, _ in pairs], [name for _, name in pairs])
 
 
@@ -486,11 +486,11 @@ class QuestionBatches(FileBatches):
         """Takes answers and words of a model, to judge it by: those of other training questions may be others."""
         if not {"classes", "words"} <= set(facts):
             raise UserError("the model does not say which answers and words it knows; train it again")
-        known = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
+        vocabulary = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
         data = self.data
         assert isinstance(data, MaskData)
-        self.data, self.classes = replace(data, labels=known), known.classes
-        self.numbers = word_numbers(known.words)
+        self.data, self.classes = replace(data, labels=vocabulary), vocabulary.classes
+        self.numbers = word_numbers(vocabulary.words)
         self.options = replace(self.options, max_words=options["max_words"], text=facts.get("text_encoder", ""))
         self.encoder = TextEncoder(self.options.text, self.options.max_words) if self.options.text else None
 
@@ -513,8 +513,8 @@ class QuestionBatches(FileBatches):
 
     def batches(self, split: str, parts: Iterator[Tensor]) -> Iterator[tuple[Any, Any]]:
         files = self.files[split]
-        asked = ([(index,) for index in part.tolist()] for part in parts)
-        for items in self.loaded(lambda index: self.item(files, index), asked):
+        items_of = ([(index,) for index in part.tolist()] for part in parts)
+        for items in self.loaded(lambda index: self.item(files, index), items_of):
             squares, worths, questions = zip(*items, strict=True)
             targets = torch.stack(worths).to(self.device, non_blocking=True)
             yield ImageText(self.normalised(torch.stack(squares)), self.text(questions)), targets
@@ -598,8 +598,8 @@ class VisualQuestions(FileTask):
             square = fit(image, trained.img_size, [round(255 * value) for value in trained.mean])
             x = normalise(square[None].to(device), trained.mean, trained.std)
             chances = model(ImageText(x, words)).float().sigmoid()[0]
-            values, places = chances.topk(min(options.top, len(trained.classes)))
-            answers = [trained.classes[place] for place in places.tolist()]
+            values, indices = chances.topk(min(options.top, len(trained.classes)))
+            answers = [trained.classes[index] for index in indices.tolist()]
             yield AnswerPrediction(file, options.question, answers, values.tolist())
 
 
