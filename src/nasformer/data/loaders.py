@@ -294,8 +294,8 @@ class Batches:
         return self.augment(batch.images, batch.labels, self.seed, step, self.rank, self.world, batch.sizes, size)
 
     def _train_part(self, step: int) -> Tensor:
-        everything = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
-        return rank_slice(everything, self.rank, self.world)
+        batch = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
+        return rank_slice(batch, self.rank, self.world)
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None

@@ -86,46 +86,19 @@ class ViT(TokenBackbone):
         grid, dim, prefix = grid_of(arch, img_size, patch_size), arch.embed_dim, class_token + reg_tokens
         resized = {"resize": True} if to_2tuple(arch.get("img_size", img_size)) != to_2tuple(img_size) else {}
         tokens = grid[0] * grid[1] + prefix
-        segments = [
-            Segment.of(
-                "patch_embed",
-                PatchEmbed,
-                grid=grid,
-                patch_size=patch_size,
-                in_chans=in_chans,
-                embed_dim=dim,
-                class_token=class_token,
-                reg_tokens=reg_tokens,
-                no_embed_class=no_embed_class,
-                proj_bias=not pre_norm,
-                **resized,
-            )
-        ]
+        stem = {"patch_size": patch_size, "in_chans": in_chans, "embed_dim": dim, "class_token": class_token}
+        stem |= {"reg_tokens": reg_tokens, "no_embed_class": no_embed_class, "proj_bias": not pre_norm, **resized}
         norm = {"embed_dim": dim, "norm_eps": norm_eps}
-        if pre_norm:
-            segments.append(Segment.of("norm_pre", LayerNorm, **norm))
+        common: dict[str, Any] = {"grid": grid, "prefix_tokens": prefix, "qkv_bias": qkv_bias, "qk_norm": qk_norm}
+        common |= {"layer_scale": layer_scale, "activation": activation, "norm_eps": norm_eps}
+        common |= {"stochastic_depth": drop_path_rate > 0}
+        segments = [Segment.of("patch_embed", PatchEmbed, grid=grid, **stem)]
+        segments += [Segment.of("norm_pre", LayerNorm, **norm)] if pre_norm else []
         rates = drop_path_rates(len(arch.blocks), drop_path_rate)
-        segments += [
-            Segment.of(
-                f"blocks.{index}",
-                ViTBlock,
-                drop_path=rate,
-                embed_dim=dim,
-                num_heads=block.num_heads,
-                head_dim=head_dim,
-                hidden_dim=block.hidden_dim,
-                grid=grid,
-                prefix_tokens=prefix,
-                qkv_bias=qkv_bias,
-                qk_norm=qk_norm,
-                layer_scale=layer_scale,
-                activation=activation,
-                norm_eps=norm_eps,
-                stochastic_depth=drop_path_rate > 0,
-            )
-            for index, (block, rate) in enumerate(zip(arch.blocks, rates, strict=True))
-            if block.num_heads or block.hidden_dim
-        ]
+        for index, (block, rate) in enumerate(zip(arch.blocks, rates, strict=True)):
+            sizes = {"num_heads": block.num_heads, "head_dim": head_dim, "hidden_dim": block.hidden_dim}
+            if block.num_heads or block.hidden_dim:
+                segments.append(Segment.of(f"blocks.{index}", ViTBlock, rate, embed_dim=dim, **sizes, **common))
         segments.append(Segment.of("norm", LayerNorm, **norm) if final_norm else Segment.of("norm", NoNorm))
         head: dict[str, Any] = {"pool_width": pool_width, "pool_heads": pool_heads, "pool_hidden": pool_hidden}
         head |= {"embed_dim": dim, "num_classes": num_classes, "tokens": tokens, "global_pool": global_pool}
