@@ -1,4 +1,4 @@
-"""Ways to local attention other than that of nasformer.layers.attention, to measure it against."""
+"""Ways to local attention other than that of nasformer.layers.resnet, to measure it against."""
 
 from __future__ import annotations
 
