@@ -17,13 +17,13 @@ from nasformer.search.problem import Problem, Proposal
 from nasformer.search.strategy import (
     RandomSearch,
     Strategy,
-    StrategyOption,
     complete_options,
     find_strategy,
     list_strategies,
     register_strategy,
     strategy_options,
 )
+from nasformer.utils.units import DeclaredOption
 
 from .toy import run
 
@@ -56,8 +56,8 @@ def annealing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Strategy]]:
 
 def test_options_are_those_of_the_constructor_with_the_texts_of_the_docstring() -> None:
     assert strategy_options(Annealing) == [
-        StrategyOption("temperature", float, 2.5, "Where it starts, in whatever units."),
-        StrategyOption("steps", int, 10, "How many."),
+        DeclaredOption("temperature", float, 2.5, "Where it starts, in whatever units."),
+        DeclaredOption("steps", int, 10, "How many."),
     ]
 
 

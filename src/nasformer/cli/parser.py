@@ -74,17 +74,17 @@ class Parsed(Generic[Options]):
 def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iterator[Option]:
     """The options of a dataclass; those of nested dataclasses have dotted names.
 
-    A dataclass may have further options that others declare (`declared_options`, held by its field `options`), and
-    further groups of them (`declared_groups`, which names its field for them).
+    An `OptionGroup` may have further options and groups that others declare.
     """
-    hints, helps, (holder, groups) = get_type_hints(kind), attribute_docs(kind), declared_groups(kind)
-    declared: list[Any] = getattr(kind, "declared_options", list)()
+    group = option_group(kind)
+    hints, helps, (holder, groups) = get_type_hints(kind), attribute_docs(kind), group.declared_groups()
+    declared = group.declared_options()
     for item in fields(kind):
         if is_dataclass(hints[item.name]):
             yield from list_options(hints[item.name], f"{name}{item.name}.", (*path, item.name))
         elif item.name == holder:
-            for group, options in groups.items():
-                yield from list_options(options, f"{name}{group}.", (*path, holder, group))
+            for key, options in groups.items():
+                yield from list_options(options, f"{name}{key}.", (*path, holder, key))
         elif not (declared and item.name == "options"):
             owner = next(base for base in reversed(kind.__mro__) if item.name in vars(base).get("__annotations__", {}))
             default = item.default_factory() if item.default_factory is not MISSING else item.default
@@ -95,9 +95,9 @@ def list_options(kind: type, name: str = "", path: tuple[str, ...] = ()) -> Iter
         yield Option(*where, option.annotation, None, option.help, summary(kind))
 
 
-def declared_groups(kind: type) -> tuple[str, dict[str, type]]:
-    """Groups of options that others declare: the field that holds them, and the groups by name."""
-    return getattr(kind, "declared_groups", lambda: ("", {}))()
+def option_group(kind: type) -> type[OptionGroup]:
+    """The dataclass; in place of a plain one the base of all groups, which declares nothing more."""
+    return kind if issubclass(kind, OptionGroup) else OptionGroup
 
 
 def summary(kind: type) -> str:
@@ -249,7 +249,7 @@ class CommandParser(Generic[Options]):
 
     def build(self, kind: type, tree: Tree) -> Any:
         """The dataclass with the values of the tree."""
-        hints, (holder, groups) = get_type_hints(kind), declared_groups(kind)
+        hints, (holder, groups) = get_type_hints(kind), option_group(kind).declared_groups()
         values = {
             name: self.build(hints[name], value) if is_dataclass(hints[name]) else value for name, value in tree.items()
         }
@@ -370,9 +370,9 @@ def value_name(option: Option) -> str:
     return option.name.rpartition(".")[2].upper()
 
 
-def config_names(kinds: Iterable[type]) -> set[str]:
+def config_names(kinds: Iterable[type[OptionGroup]]) -> set[str]:
     """The top-level options of several commands, which a common config file may hold."""
-    return {name for kind in kinds for name in (*(item.name for item in fields(kind)), *declared_groups(kind)[1])}
+    return {name for kind in kinds for name in (*(item.name for item in fields(kind)), *kind.declared_groups()[1])}
 
 
 # Recipes that travel with the package: YAML files of options, by name.

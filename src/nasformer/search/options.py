@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 from nasformer.errors import UserError
 from nasformer.search.strategy import (
-    StrategyOption,
     complete_options,
     find_strategy,
     list_strategies,
@@ -17,6 +16,7 @@ from nasformer.search.strategy import (
 )
 from nasformer.space.budget import DRAWS, Budget
 from nasformer.utils.units import (
+    DeclaredOption,
     OptionGroup,
     check_number,
     check_range,
@@ -93,7 +93,7 @@ Racing = Literal["none", "parents", "best"]
 
 
 @dataclass
-class SearchOptions:
+class SearchOptions(OptionGroup):
     """How to search."""
 
     strategy: str = "evolution"
@@ -115,11 +115,12 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         check_range(self, "random_references", 1, DRAWS, whole=True)
+        super().__post_init__()
 
     @classmethod
-    def declared_options(cls) -> list[StrategyOption]:
+    def declared_options(cls) -> list[DeclaredOption]:
         """The options of all strategies, each once; the help says whose they are and their defaults."""
-        owners: dict[str, list[tuple[str, StrategyOption]]] = {}
+        owners: dict[str, list[tuple[str, DeclaredOption]]] = {}
         for name, strategy in list_strategies().items():
             for option in strategy_options(strategy):
                 owners.setdefault(option.name, []).append((name, option))
@@ -140,11 +141,11 @@ class SearchOptions:
         return {name: options[name] for name in declared if name in options}
 
 
-def merge_options(name: str, declared: Sequence[tuple[str, StrategyOption]]) -> StrategyOption:
+def merge_options(name: str, declared: Sequence[tuple[str, DeclaredOption]]) -> DeclaredOption:
     """Merges options of the same name of several strategies; None leaves the default of each."""
     helps = dict.fromkeys(option.help.rstrip(".") for _, option in declared)
     defaults = ", ".join(f"{strategy} {option.default}" for strategy, option in declared)
-    return StrategyOption(name, declared[0][1].annotation, None, f"{'; '.join(helps)} (default: {defaults})")
+    return DeclaredOption(name, declared[0][1].annotation, None, f"{'; '.join(helps)} (default: {defaults})")
 
 
 # Search of the search space (S3).

@@ -7,12 +7,12 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from nasformer.errors import UserError
 from nasformer.search.problem import Candidate, Problem, Proposal
 from nasformer.space.arch import Arch
+from nasformer.utils.units import DeclaredOption
 
 TRIES = 500  # consecutive duplicates before sampling counts as exhausted
 
@@ -183,17 +183,7 @@ def find_strategy(name: str) -> type[Strategy]:
     return strategies[name]
 
 
-@dataclass(frozen=True)
-class StrategyOption:
-    """One option of a strategy, as its constructor and its docstring declare it."""
-
-    name: str
-    annotation: Any
-    default: Any
-    help: str
-
-
-def strategy_options(strategy: type[Strategy]) -> list[StrategyOption]:
+def strategy_options(strategy: type[Strategy]) -> list[DeclaredOption]:
     """The options of a strategy that can be given as text: all arguments but the problem and the seeds.
 
     >>> [option.name for option in strategy_options(find_strategy("cyclic"))]
@@ -207,7 +197,7 @@ def strategy_options(strategy: type[Strategy]) -> list[StrategyOption]:
         annotations = strategy.__init__.__annotations__
     helps = argument_docs(strategy)
     return [
-        StrategyOption(name, annotations.get(name, Any), default, helps.get(name, ""))
+        DeclaredOption(name, annotations.get(name, Any), default, helps.get(name, ""))
         for name, default in _defaults(strategy).items()
         if name != "seeds"
     ]

@@ -113,6 +113,16 @@ def format_digits(value: float) -> str:
 # Ranges of options: a number outside of its range is refused by the name of its option.
 
 
+@dataclass(frozen=True)
+class DeclaredOption:
+    """An option of a strategy or of another class that groups of options do not know."""
+
+    name: str
+    annotation: Any
+    default: Any
+    help: str
+
+
 @dataclass
 class OptionGroup:
     """Base of groups of options. A command inherits from several, whose checks run one after the other."""
@@ -125,6 +135,16 @@ class OptionGroup:
 
     def __post_init__(self) -> None:
         """The end of their chain: each group calls the next by `super()`."""
+
+    @classmethod
+    def declared_options(cls) -> list[DeclaredOption]:
+        """Further options, whose values are in the field `options`."""
+        return []
+
+    @classmethod
+    def declared_groups(cls) -> tuple[str, dict[str, type]]:
+        """Further groups of options by name, and the field that has them."""
+        return "", {}
 
 
 def check_range(owner: object, name: str, least: float | None = None, most: float | None = None, **limits: Any) -> None:
