@@ -150,14 +150,15 @@ def space_errors(evolution: Evolution) -> Figure:
     figure = new_figure(8, 4.4)
     axes = figure.subplots()
     spaces = range(len(evolution.steps))
-    expected, top, et = ([getattr(step.error, name) for step in evolution.steps] for name in ("expected", "top", "et"))
+    errors = [step.error for step in evolution.steps]
+    expected, top, et = [e.expected for e in errors], [e.top for e in errors], [e.et for e in errors]
     axes.fill_between(spaces, top, expected, color=BLUE, alpha=0.08, lw=0)
     axes.plot(spaces, expected, color=ORANGE, lw=1.8, marker="^", ms=7, label="expected: mean of all samples")
     axes.plot(spaces, et, color=BLUE, lw=2.6, marker="o", ms=8, label="E-T error: mean of both", zorder=4)
     axes.plot(spaces, top, color=GREEN, lw=1.8, marker="v", ms=7, label="top: mean of the best samples")
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK, "zorder": 5}
-    for space, errors in enumerate(zip(expected, et, top, strict=True)):
-        for error in errors if len(spaces) <= LABELLED else ():
+    for space, heights in enumerate(zip(expected, et, top, strict=True)):
+        for error in heights if len(spaces) <= LABELLED else ():
             axes.annotate(f"{error:.2f}", (space, error), (8, 7), path_effects=HALO, **style)
     style_axes(axes, "space", "error of subnets (%)")
     tick_spaces(axes, len(spaces))
