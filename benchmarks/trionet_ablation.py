@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from nasformer.report.drawing import operator_panels
+from nasformer.report.architectures import operator_panels
 from nasformer.report.style import png
 
 PARTS = {"nohs": "Hierarchical Sampling", "nomhs": "Multi-Head Sharing", "nosand": "Sandwich rule"}

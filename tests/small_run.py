@@ -38,10 +38,10 @@ _FIGURES: dict[str, dict[str, Any]] = {}
 @contextmanager
 def pictures(drawn: bool = True) -> Iterator[None]:
     """Within it reports have their figures, as they have outside of tests, or have none."""
-    from nasformer.report import evolution, page
+    from nasformer.report import page, space_search
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (page, evolution):
+        for module in (page, space_search):
             all_of_them = _FIGURES.setdefault(module.__name__, module.FIGURES)
             patch.setattr(module, "FIGURES", all_of_them if drawn else {})
         yield

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
 from nasformer.models.registry import get_space
-from nasformer.report.drawing import (
+from nasformer.report.architectures import (
     operator_curves,
     operator_panels,
     operator_shares,

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from nasformer.errors import UserError
 from nasformer.models.registry import get_space
 from nasformer.report import patterns as verdicts
-from nasformer.report.drawing import THIRDS
+from nasformer.report.architectures import THIRDS
 from nasformer.report.patterns import (
     PATTERNS,
     WHOLE,

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nasformer.report.drawing import Block, is_number, split_arch
+from nasformer.report.architectures import Block, is_number, split_arch
 from nasformer.report.style import (
     BLUE,
     GREEN,

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
+from nasformer.report.architectures import SAMPLED, operators, split_arch
 from nasformer.report.cuts import gains, shown_score
-from nasformer.report.drawing import SAMPLED, operators, split_arch
-from nasformer.report.evolution import write_evolution_report
 from nasformer.report.html import (
     Picture,
     document,
@@ -30,6 +29,7 @@ from nasformer.report.html import (
     tiles,
 )
 from nasformer.report.plots import FIGURES, finalist_rows
+from nasformer.report.space_search import write_evolution_report
 from nasformer.report.style import (
     CHOSEN,
     describe_arch,

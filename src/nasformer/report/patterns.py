@@ -23,7 +23,7 @@ from nasformer.latency.finalists import kept_profile
 from nasformer.models.base import options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
-from nasformer.report.drawing import BLOCKS, THIRDS, is_number, share_bar, shares, stage_number, stage_of
+from nasformer.report.architectures import BLOCKS, THIRDS, is_number, share_bar, shares, stage_number, stage_of
 from nasformer.report.style import (
     GREY,
     INK,

@@ -19,7 +19,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from nasformer.report.drawing import BLOCKS, stage_number, stage_of
+from nasformer.report.architectures import BLOCKS, stage_number, stage_of
 from nasformer.report.html import (
     Picture,
     document,

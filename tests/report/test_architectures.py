@@ -13,7 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from nasformer.models.registry import get_space
-from nasformer.report.drawing import SHORTEST, ArchParts, Block, Card, Sheet, architectures, split_arch, value_ranges
+from nasformer.report.architectures import (
+    SHORTEST,
+    ArchParts,
+    Block,
+    Card,
+    Sheet,
+    architectures,
+    split_arch,
+    value_ranges,
+)
 from nasformer.report.style import BLUE, FAINT, GREEN, ORANGE
 from nasformer.results.contents import read_run
 from nasformer.space.nodes import Choice, OneOf, Repeat, Struct

@@ -19,7 +19,8 @@ from PIL import Image
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.models.space import Space
-from nasformer.report.evolution import (
+from nasformer.report.page import write_report
+from nasformer.report.space_search import (
     CAPTIONS,
     FIGURES,
     choices,
@@ -35,7 +36,6 @@ from nasformer.report.evolution import (
     tendencies,
     tendency_tooltips,
 )
-from nasformer.report.page import write_report
 from nasformer.results.contents import Evolution, read_evolution
 from nasformer.runs.evolve import SpaceEvaluator, evolve_run
 from nasformer.runs.options import EvolveCommand
@@ -311,7 +311,7 @@ def test_evolve_writes_it_after_each_space(tmp_path: Path, monkeypatch: Any) -> 
 
     table, refused = tmp_path / "run" / "spaces.csv", 2
     monkeypatch.setattr(SpaceEvaluator, "judge", judge)
-    monkeypatch.setattr("nasformer.report.evolution.save_pictures", lambda *_: {})
+    monkeypatch.setattr("nasformer.report.space_search.save_pictures", lambda *_: {})
     command = EvolveCommand(space="autoformer-micro", patch_size=4, out=str(tmp_path / "run"))
     command.evolve.samples, command.evolve.top = 30, 2
     with pytest.raises(UserError, match="no"):
