@@ -31,6 +31,7 @@ from nasformer.runs.search import ArchSearch, UntrainedEvaluator, check_search, 
 from nasformer.runs.tracking import tracking
 from nasformer.search.problem import Problem
 from nasformer.search.strategy import Strategy
+from nasformer.supernet.calibration import has_batch_norm
 from nasformer.tasks.registry import space_for
 from nasformer.train.evaluate import objective_of
 from nasformer.train.log import TrainLog
@@ -155,7 +156,8 @@ def stages(
     strategy = check_search(run.space, command.search, command.budget(), run.options.seed, usual)
     next(iter(run.batches.evaluation("holdout", 1)))  # without held-out images there is nothing to search by
     baselines = check_baselines(run, command.baseline)
-    work = supernet_work(recipe, run.batches, strategy, baselines, finish)
+    judged = run.batches.held_out + (run.options.calibration_images if has_batch_norm(run.space) else 0)
+    work = supernet_work(recipe, run.batches, strategy, baselines, finish, judged)
     return run_stages({**(before or {}), **work})
 
 
@@ -181,19 +183,21 @@ def supernet_work(
     strategy: Strategy,
     baselines: Mapping[str, Mapping[str, int]],
     finish: Mapping[str, Recipe],
+    judged: int,
 ) -> dict[str, float]:
     """The stages from the supernet's training on, by the labels of their progress.
 
     Args:
-        strategy: That of the search, which evaluates its candidates on the held-out images.
+        strategy: That of the search.
         baselines: Costs of the timm models that are trained beside it.
         finish: Recipes by which the winner is trained in the end.
+        judged: Images that a candidate of the search sees: those held out, and those of its batch norm.
     """
     macs, winner_macs = typical_macs(strategy.problem)
     single, steps = next(iter(finish.values()), recipe), batches.steps_per_epoch
     return {
         "supernet": training_work(recipe, steps, macs),
         **{f"baseline {name}": training_work(single, steps, cost["macs"]) for name, cost in baselines.items()},
-        "search": strategy.evaluations * batches.held_out * winner_macs,
+        "search": strategy.evaluations * judged * winner_macs,
         **{f"winner, {name}": training_work(last, steps, winner_macs) for name, last in finish.items()},
     }

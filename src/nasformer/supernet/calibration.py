@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nasformer.data.loaders import BatchSource
 from nasformer.models.base import Backbone
+from nasformer.models.space import Space
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.device import World
@@ -21,6 +22,13 @@ from nasformer.utils.device import World
 ALONE = World()
 IMAGES = 2048
 BATCH = 256
+
+
+def has_batch_norm(space: Space) -> bool:
+    """Whether archs of a space need statistics of their own."""
+    with torch.random.fork_rng(devices=[]):  # the weights do not matter, and what is random later must not change
+        model = space.build(space.root.largest())
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 def recalibrated(
