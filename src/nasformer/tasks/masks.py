@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
@@ -423,6 +423,7 @@ def check_image(path: str) -> tuple[int, int]:
 OPACITY = 0.6
 GAP = 4  # pixels between panels
 MOST_COLOURS = 254
+LINE, LEGEND_WIDTH, LEGEND_LETTERS = 16, 120, 16  # pixels of a line and of an entry of a legend, and letters of a name
 
 
 def palette() -> np.ndarray:
@@ -458,6 +459,20 @@ def side_by_side(*panels: Image.Image) -> Image.Image:
     for number, panel in enumerate(panels):
         picture.paste(panel, (number * (columns + GAP), 0))
     return picture
+
+
+def with_legend(picture: Image.Image, classes: Sequence[str], *masks: Tensor) -> Image.Image:
+    """A picture, and below it the colour and name of each class in some masks."""
+    shown = [number for number in torch.cat([mask.flatten() for mask in masks]).unique().tolist() if number != IGNORED]
+    columns = max(1, picture.width // LEGEND_WIDTH)
+    whole = Image.new("RGB", (picture.width, picture.height + LINE * -(-len(shown) // columns) + GAP), "white")
+    whole.paste(picture, (0, 0))
+    draw = ImageDraw.Draw(whole)
+    for place, number in enumerate(shown):
+        left, top = LEGEND_WIDTH * (place % columns), picture.height + GAP + LINE * (place // columns)
+        draw.rectangle((left + 2, top + 2, left + 12, top + 12), tuple(palette()[number].tolist()), "grey")
+        draw.text((left + 17, top + 2), classes[number][:LEGEND_LETTERS], fill="black")
+    return whole
 
 
 def plain(image: Tensor) -> Image.Image:

@@ -32,7 +32,7 @@ from nasformer.tasks.batches import (
     unfit,
     unique_stems,
 )
-from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay
+from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay, with_legend
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
 from nasformer.train.evaluate import Agreement, Objective, predictions
@@ -316,7 +316,9 @@ class Segment(FileTask):
         for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
             image, truth = batches.pair(batches.files[split], index)
             logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
-            beside(image, truth, logits.argmax(0).cpu()).save(folder / f"{name}.png")
+            answer = logits.argmax(0).cpu()
+            picture = with_legend(beside(image, truth, answer), batches.classes, truth, answer)
+            picture.save(folder / f"{name}.png")
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder = options.folder("masks")
