@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nasformer.report.architectures import Block, is_number, split_arch
 from nasformer.report.style import (
@@ -187,3 +188,4 @@ def draw_kept(axes: Axes, whole: Sequence[Any], kept: Sequence[Any]) -> None:
     left_out = [block for block, value in zip(blocks, kept, strict=True) if not value]
     axes.scatter(left_out, [0.08 * max(whole)] * len(left_out), marker="x", color=RED, s=36, zorder=3)
     axes.set_xticks(list(blocks))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
