@@ -128,7 +128,7 @@ def print_error(message: str, code: int = 2) -> int:
         line = f"{line[: MOST_WORDS // 2]} … {line[-MOST_WORDS // 2 :]}"
     try:
         print(f"nasformer: {line}", file=sys.stderr)
-    except (OSError, ValueError):  # nobody listens
+    except (OSError, ValueError):  # standard error is closed
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     return code
 

@@ -1,7 +1,7 @@
 """Parser of command lines: words to a dataclass of options, with help and errors that say what to do.
 
 Names may be written with dashes or underscores, and a switch alone means true. `--config` files are filtered to the
-options of the command and overridden by what stands beside them. Types are checked as those of every other file
+options of the command, and options on the command line override them. Types are checked as those of every other file
 (`utils/schema.py`), against the annotations of the dataclass.
 """
 

@@ -433,7 +433,7 @@ def short_heading(name: str, cell: float) -> str:
 
 FEWEST = 20  # random archs, for shares that mean something
 COLUMNS, SAMPLED = 50, 10_000  # more generations are drawn together, more candidates are sampled
-BAR, ASIDE = 0.2, 0.26  # of the width that the search takes: the bars beside it, and how far away they stand
+BAR, ASIDE = 0.2, 0.26  # the width of the bars on both sides and their distance, as shares of the width of the search
 TICKS = 5
 
 OperatorsByStage = dict[str, list[str]]

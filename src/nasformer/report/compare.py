@@ -99,7 +99,7 @@ class Comparison:
 
 
 def compare_runs(folders: Sequence[str | Path]) -> Comparison:
-    """Reads the runs; folders of the same name are told apart by the folders that they are in."""
+    """Reads the runs; folders of the same name are named with their parents."""
     paths = list(dict.fromkeys(Path(folder) for folder in folders))
     if len(paths) < 2:
         raise UserError("give two runs or more to compare: nasformer compare RUN1 RUN2")

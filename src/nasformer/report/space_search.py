@@ -526,7 +526,7 @@ def spaced(values: Sequence[Any]) -> str:
 
 
 def notices(step: Step) -> Iterator[str]:
-    """Every notice, with the dimensions that have it.
+    """The notices, each with its dimensions.
 
     >>> one = Dimension((7,), (9,), (30.0,), notice="left alone: a single value")
     >>> list(notices(Step("s3", 2, None, (), {"stage3.window": one, "stage4.window": one})))

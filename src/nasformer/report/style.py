@@ -73,7 +73,7 @@ def style_colorbar(scale: Colorbar, label: str) -> None:
 
 
 def nice_ticks(count: int, integer: bool = False) -> MaxNLocator:
-    """At most so many ticks and one more, at multiples of 1, 2 or 5 times a power of ten."""
+    """Ticks at multiples of 1, 2 or 5 times a power of ten, at most `count` + 1."""
     return MaxNLocator(count, integer=integer, steps=(1, 2, 5, 10))
 
 

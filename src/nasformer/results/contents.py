@@ -110,7 +110,7 @@ class RunContents:
     """The contents of a run folder; what is missing is empty or None.
 
     Args:
-        config: What was asked.
+        config: The options of the command.
         log: The training, by step.
         settings: Those of the search.
         candidates: All that the search judged.
@@ -341,7 +341,7 @@ def front(candidates: Sequence[Candidate], cost: str, score: str) -> list[Candid
 
 
 def thinned(candidates: Sequence[Candidate], most: int) -> list[Candidate]:
-    """At most so many candidates in their order, drawn at random but always the same."""
+    """A random sample of at most `most` candidates in their order, always the same."""
     if len(candidates) <= most:
         return list(candidates)
     return [candidates[index] for index in sorted(Random(0).sample(range(len(candidates)), most))]
@@ -385,7 +385,7 @@ class Incident:
 
 
 def read_incidents(path: Path) -> dict[str, int]:
-    """How often each kind of event befell the workers of a search; a last line that a crash has torn is left out."""
+    """The number of events of each kind among the workers of a search; a torn last line is left out."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = enumerate((line for line in lines if line.endswith(b"\n")), 1)
     events = [from_json(Incident, parse_json(line, path), f"{path}, line {number}") for number, line in whole]

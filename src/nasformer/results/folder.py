@@ -4,7 +4,7 @@ RUN/config.json            the options of the command, and versions
 RUN/train/                 log.jsonl, checkpoints/
 RUN/supernet/              the trained supernet
 RUN/search/                journal.jsonl: every candidate; random.jsonl: those of a random search alongside;
-                           workers.jsonl: what befell workers, failures/: tracebacks of candidates that failed
+                           workers.jsonl: events of workers, failures/: tracebacks of candidates that failed
 RUN/result.json            the winner beside its references
 RUN/model/                 the winner as an ordinary model
 RUN/export/                the same for use elsewhere

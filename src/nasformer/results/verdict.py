@@ -87,13 +87,13 @@ def load_evidence() -> list[Evidence]:
 SMALLER = 0.9
 """Share of the winner's parameters below which a net counts as smaller."""
 COARSE_PATCH, FEW_PATCHES = 4, 8
-"""Patches of so many pixels or more are coarse where an image has so few of them along a side."""
+"""Patches with a side of 4 pixels or more are coarse where an image has 8 of them or fewer along a side."""
 STILL_FALLING = 0.05
-"""A training is too short where its last fifth lowers the loss by this share ..."""
+"""A training is too short where its last fifth lowers the loss by this share."""
 LEAST_LINES = 10
-"""... as far as a log of so many lines can tell."""
+"""Lines of a log from which on this is judged."""
 COLOUR, LEARNED = 3, 0.8
-"""Photos, which have so many channels, call for a pretrained net where the test accuracy stays below this."""
+"""The channels of photos, and the test accuracy below which they call for a pretrained net."""
 FROM_PRETRAINED = "--from timm:deit_tiny_patch16_224"
 LEAST_RANDOM = 5
 """Random architectures whose mean is a sound reference."""

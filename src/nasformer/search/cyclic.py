@@ -23,7 +23,7 @@ from nasformer.space.mutation import ROLES, Mutation, Role, parse_mutation, same
 
 CHILDREN = 3  # of a step: two mutants and their parents' child
 
-Batches = Generator[list[Proposal], None, None]  # resumed when the strategy was told the scores of a batch
+Batches = Generator[list[Proposal], None, None]  # resumed when the scores of a batch are known
 
 
 class Cyclic(Strategy):

@@ -56,7 +56,7 @@ class Journal:
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Puts lines on the disk, together. If that fails the part already written is taken back."""
-        # Half a character, as a name of a file may have it, becomes JSON's escape for it.
+        # A lone surrogate, as in the name of a file, becomes its JSON escape.
         lines = "".join(_dumps(record) + "\n" for record in records).encode("utf-8", "backslashreplace")
         end = os.fstat(self._file.fileno()).st_size
         try:
@@ -86,7 +86,7 @@ def read_journal(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]
 
 
 def stream_journal(path: str | Path) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """The settings and the records of a journal, each read when it is asked for.
+    """The settings of a journal, and an iterator over its records.
 
     A long journal is much smaller as a file than as dicts.
     """

@@ -60,7 +60,7 @@ class Arch(Mapping[str, Value]):
 
     @classmethod
     def from_plain(cls, fields: dict[str, Value]) -> Arch:
-        """An arch that stays text until a field is asked for: a report of 100,000 candidates asks for few."""
+        """An arch that stays text until a field is read: a report of 100,000 candidates reads few."""
         arch = cls.__new__(cls)
         _set(arch, "_hash", None)
         _set(arch, "_text", _dumps(fields))

@@ -230,7 +230,7 @@ class Choice(Node):
             position = self._positions[value]
         except (KeyError, TypeError):  # TypeError: a list or a dict is no key
             position = None
-        # True == 1 in Python, yet whoever writes true for 1 meant something else.
+        # True == 1 in Python, but true is not meant as the number 1.
         if position is None or isinstance(value, bool) != isinstance(self.values[position], bool):
             raise UserError(f"{path} is {short(value)}, allowed: {', '.join(map(repr, self.values))}")
         return position

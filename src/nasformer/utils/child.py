@@ -129,7 +129,7 @@ def read_part() -> bytes:
 
 
 def read_exactly(count: int) -> bytes:
-    """Reads so many bytes from standard input and no more, since a stop byte may follow."""
+    """Reads `count` bytes from standard input and no more, since a stop byte may follow."""
     content = bytearray()
     while len(content) < count:
         part = os.read(0, min(count - len(content), 2**20))

@@ -176,8 +176,9 @@ class Recording:
     def replay_backward(self, gradients_of_y: Sequence[Tensor], adds_up: bool) -> list[Tensor | None]:
         """The gradient of x, and those of the weights that are learned.
 
-        A weight's first gradient becomes its `.grad` without a copy, unless somebody else has the tensor. The memory is
-        overwritten by the next replay: where gradients add up, autograd is given the tensors that are kept here.
+        A weight's first gradient becomes its `.grad` without a copy, unless the tensor is referenced elsewhere. The
+        memory is overwritten by the next replay: where gradients add up, autograd is given the tensors that are kept
+        here.
         """
         assert self.backward
         for buffer, gradient in zip(self.gradients_of_y, gradients_of_y, strict=True):

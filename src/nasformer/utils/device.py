@@ -63,7 +63,7 @@ def keep_compiled_code() -> None:
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """Context in which each operation on the CPU has so many threads, without trials of other numbers."""
+    """Context in which each operation on the CPU has `count` threads, without trials of other numbers."""
     global _threads_are_fixed
     before = torch.get_num_threads(), _threads_are_fixed
     torch.set_num_threads(count)
@@ -164,7 +164,7 @@ class World:
         return [item for part in parts for item in part]
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over the processes, number by number, whichever numbers are asked for together."""
+        """The elementwise mean over the processes; it does not depend on which values are reduced together."""
         if self.size == 1:
             return values
         rows = [torch.empty_like(values) for _ in range(self.size)]

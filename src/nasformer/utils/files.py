@@ -76,7 +76,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # it belongs to somebody else
+    except PermissionError:  # it belongs to another user
         return True
     return True
 
@@ -238,7 +238,7 @@ def locked(path: Path, needed: bool = True) -> Iterator[None]:
 
 
 def _open_lock(path: Path) -> IO[bytes]:
-    """The lock file for reading and writing, or for reading alone where it belongs to somebody else."""
+    """The lock file for reading and writing, or for reading alone where it belongs to another user."""
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
     except PermissionError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Protocol
 
-LINE_SECONDS = 8.0  # least time between two plain lines; nobody shall wait for more than about ten seconds
+LINE_SECONDS = 8.0  # least time between two plain lines, so that none is more than about ten seconds away
 NOTEBOOK_SECONDS = 0.5  # the same between two states of a bar in a notebook
 REPORT_SECONDS = 0.5  # the same between two reports to another process
 _stages: dict[str, float] = {}
@@ -48,14 +48,14 @@ def say(line: str) -> None:
     """Print one line for the user on standard error, apart from what a command prints as its result."""
     if _listener:
         return _listener(line)
-    with suppress(OSError, ValueError):  # nobody listens any more, which is no reason to stop the work
+    with suppress(OSError, ValueError):  # standard error is closed, which is no reason to stop the work
         print(line, file=sys.stderr)
     return None
 
 
 @contextmanager
 def repeating(action: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Calls a function every so many seconds, in a thread of its own, while this context lasts."""
+    """Context in which a thread calls a function at intervals of `seconds`."""
     stop = threading.Event()
 
     def repeat() -> None:

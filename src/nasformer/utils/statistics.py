@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Sampling errors of accuracies: how far that on so many images may be from that on all images of their kind.
+# Sampling errors of accuracies: how far the accuracy on some images may be from that on all images of their kind.
 
 Z = 1.96
 """Standard errors on each side of a 95 % interval."""

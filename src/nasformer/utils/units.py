@@ -76,7 +76,7 @@ def _split(text: str | float) -> tuple[float, str]:
 
 
 def format_quantity(value: float, digits: int = 3) -> str:
-    """Writes a count with so many significant digits.
+    """Writes a count with `digits` significant digits.
 
     >>> format_quantity(5_717_416), format_quantity(1.3e9), format_quantity(999_999), format_quantity(12)
     ('5.72M', '1.3G', '1M', '12')
