@@ -22,6 +22,7 @@ from typing import Any
 
 from nasformer.proxies.ranking import Ranking, Table, rank, read_table
 from nasformer.proxies.scoring import Scorer
+from nasformer.utils.device import choose_device
 from record import benchmark_parser, save_record
 
 Results = dict[str, dict[str, Any]]
@@ -32,7 +33,7 @@ FEW = 10
 
 def score(table: Table, proxy: str, seed: int, device: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The scores of the first rows, a few more each time, and the mean time that one took."""
-    scorer = Scorer(table.space, proxy, seed=seed, device=device)
+    scorer = Scorer(table.space, proxy, seed=seed, device=choose_device(device))
     values, seconds = list(known.get("scores", [])), known.get("seconds_per_net", 0.0)
     while len(values) < len(table.archs):
         found = [row[proxy] for row in scorer.score_many(table.archs[len(values) : len(values) + FEW])]
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--proxy", default="stream,dss", help="names with commas between them")
     parser.add_argument("--rows", choices=tuple(ROWS), default="all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
     args = parser.parse_args()
     known: Results = {}
     if args.out and Path(args.out).exists():

@@ -1,4 +1,4 @@
-"""Time and peak memory of local attention, forward and with backward, way by way, against naive unfolding.
+"""Time and memory of local attention, forward and with backward, with several sizes of tiles, against naive unfolding.
 
 python benchmarks/local_attention.py --device cuda --out local_attention.json
 
@@ -14,15 +14,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.profiler import ProfilerActivity, profile
 
-from local_attention_ways import flex, fused, shifted, unfolded
 from nasformer.layers.resnet import local_attention
 from record import benchmark_parser, save_record
 
@@ -33,15 +34,71 @@ SMALL = (32, 16, 8, 4)
 
 
 def ways(size: int, device: str, compiled: bool) -> dict[str, Way]:
-    """Naive, chosen, and other ways; only a few of those that take long to compile."""
+    """Naive unfolding, ours with several sizes of tiles, and FlexAttention; few where all are compiled."""
     chosen: dict[str, Way] = {"unfolded": unfolded, "local_attention": local_attention}
     if compiled:
         tile = 8 if size > 16 else 4
-        some: dict[str, Way] = {f"tiles of {tile}": partial(local_attention, tile=tile), "fused": fused}
-        return chosen | some | ({"flex": flex} if device == "cuda" else {})
+        tiled: dict[str, Way] = {f"tiles of {tile}": partial(local_attention, tile=tile)}
+        return chosen | tiled | ({"flex": flex} if device == "cuda" else {})
     tiles = {f"tiles of {tile}": partial(local_attention, tile=tile) for tile in (4, 6, 8) if tile < size}
     whole = {"whole map": partial(local_attention, tile=size)} if size <= 32 else {}
-    return chosen | tiles | whole | {"shifted": shifted}
+    return chosen | tiles | whole
+
+
+def unfolded(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, window: int) -> Tensor:
+    """The naive way: window² copies of all keys and values."""
+    logits = torch.einsum("bhdyx,bhdpyx->bhpyx", q, _unfold(k, window)) + _terms(q, positions)
+    weights = logits.masked_fill(_outside(q, window), -torch.inf).softmax(2)
+    return torch.einsum("bhpyx,bhdpyx->bhdyx", weights.to(v.dtype), _unfold(v, window))
+
+
+def _unfold(x: Tensor, window: int) -> Tensor:
+    columns = F.unfold(x.flatten(1, 2), window, padding=window // 2)
+    return columns.unflatten(1, (x.shape[1], x.shape[2], -1)).unflatten(-1, x.shape[-2:])
+
+
+def _outside(q: Tensor, window: int) -> Tensor:
+    ones = q.new_ones(1, 1, 1, *q.shape[-2:])
+    return _unfold(ones, window)[0, 0, 0] == 0
+
+
+def _terms(q: Tensor, positions: Tensor) -> Tensor:
+    return torch.einsum("bhdyx,hdp->bhpyx", q, positions.flatten(2).to(q.dtype))
+
+
+_compiled_flex_attention = torch.compile(flex_attention, dynamic=False)
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, window: int) -> Tensor:
+    """FlexAttention, itself compiled. Blocks are 128 positions, so positions are put in the order of 8 x 16 tiles."""
+    height, width = q.shape[-2:]
+    order, rows, columns, mask = _flex_mask(height, width, window, q.device)
+    terms = _terms(q, positions).flatten(3)[..., order].transpose(2, 3).contiguous()
+
+    def with_position(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        row, column = (side[j] - side[i] + window // 2 for side in (rows, columns))
+        place = (row * window + column).clamp(0, window**2 - 1)
+        return score + terms[b, h, i, place]
+
+    def tokens(x: Tensor) -> Tensor:  # with a head dimension of 16 at least, as it asks for on a GPU
+        return F.pad(x.flatten(3)[..., order].transpose(2, 3), (0, max(0, 16 - x.shape[2])))
+
+    y = _compiled_flex_attention(tokens(q), tokens(k), tokens(v), with_position, mask, scale=1.0)
+    return y[..., : v.shape[2]].transpose(2, 3)[..., order.argsort()].unflatten(-1, (height, width))
+
+
+@lru_cache
+def _flex_mask(height: int, width: int, window: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, BlockMask]:
+    places = torch.arange(height * width, device=device)
+    rows, columns = places // width, places % width
+    order = ((rows // 8 * width + columns // 16) * height * width + places).argsort()
+    rows, columns = rows[order], columns[order]
+
+    def near(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        rim = window // 2
+        return ((rows[i] - rows[j]).abs() <= rim) & ((columns[i] - columns[j]).abs() <= rim)
+
+    return order, rows, columns, create_block_mask(near, None, None, height * width, height * width, device=device)
 
 
 def inputs(batch: int, heads: int, size: int, window: int, device: str) -> Inputs:
