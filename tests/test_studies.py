@@ -329,6 +329,7 @@ def test_a_study_runs_in_small(path: Path, tmp_path: Path) -> None:
 
 
 def test_classical_sharing_keeps_choices_apart(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.list_families()  # which register when they are imported: now, not in the copies
     monkeypatch.setattr(registry, "_spaces", dict(registry._spaces))
     monkeypatch.setattr(registry, "_families", dict(registry._families))
     classical = importlib.import_module("classical")
