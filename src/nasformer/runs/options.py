@@ -344,3 +344,22 @@ class FinetuneCommand(TaskOptions, TrackOptions, RunOptions):
     export: bool = True
     """in the end, write the model for use elsewhere into OUT/export, checked (see `nasformer export`)"""
     train: Recipe = field(default_factory=Recipe)
+
+
+@dataclass
+class EvaluateCommand(TaskOptions, DataOptions):
+    """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
+
+    positional = ("model",)
+    main = ("data", "split", "arch", "out", "holdout", "seed", "device")
+    example = "nasformer evaluate runs/digits --data digits"
+
+    model: str = ""
+    """a folder that `nasformer extract` or `nasformer run` wrote, or a run folder together with --arch"""
+    arch: str | None = None
+    """the architecture, if MODEL is a run folder"""
+    split: Literal["test", "holdout", "train"] = "test"
+    """which images"""
+    out: str = ""
+    """a folder for evaluation.json and per_class.csv, and of a classifier evaluation.html and confusion.png, .svg
+    (which classes are taken for which), of other tasks the best, median and worst image with truth and answer"""

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.loaders import BatchSource
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone, options_from_json
@@ -39,7 +39,7 @@ from nasformer.runs.baselines import check_baselines, count_images, split_accura
 from nasformer.runs.data import holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.finish import ship
 from nasformer.runs.local_pool import run_tasks, training_memory
-from nasformer.runs.options import UNTRAINED, FinetuneCommand, RetrainCommand
+from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, RetrainCommand
 from nasformer.runs.ray_pool import Work, check_ray
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
@@ -48,7 +48,7 @@ from nasformer.supernet.pretrained import find_pretrained
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
-from nasformer.tasks.options import PredictOptions
+from nasformer.tasks.options import PredictOptions, TaskOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
@@ -56,6 +56,7 @@ from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World, choose_device
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
+Learned = TypeVar("Learned", bound=TaskOptions)
 
 
 def retrain_run(command: RetrainCommand) -> RunResult | None:
@@ -215,7 +216,7 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str,
     return replace(command, space=space, arch=arch, model=merged, **shape)
 
 
-def with_head(options: Any, head: Mapping[str, Any]) -> Any:
+def with_head(options: Learned, head: Mapping[str, Any]) -> Learned:
     """The options of a command, whose task has the options of a head that it leaves open."""
     left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, "unknown") is None}
     return options.with_task_options(**left_open) if left_open else options
@@ -333,17 +334,16 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
 # Evaluation of what a folder holds.
 
 
-def evaluate_folder(
-    path: Path, options: Any, split: Split = "test", arch: str | None = None, out: Path | None = None
-) -> Evaluation:
+def evaluate_folder(command: EvaluateCommand, out: Path | None = None) -> Evaluation:
     """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split.
 
     Args:
         out: A folder for tables and pictures of it.
     """
-    folder, model, batches = load_for_evaluation(path, options, arch)
+    folder, model, batches = load_for_evaluation(command)
+    split = command.split
     names = class_names(folder.facts("classes").get("classes") or batches.classes, model, folder.path)
-    task, facts = get_task(model.task), {"model": str(path), "data": options.data, "split": split}
+    task, facts = get_task(model.task), {"model": str(Path(command.model)), "data": command.data, "split": split}
     evaluation = task.judge(model, batches, split, names)
     if out and isinstance(evaluation, Confusion):
         write_confusion(evaluation, out, **facts)
@@ -359,20 +359,20 @@ def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
     return get_task(trained.model.task).predict(trained, options)
 
 
-def load_for_evaluation(path: Path, options: Any, arch: str | None = None) -> tuple[RunFolder, Backbone, BatchSource]:
-    """A model on its device, where it was, and its images, prepared as in its training."""
-    device, inherited = choose_device(options.device), has_only_supernet(path) or bool(arch)
+def load_for_evaluation(command: EvaluateCommand) -> tuple[RunFolder, Backbone, BatchSource]:
+    """A model on its device, its folder, and its images, prepared as in its training."""
+    path, arch, device = Path(command.model), command.arch, choose_device(command.device)
+    inherited = has_only_supernet(path) or bool(arch)
     folder = RunFolder(path if inherited else model_folder(path))
     model = inherited_model(folder, arch) if inherited else load_model(folder.path)
-    task = getattr(options, "task", "classify")
-    if model.task != task and task != "classify":
-        raise UserError(f"{folder} is a model for --task {model.task}, not {task}; leave --task out")
+    if command.task not in (model.task, "classify"):
+        raise UserError(f"{folder} is a model for --task {model.task}, not {command.task}; leave --task out")
     if model.task != "classify":
-        options = with_head(replace(options, task=model.task), model.options)
-    batches = batches_of(model, folder, options)
+        command = with_head(replace(command, task=model.task), model.options)
+    batches = batches_of(model, folder, command)
     model = model.to(device)
     if inherited:
-        recalibrate(model, batches, options.calibration_images)
+        recalibrate(model, batches, command.calibration_images)
     return folder, model, batches
 
 
@@ -386,7 +386,7 @@ def inherited_model(run: RunFolder, arch: str | None) -> Backbone:
     return extract(supernet, supernet.space.arch(arch) if arch else run.winner(supernet.space))
 
 
-def batches_of(model: Backbone, folder: RunFolder, options: Any) -> BatchSource:
+def batches_of(model: Backbone, folder: RunFolder, options: DataOptions) -> BatchSource:
     """Images for a model, prepared as in its training; others than it was trained for are refused."""
     sizes = model.options["img_size"], model.options["in_chans"]
     batches = load_batches(options, UNTRAINED, World(), choose_device(options.device), *sizes)

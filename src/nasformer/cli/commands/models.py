@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from nasformer.cli.commands.results import print_verdict
 from nasformer.cli.main import print_json
-from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
-from nasformer.runs.options import FinetuneCommand, RetrainCommand
-from nasformer.tasks.options import PredictOptions, TaskOptions, task_scores
+from nasformer.runs.options import EvaluateCommand, FinetuneCommand, RetrainCommand
+from nasformer.tasks.options import PredictOptions, task_scores
 from nasformer.utils.units import OptionGroup, check_threads, format_quantity
 
 if TYPE_CHECKING:
@@ -51,25 +50,6 @@ class ExportCommand(OptionGroup):
     """which files, beside weights, config and model card: any of python, pt2 and onnx"""
     push_to_hub: str = ""
     """OWNER/NAME: then upload the folder to the Hugging Face Hub, which needs nasformer[hub] and a login"""
-
-
-@dataclass
-class EvaluateCommand(TaskOptions, DataOptions):
-    """Accuracy of an extracted model, or of an architecture with weights inherited from a run's supernet."""
-
-    positional = ("model",)
-    main = ("data", "split", "arch", "out", "holdout", "seed", "device")
-    example = "nasformer evaluate runs/digits --data digits"
-
-    model: str = ""
-    """a folder that `nasformer extract` or `nasformer run` wrote, or a run folder together with --arch"""
-    arch: str | None = None
-    """the architecture, if MODEL is a run folder"""
-    split: Literal["test", "holdout", "train"] = "test"
-    """which images"""
-    out: str = ""
-    """a folder for evaluation.json and per_class.csv, and of a classifier evaluation.html and confusion.png, .svg
-    (which classes are taken for which), of other tasks the best, median and worst image with truth and answer"""
 
 
 @dataclass
@@ -189,7 +169,7 @@ def evaluate(options: EvaluateCommand, as_json: bool) -> None:
     if not options.model:
         raise UserError("say which model: nasformer evaluate FOLDER --data DATA")
     out = check_output(options.out, "evaluation.json") if options.out else None
-    evaluation = evaluate_folder(Path(options.model), options, options.split, options.arch, out)
+    evaluation = evaluate_folder(options, out)
     if as_json:
         return print_json(evaluation.to_json())
     first, *others = evaluation.sentences()
