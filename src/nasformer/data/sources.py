@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -221,7 +221,24 @@ class Arrays:
 Source = Arrays | Listing
 
 
-def load_data(source: str, **options: Any) -> Data:
+class LoadOptions(TypedDict, total=False):
+    """The options of `open_data`, which explains them."""
+
+    holdout: float | str
+    seed: int
+    train_images: int | None
+    img_size: int | None
+    in_chans: int | None
+    usual_size: int
+    root: str | Path
+    download: bool
+    max_bad: float
+    bad_list: Path | None
+    quiet: bool
+    answers: Sequence[str] | int | None
+
+
+def load_data(source: str, **options: Unpack[LoadOptions]) -> Data:
     """Load a dataset into memory; the options are those of `open_data`.
 
     >>> data = load_data("digits")
@@ -286,7 +303,7 @@ def open_data(
     return Data(Path(source).stem, train, held_out, test, opened.classes, *channel_stats(train.images))
 
 
-def open_files(source: str, **options: Any) -> ImageFiles:
+def open_files(source: str, **options: Unpack[LoadOptions]) -> ImageFiles:
     """Files of a source (see `open_data`), which must have some."""
     opened = open_data(source, **options)
     if not isinstance(opened, ImageFiles):
