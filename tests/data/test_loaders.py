@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nasformer.data.images import normalise
 from nasformer.data.loaders import Batches, BatchSource, batch_indices, clamp_batch, rank_slice, steps_per_epoch

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nasformer.data.images import Data, balanced_subset, stratified
 from nasformer.data.sources import from_dataset, load_data, open_files

@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Size, Tensor
 
 from nasformer.models.sharing import MultiHeadSharing, centre_crop, grouped_prefix, prefix, rule_for

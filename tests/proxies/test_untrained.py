@@ -22,8 +22,7 @@ from nasformer.proxies.untrained import UntrainedLayers
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 
-from .spaces import SPACES as TINY
-from .spaces import members
+from .spaces import SPACES as TINY, members
 
 SPACE = get_space("autoformer-micro", img_size=16, patch_size=8, num_classes=10)
 PIT = replace(

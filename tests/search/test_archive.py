@@ -6,8 +6,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nasformer.search.pareto import FullArchive, ParetoArchive, RankArchive, TopArchive, make_archive
 from nasformer.search.problem import Candidate, Problem

@@ -6,8 +6,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nasformer.search.pareto import crowding_distance, dominates, non_dominated_rank, pareto_front
 

@@ -6,8 +6,7 @@ import pickle
 from random import Random
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nasformer.space.arch import Arch
 from nasformer.space.mutation import MUTATIONS, Mutation

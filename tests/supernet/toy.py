@@ -6,8 +6,7 @@ from typing import Any
 
 from families.small import randomise
 from nasformer.families.autoformer import AutoFormer, declare
-from nasformer.families.esformer import ESFormer
-from nasformer.families.esformer import declare as declare_esformer
+from nasformer.families.esformer import ESFormer, declare as declare_esformer
 from nasformer.layers.basic import LayerNorm, TokenHead
 from nasformer.layers.blocks import Mlp
 from nasformer.layers.stem import PatchEmbed

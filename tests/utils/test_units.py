@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nasformer.errors import UserError
 from nasformer.utils.units import format_quantity, parse_bytes, parse_milliseconds, parse_quantity

@@ -18,8 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from nasformer.errors import UserError
 from nasformer.report.architectures import architectures, operator_curves, operator_shares
 from nasformer.report.cuts import cuts, trade_off
-from nasformer.report.html import Picture, document, draw_picture, heading, save_picture, tiles
-from nasformer.report.html import figure as html_figure
+from nasformer.report.html import Picture, document, draw_picture, figure as html_figure, heading, save_picture, tiles
 from nasformer.report.style import (
     BLUE,
     BLUES,

@@ -29,8 +29,7 @@ from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.models.options import SpaceOptions
 from nasformer.models.space import Space
-from nasformer.models.storage import CONFIG as MODEL_CONFIG
-from nasformer.models.storage import WeightFacts
+from nasformer.models.storage import CONFIG as MODEL_CONFIG, WeightFacts
 from nasformer.results.result import RunResult
 from nasformer.search.options import BudgetOptions
 from nasformer.space.arch import Arch

@@ -14,9 +14,10 @@ from importlib import resources
 from statistics import fmean, stdev
 from typing import Literal
 
-from nasformer.results.contents import LogLine, RunContents
+from nasformer.results.contents import RunContents
 from nasformer.results.result import ImageCounts, RunResult
 from nasformer.search.problem import MeanScore, ModelResult
+from nasformer.train.log import LogLine
 from nasformer.utils.schema import from_json
 from nasformer.utils.statistics import Z, standard_error, wilson
 from nasformer.utils.units import format_quantity

@@ -20,6 +20,7 @@ from nasformer.data.loaders import BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.models.base import options_from_json
+from nasformer.models.pretrained import read_space
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
 from nasformer.report.page import write_report
@@ -30,7 +31,7 @@ from nasformer.runs.options import UNTRAINED
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
-from nasformer.supernet.storage import CONFIG, load_supernet, read_space
+from nasformer.supernet.storage import CONFIG, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import TaskOptions, find_task
 from nasformer.tasks.registry import space_for

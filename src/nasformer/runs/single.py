@@ -20,8 +20,8 @@ from nasformer.errors import UserError
 from nasformer.models.base import Backbone, options_from_json
 from nasformer.models.dense import head_option_names
 from nasformer.models.registry import get_space
-from nasformer.models.storage import CONFIG as MODEL_CONFIG
 from nasformer.models.storage import (
+    CONFIG as MODEL_CONFIG,
     ModelConfig,
     WeightFacts,
     build_from,
@@ -45,8 +45,7 @@ from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.pretrained import find_pretrained
-from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
-from nasformer.supernet.storage import load_supernet
+from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG, load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import PredictOptions, TaskOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
