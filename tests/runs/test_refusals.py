@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nasformer.runs.options import EvolveCommand, ExecutorOptions, RunCommand, TrainCommand
 from small_run import refused, words
 
 
@@ -57,3 +59,11 @@ def test_a_search_by_proxies_is_refused_before_images_are_read(
 ) -> None:
     asked = words("search", tmp_path / "out", max_params="6mm")
     assert "'6mm' is not a quantity" in refused(capsys, [*asked, "--proxy", "dss", "--data", "digits"])
+
+
+def test_what_a_command_has_no_option_for_is_as_usual() -> None:
+    evolve, run = EvolveCommand(), RunCommand(track="mlflow", executor="ray", task="segment")
+    assert (evolve.task, evolve.tracker, evolve.baseline, evolve.search) == ("classify", "none", "", None)
+    assert not {"task", "track", "proxy", "baseline", "search"} & {item.name for item in fields(EvolveCommand)}
+    assert (run.task, run.tracker, run.executor_options.executor) == ("segment", "mlflow", "ray")
+    assert TrainCommand().executor_options == ExecutorOptions()
