@@ -45,12 +45,13 @@ from nasformer.report.style import (
     style_axes,
     style_colorbar,
 )
-from nasformer.results.contents import LogLine, RunContents, front, read_run
+from nasformer.results.contents import RunContents, front, read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult, Snapshot
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.train.evaluate import ClassScore, Confusion
+from nasformer.train.log import LogLine
 from nasformer.utils.files import write_text
 from nasformer.utils.statistics import wilson
 from nasformer.utils.tables import html_row, html_table, write_csv
