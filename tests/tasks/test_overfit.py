@@ -67,11 +67,12 @@ def test_true_maps_of_coco_are_grouped_without_a_mistake(coco: Path) -> None:
 
 
 def test_segments_of_coco(coco: Path) -> None:
-    """At this resolution the true maps have 89 % PQ for things."""
+    """Seen: 91 % for stuff, 56 % for things, of which the true maps of this resolution have 89 %."""
     scores = learn_by_heart("panoptic", coco, 200, 2e-3, stuff_area=0.0)
     assert scores["pq_stuff"] > 0.8
     assert scores["pq_things"] > 0.45
 
 
 def test_objects_of_coco(coco: Path) -> None:
-    assert learn_by_heart("detect", coco, 400, 1e-3)["box_ap"] > 0.5
+    """Seen: 97 % after 382 s of one CPU core."""
+    assert learn_by_heart("detect", coco, 300, 2e-3)["box_ap"] > 0.5
