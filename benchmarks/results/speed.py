@@ -149,12 +149,6 @@ def latency_table(*records: Record) -> str:
 # Racing
 
 
-RACES = {
-    "`parents`": "against the last of 10 at 2 standard errors",
-    "`best`": "against the last of 1 at 1 standard errors",
-}
-
-
 @table_of("racing-cpu-digits", "racing-cpu-imagenette")
 def racing_table(*records: Record) -> str:
     rows = []
@@ -162,9 +156,10 @@ def racing_table(*records: Record) -> str:
         (searched,) = record["results"].values()
         candidates = record["settings"]["population"] * record["settings"]["generations"]
         about = [data, f"{searched['images']:,}", f"{candidates:,}"]
-        for name, race in ((name, searched[key]) for name, key in RACES.items() if key in searched):
+        for name in record["settings"]["racing"]:
+            race = searched[name]
             same, share = f"{race['same winner']} of {race['seeds']}", f"{percent(race['share of images'], 0)} %"
-            rows.append([*about, name, same, share, f"{race['points against full']:+.2f}"])
+            rows.append([*about, f"`{name}`", same, share, f"{race['points against full']:+.2f}"])
     return table(["data", "held-out images", "candidates", "race", "same winner", "images judged", "points"], *rows)
 
 

@@ -321,9 +321,9 @@ class ArchSearch:
         assert isinstance(self.evaluator, InheritedEvaluator)
         subnets = self.evaluator.subnets
         chosen = complete_options(find_strategy(options.strategy), options.for_strategy())
-        parents = chosen.get("parents", 1) if options.racing == "parents" else 1
-        images, confidence = subnets.batches.held_out, CONFIDENCE[options.racing]
-        return Race(subnets.outcomes, images, parents, self.seed, confidence, subnets.score)
+        images, encode, parents = subnets.batches.held_out, self.space.root.encode, chosen.get("parents", 1)
+        confidence = CONFIDENCE[options.racing]
+        return Race(subnets.outcomes, images, encode, parents, self.seed, confidence, subnets.score)
 
     def asynchronous(self, options: SearchOptions) -> bool:
         """Whether candidates are bred without waiting for a generation; a random search needs none to wait for."""

@@ -1,21 +1,28 @@
-"""Racing: archs are judged on growing parts of the held-out images, and dropped once they cannot reach the parents.
+"""Racing: archs judged on as many held-out images as it takes to know their place among the parents.
 
-Archs that share weights agree on most images, which therefore tell nothing about who is better. The first archs are
-judged on all images; of every other arch those images are looked at first on which the first ones disagree most. How
-many of the remaining images it would recognise follows from how many of the first archs do, and from how able it has
-shown itself to be so far: a Rasch model, in which the log-odds of an answer are the image's easiness plus the arch's
-ability. Where a confidence bound on its accuracy lies below that of the last parent, the arch is dropped, and its
-scores are estimates. Who is not dropped is judged on all images. So the parents are those of full evaluation, as long
-as the bound holds, and the search takes the same course. Racing the best arch alone drops more: most parents are
-estimates then. What is said here of accuracy holds for the score of any task that is a mean over images, such as that
-of answers to questions, each of which may be worth something between nothing and all.
+How well an arch does on all images can be told from a few of them, since others have been judged before:
+
+- Archs with similar genes do similarly well: a Gaussian process over the archs so far predicts the score.
+- They also do well on the same images: the same regression, image by image over archs that were judged on all
+  images (the *references*), gives the chance that an arch recognises an image.
+- Most of these chances are near 0 or 1. The images in doubt are looked at first, and tell how able the arch is beyond
+  what its genes say: a Rasch model, in which the log-odds of an answer are those of the image plus the arch's ability.
+
+A generation is judged in the order of the predicted scores, so that few archs are parents for a moment only. An arch
+that cannot become a parent is dropped, and its scores are estimates. With `parents` all others are judged on all
+images, so that the search takes nearly the same course as without a race. With `best` only those are that may be the
+best of all; of other parents an estimate that tells their order is enough.
+
+What is said here of accuracy holds for the score of any task that is a mean over images, such as that of answers to
+questions, each of which may be worth something between nothing and all.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,27 +31,56 @@ from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.utils.rng import Purpose, generator
 
-FIRST = 10
-"""Archs that are judged on all images before any is dropped."""
-REFERENCES = 32
-"""Archs judged on all images that tell how easy an image is; a search that goes on after a kill judges them again."""
+FIRST = 8
+"""Archs that are judged on all images before anything is predicted."""
+REFERENCES = 64
+"""Archs judged on all images that are kept; a search that goes on after a kill judges them again."""
+REMEMBERED = 512
+"""Archs whose scores are kept: those judged on the most images, the older ones first."""
 SMALLEST = 16
 """Images that an arch is judged on at the least."""
 GROWTH = 1.4
 """How much larger the part of the images is before an arch is compared with the parents again."""
-CONFIDENCE = {"parents": 2.0, "best": 1.0}
-"""Standard errors of the bound, by whom candidates race; see benchmarks/racing.py."""
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure a race is, in standard errors; see benchmarks/racing.py.
+
+    Args:
+        no_parent: Below the last parent, to be dropped.
+        not_best: Below the best of all, to go without being judged on all images.
+        place: From every parent, to go with an estimate; infinity: parents are judged on all images.
+    """
+
+    no_parent: float = 1.5
+    not_best: float = 2.5
+    place: float = math.inf
+
+
+CONFIDENCE = {"parents": Confidence(), "best": Confidence(place=0.3)}
 
 Outcomes = Callable[[Arch, Tensor], Tensor]
 """Of an arch on images of these numbers: the score of each, 0 or 1 or between, and its loss [2, images]."""
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """The score of an arch, its standard error and its loss, from so many images."""
+
+    score: float
+    error: float
+    loss: float
+    images: int
+
+
 class Race:
-    """Judges archs on as many held-out images as it takes to see that they do not become parents.
+    """Judges archs on as many held-out images as it takes to know their place among the parents.
 
     Args:
         images: How many there are.
-        parents: How many of the best candidates matter: what a candidate has to reach is the last of them.
+        encode: The genes of an arch as numbers, as many for every arch (`Node.encode`).
+        parents: How many of the best candidates breed.
         score: What the mean over all images is called.
 
     Attributes:
@@ -55,136 +91,282 @@ class Race:
         self,
         outcomes: Outcomes,
         images: int,
+        encode: Callable[[Arch], Sequence[float]],
         parents: int,
         seed: int = 0,
-        confidence: float = CONFIDENCE["parents"],
+        confidence: Confidence = CONFIDENCE["parents"],
         score: str = "accuracy",
     ) -> None:
-        self.score = score
-        self.outcomes, self.images, self.parents, self.confidence = outcomes, images, parents, confidence
+        self.outcomes, self.images, self.encode, self.parents = outcomes, images, encode, parents
+        self.confidence, self.score = confidence, score
         self.shuffled = torch.randperm(images, generator=generator(seed, Purpose.RACING))
         self.seen = 0
-        self._best: list[float] = []  # accuracies of the parents, negative: in rising order
-        self._references = Easiness(images)
-        self._judged: tuple[Arch, Tensor] | None = None  # the last arch that was judged on all images
-        self._unknown: list[Arch] = []  # references of a journal, whose outcomes were in another process
+        self._observed: list[Candidate] = []  # since the last generation was judged
+        self._best: list[float] = []  # scores of the parents, negative: in rising order
+        self._remembered: list[tuple[int, int, float, Arch]] = []  # images (negative), id, score, arch
+        self._references: list[Arch] = []
+        self._outcomes: dict[Arch, Tensor] = {}  # of references; a resumed search has to look again
 
     def __call__(self, arch: Arch) -> dict[str, float]:
-        """Accuracy and loss, and the number of images that they rest on."""
-        self._judge_unknown()
-        if self._references.archs < FIRST or len(self._best) < self.parents:
-            return self._judge_whole(arch, self.shuffled, torch.empty(2, 0))
-        order = self._references.most_contested_first(self.shuffled)
-        found = torch.empty(2, 0)
-        for end in self._ends():
-            found = torch.cat([found, self._look(arch, order[found.shape[1] : end])], dim=1)
-            accuracy, error = self._references.estimate_accuracy(order, found[0])
-            if accuracy + self.confidence * error < -self._best[-1]:
-                return {self.score: accuracy, "loss": self._references.estimate_loss(order, found[1]), "images": end}
-        return self._judge_whole(arch, order, found)
+        return self.many([arch])[0]
+
+    def many(self, archs: Sequence[Arch]) -> list[dict[str, float]]:
+        """The scores of a generation, and the numbers of images that they rest on.
+
+        They depend on the generations before, not on those archs of this one that a journal has already.
+        """
+        self._learn(but=set(archs))
+        parents = [Judgement(-score, 0.0, math.nan, self.images) for score in self._best]
+        judged: dict[Arch, Judgement] = {}
+        for arch in archs[: max(0, FIRST - len(self._references))]:
+            judged[arch] = self._judge_whole(arch, self.shuffled, torch.empty(2, 0))
+            parents = self._with(parents, judged[arch])
+        rest = [arch for arch in archs if arch not in judged]
+        if rest:
+            field = self._predict(rest, judged)
+            for number in field.predicted.argsort(descending=True, stable=True).tolist():
+                judged[rest[number]] = judgement = self._judge(rest[number], field.expect(number), parents)
+                parents = self._with(parents, judgement)
+        return [self._scores(judged[arch]) for arch in archs]
 
     def observe(self, candidate: Candidate) -> None:
         """Takes a candidate with its scores, also one that the journal of an interrupted search has."""
-        if candidate.scores["images"] < self.images:
-            return
-        insort(self._best, -candidate.scores[self.score])
-        del self._best[self.parents :]
-        if self._references.archs + len(self._unknown) == REFERENCES:
-            return
-        if self._judged and self._judged[0] == candidate.arch:
-            self._references.add(self._judged[1])
-        else:
-            self._unknown.append(candidate.arch)
+        self._observed.append(candidate)
 
-    def _judge_whole(self, arch: Arch, order: Tensor, found: Tensor) -> dict[str, float]:
+    def _learn(self, but: set[Arch]) -> None:
+        """Learns from the candidates observed, but those of the generation that is judged now."""
+        for candidate in self._observed:
+            score, images = candidate.scores[self.score], int(candidate.scores["images"])
+            if candidate.arch in but or not math.isfinite(score):
+                continue
+            insort(self._best, -score)
+            insort(self._remembered, (-images, candidate.id, score, candidate.arch))
+            if images == self.images and len(self._references) < REFERENCES:
+                self._references.append(candidate.arch)
+        del self._best[self.parents :], self._remembered[REMEMBERED:]
+        self._observed = [candidate for candidate in self._observed if candidate.arch in but]
+        self._outcomes = {arch: self._outcomes_of(arch) for arch in self._references}
+
+    def _outcomes_of(self, arch: Arch) -> Tensor:
+        if arch not in self._outcomes:
+            self._outcomes[arch] = self._look(arch, torch.arange(self.images)).double()
+        return self._outcomes[arch]
+
+    def _predict(self, archs: Sequence[Arch], judged: dict[Arch, Judgement]) -> Field:
+        """What is expected of archs; `judged` are those of the same generation that were judged before."""
+        whole = [arch for arch, judgement in judged.items() if math.isfinite(judgement.score)]
+        remembered = [(arch, score, -images) for images, _, score, arch in self._remembered]
+        remembered += [(arch, judged[arch].score, self.images) for arch in whole]
+        references = [*self._references, *whole]
+        codes = [self.encode(arch) for arch in (*(arch for arch, *_ in remembered), *references, *archs)]
+        counts = [len(remembered), len(references), len(archs)]
+        of_remembered, of_references, of_archs = torch.tensor(codes, dtype=torch.double).split(counts)
+        scores = torch.tensor([score for _, score, _ in remembered], dtype=torch.double)
+        images = torch.tensor([images for *_, images in remembered])
+        outcomes = torch.stack([self._outcomes_of(arch) for arch in references])
+        return Field(of_remembered, of_references, of_archs, scores, images, outcomes)
+
+    def _judge(self, arch: Arch, expectation: Expectation, parents: Sequence[Judgement]) -> Judgement:
+        """Judges an arch until its place among the parents is certain enough, if need be on all images."""
+        order = expectation.most_doubtful_first(self.shuffled)
+        outcomes = torch.empty(2, 0)
+        for end in self._ends():
+            outcomes = torch.cat([outcomes, self._look(arch, order[outcomes.shape[1] : end])], dim=1)
+            judgement = expectation.judge(order, outcomes)
+            if math.isnan(judgement.score) or self._is_placed(judgement, parents):
+                return judgement
+        return self._judge_whole(arch, order, outcomes)
+
+    def _is_placed(self, judgement: Judgement, parents: Sequence[Judgement]) -> bool:
+        """Whether an arch is no parent; or is not the best, and stands in order among the parents."""
+        if not parents:
+            return False
+        lead = [standard_errors(parent, judgement) for parent in parents]
+        if lead[0] <= self.confidence.not_best and self.parents == 1:
+            return False
+        if len(parents) == self.parents and lead[-1] > self.confidence.no_parent:
+            return True
+        return lead[0] > self.confidence.not_best and min(map(abs, lead)) > self.confidence.place
+
+    def _judge_whole(self, arch: Arch, order: Tensor, outcomes: Tensor) -> Judgement:
         """The scores of an arch on all images, of which it has been judged on some."""
-        rest = self._look(arch, order[found.shape[1] :])
-        outcomes = torch.empty(2, self.images)
-        outcomes[:, order] = torch.cat([found, rest], dim=1)
-        self._judged = arch, outcomes
-        accuracy, loss = outcomes.double().mean(1).tolist()
-        return {self.score: accuracy, "loss": loss, "images": self.images}
+        rest = self._look(arch, order[outcomes.shape[1] :])
+        whole = torch.empty(2, self.images, dtype=torch.double)
+        whole[:, order] = torch.cat([outcomes, rest], dim=1).double()
+        if len(self._outcomes) < REFERENCES:
+            self._outcomes[arch] = whole
+        score, loss = whole.mean(1).tolist()
+        return Judgement(math.nan if math.isnan(loss) else score, 0.0, loss, self.images)
 
-    def _judge_unknown(self) -> None:
-        for arch in self._unknown:
-            self._references.add(self._look(arch, torch.arange(self.images)))
-        self._unknown = []
+    def _with(self, parents: list[Judgement], judgement: Judgement) -> list[Judgement]:
+        """The parents if an arch of this judgement is there, too; one with NaN as its score is never a parent."""
+        if math.isnan(judgement.score):
+            return parents
+        return sorted([*parents, judgement], key=lambda parent: -parent.score)[: self.parents]
 
     def _look(self, arch: Arch, numbers: Tensor) -> Tensor:
         self.seen += len(numbers)
         return self.outcomes(arch, numbers)
 
-    def _ends(self) -> list[int]:
+    def _scores(self, judgement: Judgement) -> dict[str, float]:
+        return {self.score: judgement.score, "loss": judgement.loss, "images": judgement.images}
+
+    def _ends(self) -> Iterator[int]:
         """How many images an arch has been judged on whenever it is compared with the parents; all is none of them."""
-        ends, end = list[int](), float(SMALLEST)
+        end = float(SMALLEST)
         while end < self.images:
-            ends.append(int(end))
+            yield int(end)
             end *= GROWTH
-        return ends
 
 
+def standard_errors(better: Judgement, worse: Judgement) -> float:
+    """By how many standard errors of the difference one score is above another."""
+    difference, error = better.score - worse.score, math.hypot(better.error, worse.error)
+    return difference / error if error else math.copysign(math.inf, difference)
+
+
+# What is expected of archs that have not been judged
+
+REACH = 2.0
+"""Archs that differ in all genes are similar by exp(-REACH)."""
+NOISE = 0.05
+"""Share of the variance between archs, and of that between their answers to an image, that genes do not explain."""
+LEAST_VARIANCE = 0.003
+"""Variance between archs, in log-odds of the score, where those judged so far are all alike."""
 PRIOR = 0.1
 """Archs that recognise an image, and archs that do not, beyond those that were judged: no image is quite certain."""
-ABILITY_VARIANCE = 4.0
-NEWTON_STEPS = 12
+MOST_CERTAIN = 0.995
+"""The highest chance to recognise an image; one less this is the lowest."""
+STEPS = 8
+"""Of Newton's method."""
 
 
-class Easiness:
-    """How many of some archs recognise each image, and with what loss; what that tells of another arch.
+class Field:
+    """Expectations of archs, from the scores of others and from the answers of references.
 
-    >>> easiness = Easiness(images=4)
-    >>> for right in ([1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]):
-    ...     easiness.add(torch.tensor([right, [0.0] * 4]))
-    >>> order = easiness.most_contested_first(torch.arange(4))
-    >>> order.tolist()
-    [1, 2, 0, 3]
-    >>> accuracy, error = easiness.estimate_accuracy(order, torch.ones(2))  # recognises both contested images
-    >>> round(accuracy, 2), round(error, 2)
-    (0.78, 0.1)
+    Args:
+        codes, reference_codes, arch_codes: Genes of archs with scores, of references and of those to expect things of.
+        scores, images: The scores, and how many images they rest on.
+        outcomes: Of the references on all images [references, 2, images].
+
+    Attributes:
+        predicted: Log-odds of the scores of the archs, by their genes.
     """
 
-    def __init__(self, images: int) -> None:
-        self.archs, self.sums = 0, torch.zeros(2, images, dtype=torch.double)
+    def __init__(
+        self,
+        codes: Tensor,
+        reference_codes: Tensor,
+        arch_codes: Tensor,
+        scores: Tensor,
+        images: Tensor,
+        outcomes: Tensor,
+    ) -> None:
+        right, losses = outcomes.unbind(1)
+        self.shares = (right.sum(0) + PRIOR) / (len(right) + 2 * PRIOR)
+        self.losses = losses.mean(0)
+        noise = NOISE * torch.ones(len(right), dtype=torch.double)
+        self.weights, _ = regression(reference_codes, arch_codes, noise)
+        self.deviations = right - self.shares
+        self.predicted, self.variances = self._predict(codes, arch_codes, scores.clamp(0.001, 0.999), images)
 
-    def add(self, outcomes: Tensor) -> None:
-        self.archs, self.sums = self.archs + 1, self.sums + outcomes
+    def _predict(self, codes: Tensor, arch_codes: Tensor, scores: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the log-odds of scores."""
+        noise = self._noise(scores, images)
+        trust, values = 1 / (noise + NOISE), scores.logit()
+        mean = (trust * values).sum() / trust.sum()
+        variance = ((trust * (values - mean) ** 2).sum() / trust.sum()).clamp(min=LEAST_VARIANCE)
+        weights, explained = regression(codes, arch_codes, noise / variance + NOISE)
+        return mean + weights @ (values - mean), variance * (1 + NOISE - explained)
 
-    @property
-    def shares(self) -> Tensor:
-        """The share of archs that recognise each image."""
-        return (self.sums[0] + PRIOR) / (self.archs + 2 * PRIOR)
+    def _noise(self, scores: Tensor, images: Tensor) -> Tensor:
+        """Variances of the log-odds of scores that rest on some images: those with the least certain answers."""
+        information = (self.shares * (1 - self.shares)).sort(descending=True).values.cumsum(0)
+        slope = information[-1] / len(information) / (scores * (1 - scores))  # of the log-odds by ability
+        return torch.where(images == len(information), 0.0, slope**2 / information[images - 1])
 
-    def most_contested_first(self, numbers: Tensor) -> Tensor:
-        """Image numbers, those first on which archs disagree most; equal ones in the order given."""
-        distance = (self.shares - 0.5).abs()[numbers]
-        return numbers[distance.argsort(stable=True)]
+    def expect(self, number: int) -> Expectation:
+        """What is expected of one of the archs."""
+        likely = self.shares + self.weights[number] @ self.deviations
+        log_odds = likely.clamp(1 - MOST_CERTAIN, MOST_CERTAIN).logit()
+        score = float(self.predicted[number].sigmoid())
+        ability = ability_for(log_odds, score)
+        slope = spread(log_odds, ability) / len(log_odds) / (score * (1 - score))
+        return Expectation(log_odds, self.losses, ability, float(self.variances[number]) / slope**2)
 
-    def estimate_accuracy(self, order: Tensor, right: Tensor) -> tuple[float, float]:
-        """Accuracy on all images of an arch whose answers to the first ones are known, and its standard error."""
-        easiness, images = self.shares[order].logit(), len(order)
-        seen, unseen = easiness[: len(right)], easiness[len(right) :]
-        ability = 0.0
-        for _ in range(NEWTON_STEPS):
-            likely = (seen + ability).sigmoid()
-            slope, curvature = likely_slope(likely, right, ability), information(likely)
-            ability += max(-1.0, min(1.0, slope / curvature))
-        expected = (unseen + ability).sigmoid()
-        variance = float((expected * (1 - expected)).sum())
+
+def regression(codes: Tensor, others: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [others, codes] with which values at some codes predict those at others; the share of variance explained.
+
+    >>> codes = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.double)
+    >>> weights, explained = regression(codes, codes[:1], torch.zeros(2, dtype=torch.double))
+    >>> weights.round(decimals=6).abs().tolist(), explained.tolist()
+    ([[1.0, 0.0]], [1.0])
+    """
+    between = similarity(codes, others)
+    weights = torch.linalg.solve(similarity(codes, codes) + noise.diag(), between).T
+    return weights, (weights * between.T).sum(1)
+
+
+def similarity(codes: Tensor, others: Tensor) -> Tensor:
+    """How similar archs are, from 1 for those with the same genes down to exp(-REACH)."""
+    return torch.exp(-REACH * torch.cdist(codes, others, p=0) / codes.shape[1])
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of an arch.
+
+    Args:
+        log_odds: That it recognises each image, if its ability were 0.
+        losses: Of the references on each image.
+        ability, variance: Of its ability, as far as its genes tell.
+
+    >>> expectation = Expectation(torch.tensor([0.0, 3.0, -0.5, -4.0]), torch.ones(4), ability=0.0, variance=1.0)
+    >>> order = expectation.most_doubtful_first(torch.arange(4))
+    >>> order.tolist()
+    [0, 2, 1, 3]
+    >>> judgement = expectation.judge(order, torch.ones(2, 2))  # recognises both doubtful images
+    >>> round(judgement.score, 2), round(judgement.error, 2)
+    (0.75, 0.07)
+    """
+
+    log_odds: Tensor
+    losses: Tensor
+    ability: float
+    variance: float
+
+    def most_doubtful_first(self, numbers: Tensor) -> Tensor:
+        """Image numbers, those first that it may as well recognise as not; equal ones in the order of `numbers`."""
+        return numbers[self.log_odds.abs()[numbers].argsort(stable=True)]
+
+    def judge(self, order: Tensor, outcomes: Tensor) -> Judgement:
+        """What its outcomes on the first images tell of all."""
+        count, (right, losses) = outcomes.shape[1], outcomes.double()
+        seen, unseen = self.log_odds[order[:count]], self.log_odds[order[count:]]
+        ability = self.ability
+        for _ in range(STEPS):
+            slope = float((right - (seen + ability).sigmoid()).sum()) - (ability - self.ability) / self.variance
+            ability += max(-1.0, min(1.0, slope / (spread(seen, ability) + 1 / self.variance)))
         # Chance in the unseen answers, and the ability's own uncertainty, by which they all move together.
-        variance += variance**2 / information((seen + ability).sigmoid())
-        return float(right.sum() + expected.sum()) / images, math.sqrt(variance) / images
-
-    def estimate_loss(self, order: Tensor, losses: Tensor) -> float:
-        """The mean loss of an arch, where images that it was not judged on count as they do for the others."""
-        unseen = self.sums[1][order[len(losses) :]] / self.archs
-        return float(losses.double().sum() + unseen.sum()) / len(order)
-
-
-def likely_slope(likely: Tensor, right: Tensor, ability: float) -> float:
-    """The derivative of the log-likelihood of answers by ability, with a normal prior."""
-    return float((right - likely).sum()) - ability / ABILITY_VARIANCE
+        chance = spread(unseen, ability)
+        variance = chance + chance**2 / (spread(seen, ability) + 1 / self.variance)
+        score = float(right.sum() + (unseen + ability).sigmoid().sum()) / len(order)
+        # Rounded, as losses of references are judged in other batches after a kill.
+        loss = round(float(losses.sum() + self.losses[order[count:]].sum()) / len(order), 5)
+        return Judgement(math.nan if math.isnan(loss) else score, math.sqrt(variance) / len(order), loss, count)
 
 
-def information(likely: Tensor) -> float:
-    """What answers tell of an ability: the inverse of its variance."""
-    return float((likely * (1 - likely)).sum()) + 1 / ABILITY_VARIANCE
+def spread(log_odds: Tensor, ability: float) -> float:
+    """The variance of the number of right answers; as well the information that answers have on the ability."""
+    likely = (log_odds + ability).sigmoid()
+    return float((likely * (1 - likely)).sum())
+
+
+def ability_for(log_odds: Tensor, score: float) -> float:
+    """The ability with which this share of the answers is expected to be right."""
+    low, high = -8.0, 8.0
+    for _ in range(25):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (log_odds + middle).sigmoid().mean() < score else (low, middle)
+    return (low + high) / 2
