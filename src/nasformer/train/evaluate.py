@@ -140,8 +140,8 @@ class Objective:
 
     def loss_of(self, model: nn.Module, x: Any, targets: Any) -> Tensor:
         """The loss of a model on a training batch."""
-        told = {"targets": targets} if self.within_model else {}
-        return self.loss(model(x, **told), x, targets)
+        options = {"targets": targets} if self.within_model else {}
+        return self.loss(model(x, **options), x, targets)
 
 
 def class_outcomes(logits: Tensor, labels: Tensor) -> Tensor:

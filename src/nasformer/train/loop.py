@@ -163,9 +163,8 @@ def fit(
     device = next(model.parameters()).device
     world = join_world(device)
     batches = as_batches(data, recipe, seed, world, device)
-    taught = teacher_of(recipe, batches, device, teacher)
-    path = Path(folder) if folder else None
-    return Trainer(model, batches, recipe, teacher=taught, folder=path, seed=seed, world=world, **options).run()
+    options |= {"teacher": teacher_of(recipe, batches, device, teacher), "seed": seed, "world": world}
+    return Trainer(model, batches, recipe, folder=Path(folder) if folder else None, **options).run()
 
 
 def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
@@ -180,9 +179,9 @@ def teacher_of(
 ) -> Teacher | None:
     """The recipe's teacher, or this model as one; None where there is neither."""
     if recipe.teacher:
-        sizes, task = (batches.num_classes, batches.in_chans), getattr(batches, "task", None)
-        asked = {"task": task.name, "img_size": batches.img_size} if task else {}
-        model = load_teacher(recipe.teacher, *sizes, device, **asked)
+        task = getattr(batches, "task", None)
+        of_task = {"task": task.name, "img_size": batches.img_size} if task else {}
+        model = load_teacher(recipe.teacher, batches.num_classes, batches.in_chans, device, **of_task)
     if model is None:
         return None
     depths, taught = FEATURE_DEPTHS if recipe.teacher_features else 0, objective_of(batches).taught
@@ -211,8 +210,8 @@ def result_settings(recipe: Recipe) -> dict[str, Any]:
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
     settings = {name: value for name, value in asdict(recipe).items() if name not in without}
     # Options that are newer than some checkpoints are named only where they have an effect.
-    usual = {name for name, value in {"balance": False, "archs": "shared"}.items() if settings[name] == value}
-    return {name: value for name, value in settings.items() if name not in usual}
+    newer = {"balance": False, "archs": "shared"}
+    return {name: value for name, value in settings.items() if name not in newer or value != newer[name]}
 
 
 def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
@@ -310,9 +309,10 @@ class Trainer:
         self.average = MovingAverage(model, recipe.ema) if recipe.ema else None
         self.total = recipe.total_steps(batches.steps_per_epoch)
         self.interval = max(1, round(recipe.log_epochs * batches.steps_per_epoch))
-        everything = {**result_settings(recipe), **(settings or {}), "seed": seed}
-        kept = (everything, self.quiet, self.world.size)
-        self.checkpoints = Checkpoints(folder / "checkpoints", *kept) if folder else None
+        settings = {**result_settings(recipe), **(settings or {}), "seed": seed}
+        self.checkpoints = (
+            Checkpoints(folder / "checkpoints", settings, self.quiet, self.world.size) if folder else None
+        )
         self.folder, self.log_path = folder, folder / "log.jsonl" if folder else None
         self.snapshots: Snapshots | None = None
         if isinstance(model, Supernet):
@@ -574,25 +574,25 @@ class Trainer:
         self, images: Tensor, supervision: Supervision, arch: Arch | None, compare: Loss
     ) -> tuple[Tensor, Tensor]:
         """The logits of images, and their loss, with the features of a teacher where they are learned."""
-        told: dict[str, Any] = {"targets": supervision.targets} if self.objective.within_model else {}
+        options: dict[str, Any] = {"targets": supervision.targets} if self.objective.within_model else {}
         with autocast(self.device, self.recipe.precision):
-            if self.graphs and arch is None and isinstance(images, Tensor) and not told:
+            if self.graphs and arch is None and isinstance(images, Tensor) and not options:
                 logits, *features = self.replay_model(self.graphs, images, supervision.features)
             else:
                 inputs = (images,) if arch is None else (images, arch)
-                logits, *features = self.run_model(partial(self.model, *inputs, **told), supervision.features)
+                logits, *features = self.run_model(partial(self.model, *inputs, **options), supervision.features)
         loss = compare(logits, images, supervision.targets)
         if supervision.features:
-            known = dict(zip(self.learned_features, features, strict=True))
-            loss = loss + self.recipe.teacher_features * feature_difference(known, supervision.features)
+            own = dict(zip(self.learned_features, features, strict=True))
+            loss = loss + self.recipe.teacher_features * feature_difference(own, supervision.features)
         return logits, loss
 
     def replay_model(self, graphs: CudaGraphs, images: Tensor, learned: Mapping[str, Tensor]) -> tuple[Any, ...]:
         """The same of a single model, recorded as a whole."""
         weights = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
-        def forward(images: Tensor, given: Sequence[Tensor]) -> tuple[Any, ...]:
-            state = dict(zip(weights, given, strict=True))
+        def forward(images: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+            state = dict(zip(weights, tensors, strict=True))
             return self.run_model(lambda **options: functional_call(self.model, state, (images,), options), learned)
 
         return graphs("model", forward, images, list(weights.values()), after="model")

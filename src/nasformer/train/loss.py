@@ -153,8 +153,8 @@ def evenly_spaced(outputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor
     ['b', 'd', 'g', 'i']
     """
     names = list(outputs)
-    places = dict.fromkeys(round(len(names) * (index + 1) / count) - 1 for index in range(count)) if names else {}
-    return {names[place]: outputs[names[place]] for place in places if place >= 0}
+    indices = dict.fromkeys(round(len(names) * (number + 1) / count) - 1 for number in range(count)) if names else {}
+    return {names[index]: outputs[names[index]] for index in indices if index >= 0}
 
 
 def feature_difference(features: Mapping[str, Tensor], teacher: Mapping[str, Tensor]) -> Tensor:
@@ -231,16 +231,16 @@ def load_weights(model: nn.Module, path: Path, source: str) -> None:
     model.load_state_dict(state)
 
 
-def mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def mismatch(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """Why weights do not fit a model, by the first of them; empty where they do.
 
     >>> mismatch({"fc": torch.ones(2, 3)}, {"fc": torch.ones(5, 3)})
     'fc has the shape [5, 3], expected [2, 3]'
     """
     for name, weight in expected.items():
-        if name not in given:
+        if name not in weights:
             return f"{name} is missing"
-        if given[name].shape != weight.shape:
-            return f"{name} has the shape {list(given[name].shape)}, expected {list(weight.shape)}"
-    extra = [name for name in given if name not in expected]
+        if weights[name].shape != weight.shape:
+            return f"{name} has the shape {list(weights[name].shape)}, expected {list(weight.shape)}"
+    extra = [name for name in weights if name not in expected]
     return f"{extra[0]} is unknown" if extra else ""

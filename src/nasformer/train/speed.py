@@ -342,7 +342,7 @@ def recorded_seconds(key: str) -> float | None:
 
 
 def record_seconds(key: str, seconds: float) -> None:
-    """Notes what compilation took, for the next decision; a folder that cannot be written keeps nothing."""
+    """Records what compilation took, for the next decision; a folder that cannot be written keeps nothing."""
     with suppress(OSError, UserError):
-        known = read_json(record_path()) if record_path().exists() else {}
-        write_json(record_path(), {**known, key: round(seconds, 2)})
+        records = read_json(record_path()) if record_path().exists() else {}
+        write_json(record_path(), {**records, key: round(seconds, 2)})
