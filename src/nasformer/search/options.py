@@ -104,7 +104,7 @@ class SearchOptions(OptionGroup):
     random_references: int = 1
     """random architectures within the budget to judge beside the winner; of several, their mean is shown"""
     racing: Racing = "none"
-    """judge candidates on growing parts of the held-out images, and drop those that cannot become parents; of the others
+    """judge candidates on growing parts of the held-out images, and drop those that cannot become parents; of others
     all are judged on all images (parents: a search takes nearly the same course), or only those that may be the best
     (best: on fewer images; the winner may be another of about the same accuracy); for a search by accuracy alone"""
     objectives: list[str] = field(default_factory=list)
