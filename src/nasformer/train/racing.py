@@ -53,8 +53,8 @@ class Confidence:
         place: From every parent, to go with an estimate; infinity: parents are judged on all images.
     """
 
-    no_parent: float = 1.5
-    not_best: float = 2.5
+    no_parent: float = 2.0
+    not_best: float = 3.0
     place: float = math.inf
 
 
