@@ -449,3 +449,8 @@ def test_proxies_that_do_not_apply_are_named(table: Path, capsys: Any) -> None:
 def test_an_unknown_column(table: Path, capsys: Any) -> None:
     message = refused(capsys, rank(table, target="accuracy"))
     assert "has no column 'accuracy'; it has: size, back, gaps" in message
+
+
+def test_options_of_another_strategy_are_said_to_have_no_effect(capsys: Any) -> None:
+    assert main(["search", *MICRO, "--proxy", "params", *RANDOM, "--search.population", "3"]) == 0
+    assert "--search.population has no effect: the strategy random does not have it" in capsys.readouterr().err

@@ -120,6 +120,8 @@ def test_a_strategy_gets_the_given_options_that_it_has(strategy: str, expected: 
     given = {"population": 30, "generations": 2, "steps": 4, "cycles": None, "mutation": "paper", "evaluations": None}
     options = SearchOptions(strategy, options=given)
     assert options.for_strategy(8000) == expected
+    unused = [name for name, value in given.items() if value is not None and name not in expected]
+    assert options.unused_options == unused
 
 
 def test_given_evaluations_and_seeds_are_kept() -> None:

@@ -21,7 +21,7 @@ from nasformer.search.run import search
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Struct
 from nasformer.train.evaluate import SubnetEvaluator
-from nasformer.train.racing import CONFIDENCE, FIRST, REFERENCES, Confidence, Field, Race
+from nasformer.train.racing import CONFIDENCE, FIRST, REFERENCES, Confidence, Predictions, Race
 
 IMAGES, POPULATION = 1024, 50
 SPACE = Struct(a=Choice(*range(12)), b=Choice(*range(12)), c=Choice(*range(12)))
@@ -130,13 +130,13 @@ def test_an_estimate_is_right_within_its_error() -> None:
     easy, abilities = 2 * torch.randn(IMAGES, generator=source), torch.randn(90, generator=source)
     nets = (torch.rand(90, IMAGES, generator=source) < (easy + abilities[:, None]).sigmoid()).double()
     codes, known = torch.arange(90.0, dtype=torch.double)[:, None], nets[:40]
-    field = Field(
+    predictions = Predictions(
         codes[:40], codes[:40], codes[40:], known.mean(1), torch.full((40,), IMAGES), torch.stack([known, known], dim=1)
     )
     for part, largest_error in ((64, 0.05), (256, 0.03)):
         inside = 0
         for number, net in enumerate(nets[40:]):
-            expectation = field.expect(number)
+            expectation = predictions.expect(number)
             order = expectation.most_doubtful_first(torch.arange(IMAGES))
             judgement = expectation.judge(order, net[order[:part]].expand(2, -1))
             inside += abs(judgement.score - float(net.mean())) < 2 * judgement.error < 2 * largest_error
@@ -150,10 +150,12 @@ def test_genes_tell_the_score_and_the_images() -> None:
     nets[::2, : IMAGES // 2] = 1
     nets[1::2, IMAGES // 4 :] = 1
     scores, images = nets[:16].mean(1), torch.full((16,), IMAGES)
-    field = Field(codes[:16], codes[:16], codes[16:], scores, images, torch.stack([nets[:16], nets[:16]], dim=1))
+    predictions = Predictions(
+        codes[:16], codes[:16], codes[16:], scores, images, torch.stack([nets[:16], nets[:16]], dim=1)
+    )
     for number, net in enumerate(nets[16:]):
-        expectation = field.expect(number)
-        assert abs(float(field.predicted[number].sigmoid()) - float(net.mean())) < 0.05
+        expectation = predictions.expect(number)
+        assert abs(float(predictions.log_odds[number].sigmoid()) - float(net.mean())) < 0.05
         answers = (expectation.log_odds + expectation.ability).sigmoid().round()
         assert float((answers == net).double().mean()) > 0.95
 

@@ -137,8 +137,10 @@ KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
 
 
 def check_search_options(command: RunOptions, search: SearchOptions, space: Space) -> None:
-    """Refuses options of a strategy, races and objectives that cannot be."""
+    """Refuses options of a strategy, races and objectives that cannot be; says which options have no effect."""
     complete_options(find_strategy(search.strategy), search.for_strategy())
+    for name in search.unused_options:
+        say(f"--search.{name} has no effect: the strategy {search.strategy} does not have it")
     objectives, executor = tuple(search.objectives), command.executor_options.executor
     usual = next(iter(find_task(command.task).scores))
     check_racing(search, objectives or (usual,), trained=not command.proxy, executor=executor)

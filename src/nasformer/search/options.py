@@ -136,9 +136,22 @@ class SearchOptions(OptionGroup):
             evaluations: For strategies that have this option, where the user left it open.
         """
         declared = complete_options(find_strategy(self.strategy), {})
-        options = {"evaluations": evaluations}
-        options |= {name: value for name, value in self.options.items() if value is not None}
+        options = {"evaluations": evaluations, **self._set_options}
         return {name: options[name] for name in declared if name in options}
+
+    @property
+    def unused_options(self) -> list[str]:
+        """The options that are set, but belong to other strategies, as a recipe's may when another is chosen.
+
+        >>> SearchOptions("random", options={"population": 50, "evaluations": None}).unused_options
+        ['population']
+        """
+        declared = complete_options(find_strategy(self.strategy), {})
+        return [name for name in self._set_options if name not in declared]
+
+    @property
+    def _set_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if value is not None}
 
 
 def merge_options(name: str, declared: Sequence[tuple[str, DeclaredOption]]) -> DeclaredOption:

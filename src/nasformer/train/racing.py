@@ -123,9 +123,9 @@ class Race:
             parents = self._with(parents, judged[arch])
         rest = [arch for arch in archs if arch not in judged]
         if rest:
-            field = self._predict(rest, judged)
-            for number in field.predicted.argsort(descending=True, stable=True).tolist():
-                judged[rest[number]] = judgement = self._judge(rest[number], field.expect(number), parents)
+            predictions = self._predict(rest, judged)
+            for number in predictions.log_odds.argsort(descending=True, stable=True).tolist():
+                judged[rest[number]] = judgement = self._judge(rest[number], predictions.expect(number), parents)
                 parents = self._with(parents, judgement)
         return [self._scores(judged[arch]) for arch in archs]
 
@@ -152,7 +152,7 @@ class Race:
             self._outcomes[arch] = self._look(arch, torch.arange(self.images)).double()
         return self._outcomes[arch]
 
-    def _predict(self, archs: Sequence[Arch], judged: dict[Arch, Judgement]) -> Field:
+    def _predict(self, archs: Sequence[Arch], judged: dict[Arch, Judgement]) -> Predictions:
         """What is expected of archs; `judged` are those of the same generation that were judged before."""
         whole = [arch for arch, judgement in judged.items() if math.isfinite(judgement.score)]
         remembered = [(arch, score, -images) for images, _, score, arch in self._remembered]
@@ -164,7 +164,7 @@ class Race:
         scores = torch.tensor([score for _, score, _ in remembered], dtype=torch.double)
         images = torch.tensor([images for *_, images in remembered])
         outcomes = torch.stack([self._outcomes_of(arch) for arch in references])
-        return Field(of_remembered, of_references, of_archs, scores, images, outcomes)
+        return Predictions(of_remembered, of_references, of_archs, scores, images, outcomes)
 
     def _judge(self, arch: Arch, expectation: Expectation, parents: Sequence[Judgement]) -> Judgement:
         """Judges an arch until its place among the parents is certain enough, if need be on all images."""
@@ -241,8 +241,8 @@ STEPS = 8
 """Of Newton's method."""
 
 
-class Field:
-    """Expectations of archs, from the scores of others and from the answers of references.
+class Predictions:
+    """What is expected of archs, from the scores of others and the answers of references.
 
     Args:
         codes, reference_codes, arch_codes: Genes of archs with scores, of references and of those to expect things of.
@@ -250,7 +250,7 @@ class Field:
         outcomes: Of the references on all images [references, 2, images].
 
     Attributes:
-        predicted: Log-odds of the scores of the archs, by their genes.
+        log_odds: Of the scores of the archs, by their genes.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class Field:
         noise = NOISE * torch.ones(len(right), dtype=torch.double)
         self.weights, _ = regression(reference_codes, arch_codes, noise)
         self.deviations = right - self.shares
-        self.predicted, self.variances = self._predict(codes, arch_codes, scores.clamp(0.001, 0.999), images)
+        self.log_odds, self.variances = self._predict(codes, arch_codes, scores.clamp(0.001, 0.999), images)
 
     def _predict(self, codes: Tensor, arch_codes: Tensor, scores: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the log-odds of scores."""
@@ -289,7 +289,7 @@ class Field:
         """What is expected of one of the archs."""
         likely = self.shares + self.weights[number] @ self.deviations
         log_odds = likely.clamp(1 - MOST_CERTAIN, MOST_CERTAIN).logit()
-        score = float(self.predicted[number].sigmoid())
+        score = float(self.log_odds[number].sigmoid())
         ability = ability_for(log_odds, score)
         slope = spread(log_odds, ability) / len(log_odds) / (score * (1 - score))
         return Expectation(log_odds, self.losses, ability, float(self.variances[number]) / slope**2)
