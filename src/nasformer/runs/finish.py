@@ -116,6 +116,7 @@ def finish_winner(
     if run.world.size > 1:
         say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
         return result
+    noise = standard_error if criterion is None else exact
     measure, criterion = measure or accuracies(run), criterion or f"holdout_{objective_of(run.batches).score}"
     tried, models = {"inherited": result.winner.get(criterion)}, {}
     trainings = {name: StartTraining.of(run, name, start) for name, start in starts.items()}
@@ -124,7 +125,7 @@ def finish_winner(
     for name, training in trainings.items():
         models[name] = training.train(run.batches)
         tried[name] = measure(models[name], ("holdout",))[criterion]
-    chosen = choose_weights(tried, run.batches.held_out)
+    chosen = choose_weights(tried, run.batches.held_out, noise)
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
         result = replace(result, finish=FinishResult(chosen, tried))
@@ -138,14 +139,23 @@ def finish_winner(
     return result
 
 
-def choose_weights(tried: Mapping[str, float], images: int) -> str:
-    """The name of the best trained weights on so many images, or "inherited" where these are clearly better.
+def exact(score: float, images: int) -> float:
+    """The noise of a score that is no share of right answers, such as agreement: taken as it is."""
+    return 0.0
 
-    >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.5)]
-    ['finetuned', 'inherited']
+
+def choose_weights(
+    tried: Mapping[str, float], images: int, noise: Callable[[float, int], float] = standard_error
+) -> str:
+    """The name of the best trained weights on so many images, or "inherited" where these are better beyond noise.
+
+    >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.25, 0.5)]
+    ['finetuned', 'finetuned', 'inherited']
+    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=26, noise=exact)
+    'inherited'
     """
     inherited, best = tried["inherited"], max((name for name in tried if name != "inherited"), key=tried.__getitem__)
-    return best if tried[best] >= inherited - standard_error(inherited, images) else "inherited"
+    return best if tried[best] >= inherited - noise(inherited, images) else "inherited"
 
 
 def accuracies(run: Run) -> Measure:
