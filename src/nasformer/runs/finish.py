@@ -103,21 +103,20 @@ def finish_winner(
     result: RunResult,
     starts: Mapping[str, Start],
     measure: Measure | None = None,
-    criterion: str | None = None,
+    score: str | None = None,
 ) -> RunResult:
     """Trains the winner from each start and ships the best on held-out images; the result says which it was.
 
     Args:
         measure: Scores of a model on splits; None: its accuracies.
-        criterion: The score that decides; None: the held-out accuracy, or the score of the task there.
+        score: What decides on held-out images; None: the score of the task.
     """
     if not starts:
         return result
     if run.world.size > 1:
         say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
         return result
-    noise = standard_error if criterion is None else exact
-    measure, criterion = measure or accuracies(run), criterion or f"holdout_{objective_of(run.batches).score}"
+    measure, criterion = measure or accuracies(run), f"holdout_{score or objective_of(run.batches).score}"
     tried, models = {"inherited": result.winner.get(criterion)}, {}
     trainings = {name: StartTraining.of(run, name, start) for name, start in starts.items()}
     if run.side_by_side:
@@ -125,7 +124,7 @@ def finish_winner(
     for name, training in trainings.items():
         models[name] = training.train(run.batches)
         tried[name] = measure(models[name], ("holdout",))[criterion]
-    chosen = choose_weights(tried, run.batches.held_out, noise)
+    chosen = choose_weights(tried, run.batches.held_out, exact if score == AGREEMENT else standard_error)
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
         result = replace(result, finish=FinishResult(chosen, tried))
@@ -139,8 +138,12 @@ def finish_winner(
     return result
 
 
+AGREEMENT = "agreement"
+"""The score of nets that are cut without training: how far their answers are those of the full net."""
+
+
 def exact(score: float, images: int) -> float:
-    """The noise of a score that is no share of right answers, such as agreement: taken as it is."""
+    """The noise of a score that is taken as it is, such as agreement, which is no share of right answers."""
     return 0.0
 
 
@@ -293,7 +296,7 @@ class Finisher:
         return self.finish_in(self.run, result, self.starts(result.arch))
 
     def finish_in(self, run: Run, result: RunResult, starts: Mapping[str, Start]) -> RunResult:
-        return finish_winner(run, result, starts, self.measure, f"holdout_{self.score}")
+        return finish_winner(run, result, starts, self.measure, self.score)
 
     def ship(self, result: RunResult) -> RunResult:
         """Makes the sizes of `--front`, measures all latencies, writes the result, and exports the winner."""

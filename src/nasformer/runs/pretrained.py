@@ -47,7 +47,7 @@ from nasformer.results.result import RunResult
 from nasformer.runs.base import Run, in_numbers, open_run
 from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
 from nasformer.runs.data import fit_to_data, normalize_images
-from nasformer.runs.finish import Finisher, Start, accuracies, single_recipe, with_cost_objective
+from nasformer.runs.finish import AGREEMENT, Finisher, Start, accuracies, single_recipe, with_cost_objective
 from nasformer.runs.options import PREFIX, RunCommand, timm_names
 from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import stages, training_work
@@ -383,7 +383,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
     if command.executor != "local":
         raise UserError(NO_WORKERS)
     source = find_pretrained(command.from_ or "")
-    command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), "agreement")
+    command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), AGREEMENT)
     find_importance(command.importance)
     with open_run(command, "supernet", source.facts.classes or source.model.num_classes, source.own_arch) as run:
         check_learned(source, run)
@@ -420,7 +420,7 @@ def distilling_finisher(run: Run, command: RunCommand, evaluator: AgreementEvalu
         distilled = command.finish == "finetune"
         return {"distilled": Start(evaluator.model(arch), recipe, evaluator.full)} if distilled else {}
 
-    return Finisher(run, command, evaluator.model, starts, evaluator.measure_model, "agreement")
+    return Finisher(run, command, evaluator.model, starts, evaluator.measure_model, AGREEMENT)
 
 
 def sorted_net(run: Run, source: Pretrained, importance: str) -> Backbone:
@@ -458,7 +458,7 @@ class AgreementEvaluator:
         full: Whose answers count.
     """
 
-    objectives: tuple[str, ...] = ("agreement",)
+    objectives: tuple[str, ...] = (AGREEMENT,)
     evaluations = 1000
     chunk = 1
 
@@ -483,11 +483,11 @@ class AgreementEvaluator:
         for expected, (logits, targets) in zip(self.expected[split], self.answers(model, split), strict=True):
             shared += self.agreement.compare(expected, logits).sum().item()
             metric.update(logits, targets)
-        scores = {"agreement": shared / metric.images}
+        scores = {AGREEMENT: shared / metric.images}
         return scores | {self.objective.score: metric.compute()[self.objective.score]} if self.labelled else scores
 
     def __call__(self, arch: Arch) -> dict[str, float]:
-        return {"agreement": self.compare(self.model(arch), "holdout")["agreement"]}
+        return {AGREEMENT: self.compare(self.model(arch), "holdout")[AGREEMENT]}
 
     def order(self, options: SearchOptions) -> Order:
         return "pareto"

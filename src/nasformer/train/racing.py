@@ -328,7 +328,7 @@ class Expectation:
     [0, 2, 1, 3]
     >>> judgement = expectation.judge(order, torch.ones(2, 2))  # recognises both doubtful images
     >>> round(judgement.score, 2), round(judgement.error, 2)
-    (0.75, 0.07)
+    (0.75, 0.06)
     """
 
     log_odds: Tensor
