@@ -242,7 +242,7 @@ def test_a_few_random_kills_change_nothing() -> None:
     pytest.importorskip("ray", reason="needs nasformer[ray]")
     script = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])}
-    command = [sys.executable, str(script), "--kills", "3", "--seconds", "10", "--commands", "search"]
+    command = [sys.executable, str(script), "--kills", "2", "--seconds", "5", "--commands", "search"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "killed a" in done.stdout

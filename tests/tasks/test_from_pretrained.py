@@ -157,7 +157,7 @@ def words(task: str, source: str | Path, out: Path, **changes: Any) -> list[str]
 
 
 @pytest.mark.parametrize(
-    "task", ["segment", "vqa", *(pytest.param(task, marks=pytest.mark.slow) for task in ("detect", "panoptic"))]
+    "task", ["segment", *(pytest.param(task, marks=pytest.mark.slow) for task in ("vqa", "detect", "panoptic"))]
 )
 def test_a_pretrained_net_is_cut_for_a_task(task: str, weights: str, tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip(EXAMPLES[task].needs)
@@ -193,7 +193,7 @@ def test_sizes_and_another_run_from_a_supernet_of_masks(weights: str, tmp_path: 
     assert "test_miou" in alone["winner"]
 
 
-@pytest.mark.parametrize("task", ["segment", "vqa"])
+@pytest.mark.parametrize("task", ["segment", pytest.param("vqa", marks=pytest.mark.slow)])
 def test_a_net_that_has_learned_a_task_is_cut_without_training(
     task: str, weights: str, tmp_path: Path, capsys: Any
 ) -> None:

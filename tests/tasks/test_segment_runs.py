@@ -221,6 +221,7 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
 def test_proxies_score_backbones_and_budgets_count_the_head(tmp_path: Path, capsys: Any) -> None:
     task = ["--task", "segment", "--segment.decoder-dim", "16", "--num-classes", "3", "--img-size", "32"]
     common = ["search", "--space", "autoformer-micro", "--proxy", "dss", "--seed", "3", "--search.evaluations", "30"]
+    common += ["--search.strategy", "random"]
     with pictures():
         result = json_output(capsys, *common, *task, "--max-params", "150K", "--out", tmp_path / "run")
     space = dense_space(get_space("autoformer-micro", img_size=32, num_classes=3), "segment", decoder_dim=16)

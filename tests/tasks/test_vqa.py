@@ -277,7 +277,7 @@ def test_a_killed_training_ends_as_if_undisturbed_and_archs_are_searched(tmp_pat
 def test_archs_race_on_questions(tmp_path: Path, capsys: Any) -> None:
     data = write_questions(tmp_path / "set", train=12, val=30, test=4)
     search = {"population": 8, "generations": 3, "parents": 3, "racing": "best"}
-    changes = {"finish": "none", "max_params": "90K", "search": search, "train": {"epochs": 30}}
+    changes = {"finish": "none", "max_params": "90K", "search": search, "train": {"epochs": 12}}
     result = json_output(capsys, *words("run", tmp_path / "run", data, **changes))
     journal = (tmp_path / "run" / "search" / "journal.jsonl").read_text().splitlines()
     whole = [line for line in map(json.loads, journal) if line.get("images") == 60]
@@ -320,6 +320,7 @@ def test_an_encoder_reads_each_question_once_and_words_behind_it_do_not_matter(e
     assert torch.equal(pickle.loads(pickle.dumps(text))(["is there a disc ?"], cpu)[0], found[1])
 
 
+@pytest.mark.slow
 def test_questions_that_an_encoder_has_read_are_learned(encoder: Path, tmp_path: Path, capsys: Any) -> None:
     data, run, exported = write_questions(tmp_path / "set"), tmp_path / "run", tmp_path / "exported"
     assert main(words("retrain", run, data, "--arch", "smallest", vqa={"text": str(encoder)})) == 0
