@@ -156,7 +156,11 @@ def all_studies() -> str:
         if record.exists():
             parts.append(shown(record))
         else:
-            time = f"{study.gpu_minutes:g} minutes on an H200" if study.gpu_minutes else "minutes on a CPU"
+            time = (
+                f"{study.gpu_minutes:g} minutes on an H200"
+                if study.gpu_minutes
+                else "no GPU (time on a CPU: its first lines)"
+            )
             left.append(
                 [study.about, f"`python benchmarks/study/study.py benchmarks/study/{path.name} --data SETS`", time]
             )

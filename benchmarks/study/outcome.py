@@ -28,7 +28,7 @@ class Study:
         about: What it asks, in a sentence.
         data: The images: a file in the folder of `--data`, or a name that nasformer knows. A variant may name others.
         trainings: How many trainings a cell does side by side, where `--jobs` allows so many: {trainings} in its steps.
-        gpu_minutes: What it takes on one H200, about; 0 for a study of minutes on a CPU.
+        gpu_minutes: What it takes on one H200, about; 0 for a study that needs no GPU.
         steps: Commands of every variant and seed, in turn.
         figures: What is measured: a file in the folder of the seed and the keys in its JSON; the mean of all matches.
         words: What is filled into the variants.
