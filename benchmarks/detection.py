@@ -93,7 +93,7 @@ def measure(net: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     device = choose_device(args.device)
     batches, recipe = open_batches(args, seed, device)
     model = build(net, batches, args, seed).to(device)
-    timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps)
+    timed = speed(build(net, batches, args, seed).to(device), batches, recipe, args.steps) if args.steps else {}
     start = time.perf_counter()
     train_model(model, batches, recipe, seed=seed, quiet=True, label=net)
     seconds = time.perf_counter() - start
@@ -109,7 +109,7 @@ def summarise(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         means = {name: value for one in names for name, value in mean_and_spread(seeds, one).items()}
         results[net] = {**seeds[0], **means, "seeds": seeds}
     baseline = next((results[net] for net in results if net.startswith(("timm:", "torchvision:"))), None)
-    for one in results.values() if baseline else ():
+    for one in results.values() if baseline and "images_per_second" in baseline else ():
         one["speed_ratio"] = one["images_per_second"] / baseline["images_per_second"]
     return results
 
@@ -129,7 +129,12 @@ def main() -> None:
     parser.add_argument("--train-images", type=int, help="how many of them; all by default")
     parser.add_argument("--splits", nargs="+", choices=("train", "holdout", "test"), default=["holdout", "test"])
     parser.add_argument("--no-jitter", action="store_true", help="images as they are in training, too: to over-fit")
-    parser.add_argument("--steps", type=int, default=30, help="steps whose speed is measured; mind --jobs")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=30,
+        help="steps whose speed is measured, beside other trainings (--jobs) in vain; 0: none",
+    )
     add_side_by_side(parser)
     args = parser.parse_args()
     run_side_by_side("detection", args, lambda net, seed: measure(net, seed, args), summarise)

@@ -14,16 +14,17 @@ cd "$(dirname "$0")/.."
 lent=${LENT:-$HOME/lent}
 mkdir -p "$lent/sets" "$lent/weights" "$lent/records" "$lent/out" "$OUT"
 shopt -s nullglob
-for record in benchmarks/records/study-*.json; do cp -n "$record" "$lent/records"; done
-[ -d benchmarks/records/begun ] && cp -rn benchmarks/records/begun "$lent/records"
-for weights in .carry/weights/*; do cp -n "$weights" "$lent/weights"; done
+# Never a second time: what runs already has them open. (Some versions of `cp -n` fail where there is something to leave.)
+take() { [ -e "$2/$(basename "$1")" ] || cp -r "$1" "$2"; }
+for path in benchmarks/records/study-*.json benchmarks/records/begun; do take "$path" "$lent/records"; done
+for path in .carry/weights/*; do take "$path" "$lent/weights"; done
+for path in .carry/packages; do take "$path" "$lent"; done
 for archive in .carry/sets/*.tar*; do tar xf "$archive" -C "$lent/sets"; done
 # What runs between the calls has a copy of its own: each call sends the working tree anew.
 if [ ! -d "$lent/repository" ] || [ "${RENEW:-}" ]; then
     mkdir -p "$lent/repository"
     cp -r src benchmarks "$lent/repository"
 fi
-if [ -d .carry/packages ]; then cp -r .carry/packages "$lent"; fi
 packed_sets=("$PWD"/.carry/sets/*.npz)
 cd "$lent/repository"
 export PYTHONPATH="$PWD/src:$lent/packages" PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
@@ -42,7 +43,8 @@ if [ $# -gt 0 ]; then
 fi
 running() { for file in "$lent"/*.pid; do kill -0 "$(cat "$file")" 2> /dev/null && return 0; done; return 1; }
 end=$(($(date +%s) + ${WAIT:-540}))
-while running && [ "$(date +%s)" -lt "$end" ]; do sleep 2; done
+bring() { for file in "$lent"/out/*; do cp "$file" "$OUT"; done; }
+while running && [ "$(date +%s)" -lt "$end" ]; do sleep 5 && bring; done  # what is there comes back even if this is killed
+bring
 for log in "$lent"/out/*.log; do echo "== $log" && tail -n 60 "$log"; done
-for file in "$lent"/out/*; do cp "$file" "$OUT"; done
 running && echo "studies go on: call again" || echo "all studies have ended"
