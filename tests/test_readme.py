@@ -158,6 +158,8 @@ SMALLER = {
     "PHOTOS": "photos",
     "photo.jpg": "photos/cat/1.jpg",
     "IMAGENET": "photos",
+    "--max-latency 20ms --out runs/photos": "--max-latency 1s --search.population 4 --search.generations 1 "
+    "--train.iterations 4 --out runs/photos",
     "--front 5": "--front 2 --search.population 4 --search.generations 1 --train.iterations 4",
     "--no-training": "--no-training --search.population 4 --search.generations 1",
     "plan --config photos-small": f"plan --config photos-small {pages.SMALL} --steps 1 --draws 20",

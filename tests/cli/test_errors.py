@@ -27,6 +27,12 @@ OUT = ["--space", "autoformer-micro", "--patch-size", "4", "--out", "OUT"]
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "unknown command": (["fly"], "unknown command 'fly'; there are: run, plan,"),
     "unknown option": (["run", "--wings", "2"], "nasformer run has no option --wings; see nasformer run --help"),
+    "the beginning of an option": (["search", "--search.pop", "9"], "did you mean --search.population?"),
+    "two plugins in one": (["spaces", "--import", "mine,yours"], "name one module at a time: --import A --import B"),
+    "unknown strategy": (
+        ["search", "--space", "autoformer-micro", "--proxy", "dss", "--search.strategy", "mine"],
+        "one of your own is known with --import MODULE",
+    ),
     "unknown space": (["spaces", "autoformer-tyny"], "unknown space 'autoformer-tyny'; did you mean autoformer-tiny?"),
     "no space": (["sample"], "name a space with --space; there are: autoformer-tiny,"),
     "no value": (["sample", *TINY, "--max-params"], "--max-params needs a value; see nasformer sample --help"),

@@ -82,6 +82,9 @@ def test_a_run_without_a_model_cannot_be_evaluated(tmp_path: Path, capsys: Any) 
     write_json(tmp_path / "config.json", {"space": "autoformer-micro"})
     write_json(tmp_path / "result.json", {"winner": {"arch": {}}})
     assert "has no trained model; make one: nasformer retrain" in refused(capsys, ["evaluate", str(tmp_path)])
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "train").mkdir()
+    assert "has no trained model yet; repeat the command" in refused(capsys, ["predict", str(tmp_path), "x"])
 
 
 def test_a_finished_one_is_left_as_it_is(finished: Path, retrained: Path, monkeypatch: Any) -> None:

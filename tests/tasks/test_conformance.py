@@ -189,6 +189,14 @@ class Mine(Classify):
 '''
 
 
+def test_a_task_has_a_name_that_options_can_have() -> None:
+    class Mine(type(get_task("classify"))):  # type: ignore[misc]
+        facts = TaskFacts("my-task", "a task of my own", {"accuracy": "accuracy"})
+
+    with pytest.raises(UserError, match="letters, digits and underscores, since its options are; rename 'my-task'"):
+        register_task(Mine)
+
+
 def test_a_plugin_has_a_task_with_options_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

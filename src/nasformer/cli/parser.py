@@ -176,7 +176,7 @@ class CommandParser(Generic[Options]):
         if name in self.options or name in ("json", "config") or self.is_group(name) or self.is_in_mapping(name):
             return name
         flags = {name: option.flag for name, option in self.options.items()} | COMMON_FLAGS
-        close = difflib.get_close_matches(name, flags, n=1)
+        close = [known for known in flags if known.startswith(name)] or difflib.get_close_matches(name, flags, n=1)
         hint = f"did you mean {flags[close[0]]}?" if close else f"see nasformer {self.name} --help"
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 

@@ -312,6 +312,8 @@ def model_folder(path: Path) -> Path:
         return path / "model"
     if (path / "result.json").exists():
         raise UserError(f"{path} has no trained model; make one: nasformer retrain {path} --data DATA --out NEW")
+    if (path / "train").is_dir():
+        raise UserError(f"{path} has no trained model yet; repeat the command that made it, which resumes the run")
     return path
 
 

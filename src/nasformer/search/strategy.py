@@ -173,13 +173,13 @@ def list_strategies() -> dict[str, type[Strategy]]:
 def find_strategy(name: str) -> type[Strategy]:
     """The strategy of that name.
 
-    >>> find_strategy("evo")
+    >>> find_strategy("evo")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nasformer.errors.UserError: unknown strategy 'evo', did you mean 'evolution'? Known: random, evolution, cyclic
+    nasformer.errors.UserError: unknown strategy 'evo', did you mean 'evolution'? Known: random, evolution, cyclic; ...
     """
     strategies = list_strategies()
     if name not in strategies:
-        raise UserError(f"unknown strategy {_suggest(name, strategies)}")
+        raise UserError(f"unknown strategy {_suggest(name, strategies)}; one of your own is known with --import MODULE")
     return strategies[name]
 
 

@@ -210,7 +210,7 @@ def find_task(name: str) -> TaskFacts:
         return TASKS[name]
     close = difflib.get_close_matches(name, TASKS, n=1)
     hint = f", did you mean {close[0]!r}? Known: " if close else "; known: "
-    raise UserError(f"there is no task {name!r}{hint}{', '.join(TASKS)}")
+    raise UserError(f"there is no task {name!r}{hint}{', '.join(TASKS)}; one of your own is known with --import MODULE")
 
 
 def task_scores() -> dict[str, str]:

@@ -163,6 +163,8 @@ _tasks: dict[str, Task] = {}
 def register_task(task: T) -> T:
     """Makes a task known by its name, also to the command line; a decorator."""
     name = task.facts.name
+    if not name.isidentifier():
+        raise UserError(f"a task is named by letters, digits and underscores, since its options are; rename {name!r}")
     if name in _tasks or TASKS.get(name, task.facts) is not task.facts:
         raise UserError(f"there is another task named {name!r} already; give yours another name")
     _tasks[name], TASKS[name] = task(), task.facts

@@ -1,3 +1,3 @@
-"""A plugin of nasformer: importing it registers a family with a space, a proxy and a strategy."""
+"""A plugin of nasformer: importing it registers a family with a space, a proxy, a strategy and a task."""
 
-from nasformer_example import family, proxy, strategy  # noqa: F401 - registered on import
+from nasformer_example import family, proxy, strategy, task  # noqa: F401 - registered on import
