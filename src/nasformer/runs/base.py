@@ -36,7 +36,7 @@ from nasformer.runs.options import (
     check_racing,
     timm_names,
 )
-from nasformer.runs.ray_pool import check_ray
+from nasformer.runs.pools import check_ray
 from nasformer.runs.tracking import check_service, tracking
 from nasformer.search.options import BudgetOptions, SearchOptions
 from nasformer.search.problem import Problem

@@ -26,9 +26,8 @@ from nasformer.models.storage import fingerprint
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
 from nasformer.runs.base import Run
-from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.options import PREFIX, timm_name, timm_names
-from nasformer.runs.ray_pool import Work
+from nasformer.runs.pools import Work, run_tasks, training_memory
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch

@@ -34,9 +34,8 @@ from nasformer.results.result import FinishResult, RunResult
 from nasformer.results.verdict import judge
 from nasformer.runs.base import Run, publish
 from nasformer.runs.baselines import fresh_timm, split_accuracies
-from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
 from nasformer.runs.options import PREFIX, RunCommand
-from nasformer.runs.ray_pool import Work
+from nasformer.runs.pools import Work, kept_bytes, run_tasks, training_memory
 from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch

@@ -30,8 +30,8 @@ from nasformer.results.folder import RunFolder
 from nasformer.runs.base import Run, check_before_images, command_space, in_numbers
 from nasformer.runs.baselines import check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.data import fit_to_data
-from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PREFIX, PlanCommand, timm_name
+from nasformer.runs.pools import step_memory, weight_copies
 from nasformer.runs.pretrained import (
     Recipes,
     distillation_recipe,

@@ -49,7 +49,7 @@ from nasformer.runs.baselines import count_images, pretrained_options, split_acc
 from nasformer.runs.data import fit_to_data, normalize_images
 from nasformer.runs.finish import AGREEMENT, Finisher, Start, accuracies, single_recipe, with_cost_objective
 from nasformer.runs.options import PREFIX, RunCommand, timm_names
-from nasformer.runs.ray_pool import Job
+from nasformer.runs.pools import Job
 from nasformer.runs.run import stages, training_work
 from nasformer.runs.search import ArchSearch, check_search, search_and_publish, search_weights
 from nasformer.search.options import SearchOptions

@@ -31,7 +31,7 @@ from nasformer.runs.base import Run
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
 from nasformer.runs.data import check_holdout, check_options, normalize_as
 from nasformer.runs.options import ExecutorOptions, RunCommand, SearchCommand, check_racing
-from nasformer.runs.ray_pool import Job, RayPool, Work
+from nasformer.runs.pools import Job, RayPool, Work
 from nasformer.search.options import Racing, SearchOptions
 from nasformer.search.pareto import Order
 from nasformer.search.problem import ModelResult, Problem

@@ -38,9 +38,8 @@ from nasformer.runs.base import Run, command_space, open_run
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.data import holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.finish import ship
-from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, RetrainCommand
-from nasformer.runs.ray_pool import Work, check_ray
+from nasformer.runs.pools import Work, check_ray, run_tasks, training_memory
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate

@@ -25,7 +25,7 @@ from nasformer.utils.tables import html_row, html_table
 
 # Executors: where the archs that a strategy asks for are evaluated. Results come in the order asked, wherever that is.
 #
-# `InProcess` is the default. `Chunks` sends them to a pool of workers (see `runs/ray_pool.py`) in chunks of a fixed
+# `InProcess` is the default. `Chunks` sends them to a pool of workers (see `runs/pools.py`) in chunks of a fixed
 # size, so that scores do not depend on how many workers there are.
 
 Scores = Mapping[str, float]
