@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
-from nasformer.latency.finalists import kept_profile
+from nasformer.latency.search import kept_profile
 from nasformer.models.base import options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space

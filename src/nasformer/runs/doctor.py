@@ -26,7 +26,7 @@ from nasformer.models.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunConfig, RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
-from nasformer.runs.data import load_batches, normalize_as
+from nasformer.runs.base import load_batches, normalize_as
 from nasformer.runs.options import UNTRAINED
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health

@@ -23,8 +23,8 @@ from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
-from nasformer.latency.finalists import measure as measure_finalists, why_unmeasurable
 from nasformer.latency.measure import time_archs
+from nasformer.latency.search import measure as measure_finalists, why_unmeasurable
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import CONFIG, WEIGHTS, facts_in, fingerprint, fresh_model, load_model

@@ -27,9 +27,8 @@ from nasformer.models.base import Backbone
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.space import Space
 from nasformer.results.folder import RunFolder
-from nasformer.runs.base import Run, check_before_images, command_space, in_numbers
+from nasformer.runs.base import Run, check_before_images, command_space, fit_to_data, in_numbers
 from nasformer.runs.baselines import check_baselines, drop_path_rate, fresh_timm
-from nasformer.runs.data import fit_to_data
 from nasformer.runs.options import PREFIX, PlanCommand, timm_name
 from nasformer.runs.pools import step_memory, weight_copies
 from nasformer.runs.pretrained import (

@@ -44,9 +44,8 @@ from nasformer.models.pretrained import source_space
 from nasformer.models.space import Space
 from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
-from nasformer.runs.base import Run, in_numbers, open_run
+from nasformer.runs.base import Run, fit_to_data, in_numbers, normalize_images, open_run
 from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
-from nasformer.runs.data import fit_to_data, normalize_images
 from nasformer.runs.finish import AGREEMENT, Finisher, Start, accuracies, single_recipe, with_cost_objective
 from nasformer.runs.options import PREFIX, RunCommand, timm_names
 from nasformer.runs.pools import Job

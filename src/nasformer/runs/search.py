@@ -18,8 +18,8 @@ from torch import Tensor
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
-from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
 from nasformer.latency.profile import Profile
+from nasformer.latency.search import choose_winner, keep_profile, profile_settings
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
@@ -27,9 +27,8 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.results.verdict import resolution_warning
-from nasformer.runs.base import Run
+from nasformer.runs.base import Run, check_holdout, check_options, normalize_as
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
-from nasformer.runs.data import check_holdout, check_options, normalize_as
 from nasformer.runs.options import ExecutorOptions, RunCommand, SearchCommand, check_racing
 from nasformer.runs.pools import Job, RayPool, Work
 from nasformer.search.options import Racing, SearchOptions

@@ -34,9 +34,17 @@ from nasformer.report.plots import write_confusion
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.base import Run, command_space, open_run
+from nasformer.runs.base import (
+    Run,
+    command_space,
+    holds_out_others,
+    image_options,
+    load_batches,
+    normalize_as,
+    normalize_images,
+    open_run,
+)
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
-from nasformer.runs.data import holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.finish import ship
 from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, RetrainCommand
 from nasformer.runs.pools import Work, check_ray, run_tasks, training_memory

@@ -123,9 +123,9 @@ class ProfileCommand(TaskOptions, SpaceOptions):
 
 
 def profile(options: ProfileCommand, as_json: bool) -> None:
-    from nasformer.latency.lookup import check_replaceable, suggested_latency, unused_path
     from nasformer.latency.measure import describe_machine
     from nasformer.latency.profile import make_profile
+    from nasformer.latency.search import check_replaceable, suggested_latency, unused_path
     from nasformer.utils.device import choose_device
 
     space, device = space_for_images(options), choose_device(options.device)

@@ -323,7 +323,7 @@ def parse_query(text: str) -> Query | None:
 def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:
     """A test image of a data set."""
     from nasformer.results.folder import RunFolder
-    from nasformer.runs.data import load_batches, normalize_as
+    from nasformer.runs.base import load_batches, normalize_as
     from nasformer.runs.options import UNTRAINED
     from nasformer.tasks.classify import ModelInput
     from nasformer.utils.device import World, choose_device

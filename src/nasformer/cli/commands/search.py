@@ -17,12 +17,11 @@ from nasformer.utils.tables import print_table
 from nasformer.utils.units import OptionGroup, format_quantity
 
 if TYPE_CHECKING:
-    from nasformer.results.contents import EvolutionStep
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
     from nasformer.runs.plan import Plan
     from nasformer.search.problem import ModelResult
-    from nasformer.space_search import Dimension
+    from nasformer.space_search import Dimension, Step
 
 PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
 
@@ -236,12 +235,12 @@ def print_times(plan: Plan) -> None:
 
 
 def evolve(options: EvolveCommand, as_json: bool) -> None:
-    from nasformer.runs.evolve import evolve_run
+    from nasformer.runs.run import evolve_run
     from nasformer.utils.files import read_json
 
     done = 0
 
-    def on_step(number: int, step: EvolutionStep) -> None:
+    def on_step(number: int, step: Step) -> None:
         nonlocal done
         done = number
         if not as_json:
@@ -258,7 +257,7 @@ def evolve(options: EvolveCommand, as_json: bool) -> None:
     return print(f"search the last space: {search_command(options, folder, done)}")
 
 
-def print_step(number: int, step: EvolutionStep) -> None:
+def print_step(number: int, step: Step) -> None:
     from rich.box import SIMPLE
 
     error = step.error

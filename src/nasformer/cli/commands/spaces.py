@@ -137,7 +137,7 @@ def cost(options: CostCommand, as_json: bool) -> None:
 def sample(options: SampleCommand, as_json: bool) -> None:
     import random
 
-    from nasformer.latency.lookup import with_profile
+    from nasformer.latency.search import with_profile
     from nasformer.space.budget import check_satisfiable, sample_feasible
 
     options = options.with_shares(options.source_costs())
