@@ -6,7 +6,6 @@ timm and matplotlib inside their functions, so that help and refusals come at on
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -20,7 +19,7 @@ from typing import Any, get_type_hints
 
 from nasformer.cli.parser import CommandParser, config_names, find_recipe
 from nasformer.cli.remote import remote_paths
-from nasformer.errors import UserError, is_out_of_memory
+from nasformer.errors import UserError, is_out_of_memory, suggest
 from nasformer.utils.plugins import __version__, load_plugins
 from nasformer.utils.schema import from_json, read_yaml
 from nasformer.utils.units import OptionGroup
@@ -158,9 +157,9 @@ def call(command: Command, options: OptionGroup, as_json: bool) -> int:
         threads: Any = getattr(options, "threads", "auto")
         if threads == "auto":
             return command.function(options, as_json) or 0
-        from nasformer.utils.device import set_threads
+        from nasformer.utils.device import cpu_threads
 
-        with set_threads(threads):
+        with cpu_threads(threads):
             return command.function(options, as_json) or 0
 
 
@@ -199,9 +198,7 @@ def config_imports(words: Sequence[str]) -> list[str]:
 
 def find_command(name: str) -> Command:
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}? There are" if close else "there are"
-        raise UserError(f"unknown command {name!r}; {hint}: {', '.join(COMMANDS)}")
+        raise UserError(f"unknown command {name!r}; {suggest(name, COMMANDS)}")
     function = getattr(import_module(f"nasformer.cli.commands.{COMMANDS[name]}"), name)
     return Command(name, function, get_type_hints(function)["options"])
 

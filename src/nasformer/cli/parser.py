@@ -8,7 +8,6 @@ options of the command, and options on the command line override them. Types are
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import math
 import re
@@ -31,7 +30,7 @@ from nasformer.utils.units import OptionGroup
 Options = TypeVar("Options", bound=OptionGroup)
 Tree = dict[str, Any]
 WIDTH, HELP_COLUMN = 100, 30
-COMMON_FLAGS = {"config": "--config", "json": "--json", "help": "--help", "help_all": "--help-all"}
+COMMON_FLAGS = ["--config", "--json", "--help", "--help-all"]
 """What every command takes beside its own options."""
 
 
@@ -175,9 +174,8 @@ class CommandParser(Generic[Options]):
         name = written.lstrip("-").replace("-", "_")
         if name in self.options or name in ("json", "config") or self.is_group(name) or self.is_in_mapping(name):
             return name
-        flags = {name: option.flag for name, option in self.options.items()} | COMMON_FLAGS
-        close = difflib.get_close_matches(name, flags, n=1)
-        hint = f"did you mean {flags[close[0]]}?" if close else f"see nasformer {self.name} --help"
+        flags = [option.flag for option in self.options.values()] + COMMON_FLAGS
+        hint = suggest(written.replace("_", "-"), flags, f"see nasformer {self.name} --help")
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 
     def is_switch(self, name: str) -> bool:

@@ -143,7 +143,7 @@ def needs_profile(budget: Budget, path: str | None, objectives: Sequence[str]) -
 
 
 def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
-    """Refuses a space without a profile already before the size of the images is known."""
+    """Refuses a space without any profile, even before the size of the images is known."""
     if not needs_profile(command.budget(), command.latency_profile, objectives):
         return
     profiles = [Profile.load(command.latency_profile)] if command.latency_profile else all_profiles().values()
@@ -157,7 +157,7 @@ def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[st
 
 
 def measure_if_missing(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
-    """Profiles a space where a command needs that and nothing fits; `find_profile` then judges what was measured."""
+    """Profiles a space if a command needs it and no profile fits; `find_profile` then checks its accuracy."""
     if command.latency_profile or not needs_profile(command.budget(), None, objectives):
         return
     if any(not mismatch(profile, space) for profile in all_profiles().values()):
@@ -196,7 +196,7 @@ def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile
 
 
 def all_profiles() -> dict[Path, Profile]:
-    """The profiles in their folder, without files that are no profiles, of which a warning tells."""
+    """The profiles in their folder; other files are skipped with a warning."""
     profiles = {}
     for file in sorted(FOLDER.glob("*.json")):
         try:
@@ -224,7 +224,7 @@ def most_usual(profiles: Mapping[Path, Profile], device: str) -> Profile:
 
 
 def mismatch(profile: Profile, space: Space) -> str:
-    """What a profile was measured for that this space is not; empty where it fits."""
+    """Why a profile does not fit a space; empty where it does."""
     if profile.space != space.name:
         return f"it is of {profile.space}, not of {space.name}"
     measured = profile.options
@@ -295,7 +295,7 @@ class MachineSetup(Setup):
 
 @dataclass(frozen=True)
 class PredictionError:
-    """How well the profile predicted nets that had no part in it."""
+    """Prediction errors of the profile on nets that had no part in it."""
 
     nets: int = 0
     median_error: float | None = None
@@ -375,7 +375,7 @@ class Record:
 
 
 def measure_recorded(profile: Profile, space: Space, archs: Sequence[Arch], path: Path | None) -> list[Finalist]:
-    """The archs measured; a killed or repeated search finds them in the record, and so the same winner."""
+    """Measures archs, or reads them from the record: so a killed or repeated search has the same winner."""
     record = from_json(Record, read_json(path), path) if path and path.exists() else Record()
     measured = dict(record.measured) if record.profile == profile.fingerprint else {}
     missing = [arch for arch in archs if arch.to_json() not in measured]
@@ -387,7 +387,7 @@ def measure_recorded(profile: Profile, space: Space, archs: Sequence[Arch], path
 
 
 def measure(profile: Profile, space: Space, archs: Sequence[Arch], rounds: int = ROUNDS) -> list[Finalist]:
-    """The archs as the profile's nets were measured, at the pace that the machine had then."""
+    """Measures archs as the profile's nets were measured, scaled to the pace that the machine had then."""
     setup, device = profile.setup, torch.device(profile.setup.device)
     say(f"measuring {len(archs)} finalists on {device.type}, backend {setup.backend}")
     with cpu_threads(setup.threads):

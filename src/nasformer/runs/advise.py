@@ -1,7 +1,7 @@
-"""Advice before a run: which road to a model suits images, budget and machine, by what was measured on others.
+"""Advice before a run: which road to a model suits the images, the budget and the machine, judging by our benchmarks.
 
-A road is taken if a net on it can keep the limits, which is looked up and, for a latency, measured here. Gains are
-those of records, each named; the time on a machine without a GPU follows from a step of training there.
+A road is open if it has a net that keeps the limits: costs are looked up, latencies are measured here. Gains come from
+records, which are named; training time on a machine without a GPU is extrapolated from one step.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PHOTO_SIDE = 32
 LARGE_SIDE = 64
 """Images from this side on are searched in a space of usual size when there is nothing to start from."""
 FEW_IMAGES = 200
-"""Below so many training images nothing was measured."""
+"""No record has fewer training images."""
 FAR = 4.0
-"""A set with so many times the images of another, or more, is not much like it."""
+"""Datasets whose numbers of images differ by this factor or more are not comparable."""
 NET = "deit_tiny_patch16_224"
 """The pretrained net whose cuts were measured."""
 USUAL_SHARE = 0.5
@@ -95,7 +95,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Reach:
-    """What the nets on a road cost, as far as it is limited: the smallest and the largest."""
+    """The limits, and the costs of the smallest and the largest net on a road."""
 
     limits: dict[str, float]
     smallest: dict[str, float]
@@ -203,7 +203,7 @@ def too_large(space: Space, reach: Reach) -> str:
 
 
 def nearest(evidence: Sequence[Evidence], images: ImageFacts, share: float = USUAL_SHARE) -> list[Evidence]:
-    """The measurements on the set whose images are nearest in number and size, by ratio; of cuts the one like this."""
+    """Records of the dataset nearest in number and size of images, by ratio; of several cuts, the nearest one."""
     if not evidence:
         return []
     ratios = {item.data: (item.images / max(1, images.train), item.img_size / images.img_size) for item in evidence}
@@ -215,7 +215,7 @@ def nearest(evidence: Sequence[Evidence], images: ImageFacts, share: float = USU
 
 
 def like(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
-    """Of measurements at shares of a net's MACs, the one at the share that is nearest."""
+    """Of records at several shares of a net's MACs, the one at the nearest share."""
     shares = {float(item.budget.split(" %")[0]) / 100: item for item in evidence if " %" in item.budget}
     return [shares[min(shares, key=lambda measured: abs(measured - share))]] if shares else evidence
 

@@ -71,8 +71,8 @@ def open_run(
     """The run of a command, whose folder no other process may use meanwhile.
 
     Args:
-        answers: The classes of a net whose answers stand for labels, or how many there are.
-        full_arch: The net that shares in limits such as 50% are of; the options of the run have numbers in their place.
+        answers: Classes of the net whose answers replace labels, or their number.
+        full_arch: The net that shares such as 50% refer to; the options of the run have numbers in their place.
     """
     if not command.out:
         raise UserError("say where the run's folder shall be: --out runs/NAME")
@@ -80,10 +80,10 @@ def open_run(
     folder, world = RunFolder(command.out), join_world(device)
     folder.check_own(kind)
     space = command_space(command, folder)
-    check_before_images(in_numbers(command, space, full_arch), space, device.type)
+    check_before_images(resolve_shares(command, space, full_arch), space, device.type)
     with folder.lock(needed=world.main):
         run = Run(folder, command, space, command.train, world, answers)
-        run.options = in_numbers(run.options, run.space, full_arch)  # its head depends on the images
+        run.options = resolve_shares(run.options, run.space, full_arch)  # its head depends on the images
         if world.main:
             with folder.recording(kind, run.options, run.space.name), tracking(folder, command.tracker):
                 yield run
@@ -100,8 +100,8 @@ def command_space(command: RunOptions, folder: RunFolder | None = None) -> Space
     return command.chosen_space()
 
 
-def in_numbers(command: Command, space: Space, full_arch: Arch | None) -> Command:
-    """The command with its limits in numbers, where they are shares of a net."""
+def resolve_shares(command: Command, space: Space, full_arch: Arch | None) -> Command:
+    """The command with numbers in place of limits that are shares of a net, such as 50%."""
     if full_arch is None or not isinstance(command, BudgetOptions):
         return command
     return command.with_shares(space.costs(full_arch))
@@ -124,7 +124,7 @@ def check_before_images(command: RunOptions, space: Space, device: str) -> None:
 
 
 def check_task(command: RunOptions) -> None:
-    """Refuses what only classification has so far."""
+    """Refuses options that only classification supports."""
     if command.task == "classify":
         return
     if command.proxy and command.data:
@@ -180,7 +180,7 @@ class Run:
         if (task := space.model.task) != "classify" and options.task != task:
             raise UserError(f"the supernet of {folder} is for another task; add --task {task}")
         self.device = choose_device(options.device)
-        options = streamed_before(folder, options)
+        options = stream_as_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it
         defaults = space.full_options
         named = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
@@ -365,7 +365,7 @@ def open_images(
 
 
 def too_large(files: ImageFiles, uncropped: bool, device: torch.device, world: World) -> bool:
-    """Whether the images must be streamed, which is said. The main process decides for all."""
+    """Whether the images must be streamed. The main process decides for all, and says so."""
     large = world.agree(not fits(files.memory(uncropped), device, world.size), device)
     if world.main:
         size = f"{len(files.splits)} images of {files.size} px, {memory_size(files.decoded_bytes)} when decoded"
@@ -373,8 +373,8 @@ def too_large(files: ImageFiles, uncropped: bool, device: torch.device, world: W
     return large
 
 
-def streamed_before(folder: RunFolder, options: Images) -> Images:
-    """The options; where they leave open whether to stream, it is as when the run began, whatever memory is free."""
+def stream_as_before(folder: RunFolder, options: Images) -> Images:
+    """The options, streaming as when the run began where they leave that open: free memory may differ now."""
     if options.stream != "auto" or not folder.config.exists():
         return options
     before = folder.read_config()
@@ -404,7 +404,7 @@ def fit_to_data(space: Space, batches: BatchSource, options: NamesData) -> Space
 
 
 def check_options(options: RunOptions, batches: BatchSource, trained: Space) -> None:
-    """A supernet runs on images like those it was trained on, and as the model it was trained as."""
+    """Refuses images and model options other than those that the supernet was trained with."""
     trained_with = trained.full_options
     for name, value in {**options.model_options(), **image_options(batches)}.items():
         if trained_with[name] != value:
@@ -415,20 +415,20 @@ def check_options(options: RunOptions, batches: BatchSource, trained: Space) -> 
 
 
 def training_images(options: DataOptions) -> dict[str, Any]:
-    """What decides which images are trained on and which are held out."""
+    """The settings that decide which images are trained on and which are held out."""
     split = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
     return split if options.train_images is None else {**split, "train_images": options.train_images}
 
 
 def task_settings(options: object) -> dict[str, Any]:
-    """What else decides a result where another task than classification is learned."""
+    """Further settings that results depend on, for tasks other than classification."""
     if not isinstance(options, TaskOptions) or options.task == "classify":
         return {}
     return {"task": options.task, options.task: to_json(options.of_task)}
 
 
 def check_holdout(options: DataOptions, supernet: Path) -> None:
-    """Another share or seed would hold out other images, some of which the supernet was trained on."""
+    """Refuses held-out images that the supernet may have been trained on."""
     before = RunFolder(supernet).facts("trained_on").get("trained_on", {}) if supernet.is_dir() else {}
     if holds_out_others(options, before):
         raise UserError(

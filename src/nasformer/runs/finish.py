@@ -58,7 +58,7 @@ Measure = Callable[[Backbone, Sequence[Split]], dict[str, float]]
 
 @dataclass(frozen=True)
 class Start:
-    """Weights to finish a winner from, and how."""
+    """Weights that a winner's own training starts from, its recipe and its teacher."""
 
     model: Backbone
     recipe: Recipe
@@ -72,7 +72,7 @@ def single_recipe(recipe: Recipe, **changes: object) -> Recipe:
 
 
 def supernet_starts(run: Run, supernet: Supernet, result: RunResult, method: str, recipe: Recipe) -> dict[str, Start]:
-    """How the winner of a supernet trained from scratch is finished: its weights trained on, or anew."""
+    """How the winner of a supernet trained from scratch is finished: from its inherited weights, or from fresh ones."""
     recipes = finish_recipes(method, recipe)
     if "retrained" in recipes:
         model = fresh_model(run.space, result.arch, run.options.seed)
@@ -89,7 +89,7 @@ FINETUNE_LR = 0.3
 
 
 def finish_recipes(method: str, recipe: Recipe) -> dict[str, Recipe]:
-    """By which recipe the winner of a supernet is trained in the end."""
+    """The recipe of the winner's own training, by the name of its weights in the results."""
     if method == "none":
         return {}
     if method == "retrain":
@@ -123,7 +123,7 @@ def finish_winner(
     for name, training in trainings.items():
         models[name] = training.train(run.batches)
         tried[name] = measure(models[name], ("holdout",))[criterion]
-    chosen = choose_weights(tried, run.batches.held_out, exact if score == AGREEMENT else standard_error)
+    chosen = choose_weights(tried, run.batches.held_out, no_noise if score == AGREEMENT else standard_error)
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
         result = replace(result, finish=FinishResult(chosen, tried))
@@ -138,11 +138,11 @@ def finish_winner(
 
 
 AGREEMENT = "agreement"
-"""The score of nets that are cut without training: how far their answers are those of the full net."""
+"""The score of nets that are cut without training: how closely their answers match the full net's."""
 
 
-def exact(score: float, images: int) -> float:
-    """The noise of a score that is taken as it is, such as agreement, which is no share of right answers."""
+def no_noise(score: float, images: int) -> float:
+    """None, for scores that are taken as they are, such as agreement."""
     return 0.0
 
 
@@ -153,7 +153,7 @@ def choose_weights(
 
     >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.25, 0.5)]
     ['finetuned', 'finetuned', 'inherited']
-    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=26, noise=exact)
+    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=26, noise=no_noise)
     'inherited'
     """
     inherited, best = tried["inherited"], max((name for name in tried if name != "inherited"), key=tried.__getitem__)
@@ -237,7 +237,7 @@ USEFUL = 0.5
 
 
 def with_cost_objective(command: RunCommand, score: str) -> RunCommand:
-    """The command; where several sizes are wanted and nothing else is said, the search also lowers what is limited."""
+    """The command, whose search also lowers the limited cost where several sizes and no objectives are asked for."""
     if not command.front or command.search.objectives:
         return command
     return replace(command, search=replace(command.search, objectives=[score, f"-{size_cost(command)}"]))
@@ -254,7 +254,7 @@ def size_cost(options: BudgetOptions) -> str:
 
 
 def choose_sizes(front: Sequence[Candidate], score: str, cost: str, count: int) -> list[Candidate]:
-    """So many members of a Pareto front, evenly spread over the cost of those that are of use, cheapest first."""
+    """`count` members of a Pareto front, spread evenly over the costs of its useful part, cheapest first."""
     best = max(candidate.scores[score] for candidate in front)
     useful = [candidate for candidate in front if candidate.scores[score] >= USEFUL * best]
     low, high = (end(candidate.scores[cost] for candidate in useful) for end in (min, max))
@@ -418,7 +418,7 @@ def measure_latencies(run: Run, archs: Sequence[Arch], timm: Sequence[str]) -> L
 
 
 def plain_space(space: Space) -> Space:
-    """Without what training alone needs."""
+    """The space without options that only training needs."""
     return space.with_options(drop_path_rate=0.0) if "drop_path_rate" in space.full_options else space
 
 
@@ -451,7 +451,7 @@ def provenance(folder: Path) -> dict[str, Any]:
 
 
 def ship(run: RunFolder) -> None:
-    """Exports a run's model, unless that was done before. A run is not lost with its export: it is said what failed."""
+    """Exports a run's model, unless that was done before. A failed export is reported and does not fail the run."""
     for draft in run.path.glob(f".{run.export.name}.*.tmp"):  # of an export that was killed
         shutil.rmtree(draft, ignore_errors=True)
     try:

@@ -66,11 +66,11 @@ GPU_CORES, CPU_CORES = 2, 4
 CONTEXT = 10**9
 """Bytes of a GPU's memory that a process takes before it computes anything."""
 SHARE = 0.9
-"""Of the GPU's free memory that trainings may fill."""
+"""Share of the GPU's free memory that trainings may fill."""
 
 
 def step_memory(trainer: Trainer, step: int, images: Any, targets: Any, teacher: nn.Module | None = None) -> int:
-    """The most bytes of the device's memory that a training needs, images aside; measured by a step of it."""
+    """Peak device memory of a training in bytes, without the images; measured on one step."""
     peak, _ = peak_of(lambda x: trainer.step(step, x, targets), images)
     return peak + kept_bytes(trainer.model, trainer.recipe) + (kept_bytes(teacher) if teacher else 0)
 
@@ -78,7 +78,7 @@ def step_memory(trainer: Trainer, step: int, images: Any, targets: Any, teacher:
 def training_memory(
     batches: BatchSource, model: nn.Module, recipe: Recipe, device: torch.device, teacher: nn.Module | None = None
 ) -> int:
-    """Bytes that a training of a model needs, its own copy of the images included; two steps of it are made."""
+    """Peak device memory of a model's training in bytes, with its own copy of the images; runs two steps."""
     taught_by = teacher_of(recipe, batches, device, teacher)
     trainer = Trainer(model.to(device).train(), batches, recipe, teacher=taught_by, quiet=True)
     images, targets = next(batches.train_batches(0))
@@ -86,13 +86,13 @@ def training_memory(
 
 
 def kept_bytes(model: nn.Module, recipe: Recipe | None = None) -> int:
-    """What a model's weights take between two steps, with all that its optimizer keeps."""
+    """Bytes that weights and optimizer state take between two steps."""
     copies = 1 if recipe is None else weight_copies(recipe)
     return 4 * copies * sum(weight.numel() for weight in model.parameters())
 
 
 def weight_copies(recipe: Recipe) -> int:
-    """The weights, the optimizer's moments and, where there is one, their moving average."""
+    """How many tensors a training keeps for each weight: itself, the optimizer's moments, and perhaps an average."""
     return 1 + (2 if recipe.optimizer == "adamw" else 1) + bool(recipe.ema)
 
 
@@ -106,7 +106,7 @@ def image_bytes(batches: BatchSource) -> int:
 
 
 def fitting_jobs(tasks: int, cores: int, free: float, needed: float) -> int:
-    """So many trainings as have cores, and memory of the GPU; at least one.
+    """How many trainings the cores and the GPU's memory have room for; at least one.
 
     >>> [fitting_jobs(10, cores=16, free=free, needed=2e9) for free in (130e9, 10e9, 1e9)]
     [8, 3, 1]
@@ -117,7 +117,7 @@ def fitting_jobs(tasks: int, cores: int, free: float, needed: float) -> int:
 def choose_jobs(
     jobs: int | Literal["auto"], tasks: int, device: torch.device, label: str, memory: Callable[[], int]
 ) -> int:
-    """How many of the trainings run at a time; what is chosen is said.
+    """How many of the trainings run at a time; announces its choice.
 
     Args:
         memory: Measures what the largest of them needs on a GPU.
@@ -148,7 +148,7 @@ SIGNAL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class TaskWork:
-    """A task as a process of its own does it; its progress is sent to the parent."""
+    """Runs a task in a child process, which sends its progress to the parent."""
 
     job: Job
     task: Any
@@ -161,7 +161,7 @@ class TaskWork:
 
 
 class LocalPool:
-    """Does tasks in processes of this machine, so many at a time; a task that runs out of memory is tried with fewer.
+    """Runs tasks in processes of this machine, `count` at a time; one that runs out of memory is retried with fewer.
 
     Args:
         label: What the progress bar calls it.
@@ -219,7 +219,7 @@ class LocalPool:
                 continue
 
     def receive(self, number: int, ended: Ended, waiting: deque[int], outcomes: dict[int, Any]) -> None:
-        """Takes the end of a task; one that ran out of memory beside others waits for them to end."""
+        """Handles the end of a task; one that ran out of memory beside others is queued again, with fewer at a time."""
         del self.children[number]
         if ended.error is not None and is_out_of_memory(ended.error) and self.count > 1:
             self.count -= 1
@@ -279,9 +279,8 @@ class Host:
     """The process of a worker: an actor that keeps an opened job."""
 
     def open(self, folder: str, modules: Sequence[str], threads: int, device: str, stored: Sequence[Any]) -> str:
-        """Opens the job (whose place in the store comes in a list, to be read after the modules); the node's id."""
+        """Opens the job and returns the node's id. It comes in a list, as Ray must not load it before the plugins."""
         import ray
-        import torch
 
         if Path(folder).is_dir():  # paths and modules of the user's are named from there
             os.chdir(folder)
@@ -308,7 +307,7 @@ class Worker:
 
 @dataclass
 class Batch:
-    """Tasks, what became of them, and how often each was tried in vain."""
+    """Tasks, their outcomes, and how often each has failed."""
 
     tasks: Sequence[Any]
     waiting: deque[int]
@@ -317,7 +316,7 @@ class Batch:
     losses: Counter[int] = field(default_factory=Counter)
 
     def fail(self, number: int, reason: str, own_fault: bool = True) -> None:
-        """Notes a failure; the task is tried again, before all others, unless it was the last attempt."""
+        """Records a failure; the task goes to the front of the queue, unless that was its last attempt."""
         (self.failures if own_fault else self.losses)[number] += 1
         if self.failures[number] == ATTEMPTS or self.losses[number] == LOSSES:
             self.outcomes[number] = Failed(self.failures[number] + self.losses[number], reason)
@@ -389,7 +388,7 @@ class RayPool:
     # Workers
 
     def hire(self, count: int) -> None:
-        """Starts workers up to what the cluster has room for; lets go those that wait in vain for room."""
+        """Starts as many workers as the cluster has room for, and dismisses those that wait for room in vain."""
         self.connect()
         count = min(count, self.count_room())
         for _ in range(count - len(self.workers)):
@@ -437,7 +436,7 @@ class RayPool:
         return self.room
 
     def warn_of_waiting(self, needed: Mapping[str, float], available: Mapping[str, float]) -> None:
-        """Says what a worker needs, where there has been none for long; at once, if the cluster has no room for one."""
+        """Says what a worker needs where none has started for long; at once if the cluster has no room for any."""
         if any(worker.node for worker in self.workers):
             self.warn_at = math.inf
         elif self.warn_at == math.inf:
@@ -507,14 +506,14 @@ class RayPool:
             batch.fail(worker.task, reason, own_fault)
 
     def node_is_lost(self, worker: Worker, error: Exception) -> bool:
-        """Whether a whole node has gone: at first it just cannot be reached; of a killed worker its node tells."""
+        """Whether the whole node is gone, not just the worker. At first, a lost node is merely unreachable."""
         from ray.exceptions import ActorUnavailableError
 
         alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
         return isinstance(error, ActorUnavailableError) or worker.node not in alive
 
     def bad_start(self, worker: Worker, reason: str, most: int) -> None:
-        """A worker that could not start; if so many in a row could not, there is no use in trying again."""
+        """Drops a worker that could not start; gives up when `most` in a row could not."""
         self.bad_starts += 1
         self.record("worker did not start", worker, reason=last_line(reason))
         self.dismiss(worker)
@@ -522,7 +521,7 @@ class RayPool:
             raise UserError(f"no worker could start, the last for: {last_line(reason)}; is nasformer on every node?")
 
     def record(self, event: str, worker: Worker, batch: Batch | None = None, **facts: Any) -> None:
-        """Keeps what happened, for the report; not in the journal, which is the same whatever happens."""
+        """Logs an event for the report; the journal has none of this, as it is the same whatever happens."""
         if self.events:
             attempt = {} if batch is None or worker.task is None else {"attempt": batch.failures[worker.task] + 1}
             append_json(
@@ -540,7 +539,7 @@ class RayPool:
 
 
 def shares(available: float, needed: float) -> int:
-    """How many workers fit; one that needs a part of a device gets it from a single one.
+    """How many workers fit; a fraction of a device must come from a single device.
 
     >>> shares(2.0, 0.4), shares(3.0, 2.0)
     (4, 1)
@@ -553,7 +552,7 @@ def shares(available: float, needed: float) -> int:
 
 @dataclass(frozen=True)
 class ReportingJob:
-    """A job that keeps the progress of each of its tasks, which are numbered, in a file.
+    """A job that writes the progress of each numbered task into a file.
 
     Args:
         folder: On a disk that all workers share, as trainings need it anyway.
@@ -614,7 +613,7 @@ def run_tasks(
     label: str,
     memory: Callable[[], int],
 ) -> list[Any] | None:
-    """The results of tasks, done side by side; None where they are to be done in this process, one after the other.
+    """Results of tasks run side by side; None where the caller should run them in this process, one after the other.
 
     Args:
         folder: Where incidents of workers are recorded.

@@ -77,7 +77,7 @@ def run_supernet(command: RunCommand) -> RunResult | None:
 
 
 def train_run(command: TrainCommand) -> tuple[Run, float]:
-    """Trains a supernet; the run, and the last loss."""
+    """Trains a supernet; returns the run and the last loss."""
     with open_run(command, "supernet") as run:
         run.train(command.train)
         return run, TrainLog.last_loss(run.folder.log)
@@ -94,7 +94,7 @@ def search_run(command: SearchCommand) -> RunResult | None:
 
 
 def training_free_run(command: SearchCommand) -> RunResult:
-    """Searches untrained archs by proxies; with a run folder it can be killed and goes on."""
+    """Searches untrained archs by proxies; in a run folder, a killed search resumes."""
     command = command.with_shares(command.source_costs())
     space, device = space_for(command_space(command), command), choose_device(command.device).type
     check_before_images(command, space, device)
@@ -164,7 +164,7 @@ def stages(
     finish: Mapping[str, Recipe],
     before: Mapping[str, float] | None = None,
 ) -> AbstractContextManager[None]:
-    """Refuses a search or baselines that cannot be; within it, progress tells the time that all stages need.
+    """Context in which progress tells the time left in all stages; first refuses a search or baselines that would fail.
 
     Args:
         recipe: The supernet's.
@@ -191,7 +191,7 @@ def typical_macs(problem: Problem) -> tuple[float, float]:
 
 
 def training_work(recipe: Recipe, steps_per_epoch: int, macs: float) -> float:
-    """A training of a net with so many MACs; in a sandwich several nets are trained in a step."""
+    """Work of training a net of this many MACs; a sandwich trains several nets in a step."""
     nets = 2 + recipe.sandwich if recipe.sandwich else 1
     return TRAINING * nets * macs * recipe.batch_size * recipe.total_steps(steps_per_epoch)
 
@@ -204,7 +204,7 @@ def supernet_work(
     finish: Mapping[str, Recipe],
     judged: int,
 ) -> dict[str, float]:
-    """The stages from the supernet's training on, by the labels of their progress.
+    """Work of the stages from the supernet's training on, by the labels of their progress.
 
     Args:
         strategy: That of the search.
@@ -230,10 +230,10 @@ def supernet_work(
 
 
 def evolve_run(command: EvolveCommand, on_step: Callable[[int, Step], None]) -> RunFolder | None:
-    """Trains, judges and shifts, space by space; the folder, in the main process.
+    """Trains, judges and shifts space after space; returns the folder in the main process.
 
     Args:
-        on_step: Called with the number of each space that is finished, and what it came to.
+        on_step: Called with the number and the record of each finished space.
     """
     with open_run(command, "evolution") as run:
         spaces, steps, path = SpaceEvaluator(run, command), list[Step](), run.folder.evolution
@@ -267,7 +267,7 @@ def write_evolution(path: Path, command: EvolveCommand, steps: Sequence[Step]) -
 
 
 class SpaceEvaluator:
-    """Judges a space by the ordinary means of a run: a supernet, trained, and random archs within the budget."""
+    """Judges a space as a run does: trains a supernet, and evaluates random archs within the budget."""
 
     def __init__(self, run: Run, command: EvolveCommand) -> None:
         self.run, self.command = run, command

@@ -89,7 +89,7 @@ def check_service(service: str) -> None:
 
 @dataclass
 class Passed:
-    """The content of tracking.json: the run's id at the service, and the lines of each file that it was told."""
+    """The content of tracking.json: the run's id at the service, and how many lines of each file were passed on."""
 
     id: str | None = None
     passed: dict[str, int] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def tracking(folder: RunFolder, service: str) -> Iterator[None]:
 
 
 def attempt(action: Callable[[], None], then: str) -> None:
-    """Does something with a server; one that cannot be reached is no reason to stop the work."""
+    """Runs an action that needs the server; a server out of reach must not stop the work."""
     try:
         action()
     except Exception as error:

@@ -144,7 +144,7 @@ CACHED_COSTS = 2**13
 SHOWN = 20  # candidates of the front, in notebooks
 
 FIRST_FAILURES = 5
-"""So many failed candidates and no other: it is the evaluation that fails, not the candidates."""
+"""After so many failures and no success, the evaluation itself must be at fault."""
 
 
 class HasRoot(Protocol):
@@ -214,7 +214,7 @@ def search(
         objectives: Scores or costs to raise, or with a leading minus to lower.
         order: What several objectives mean together: "pareto" or "ranks" (see `Problem`).
         settings: What else the scores depend on (checkpoint, data ...); a journal with others is refused.
-        on_open: Called when nothing speaks against the search any more: options, budget and journal are checked.
+        on_open: Called when options, budget and journal have been checked.
         on_candidate: Called after each candidate, also for those read back from the journal.
         quiet: Shows no progress.
         executor: Where archs are evaluated, such as on the workers of a cluster; None: in this process, by `evaluate`.

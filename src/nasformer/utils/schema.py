@@ -89,7 +89,7 @@ def _mismatch(annotation: Any, value: Any, path: KeyPath) -> _Mismatch:
 
 
 def _read(annotation: Any, value: Any, path: KeyPath) -> Any:
-    """The value as its annotation wants it."""
+    """The value, converted to its annotation."""
     origin = get_origin(annotation) or annotation
     if annotation is Any:
         return value

@@ -170,7 +170,7 @@ complete -o filenames -F _nasformer nasformer"""
 
 
 def completion_script(shell: str) -> str:
-    options = {name: [*command_flags(name), *COMMON_FLAGS.values()] for name in COMMANDS}
+    options = {name: [*command_flags(name), *COMMON_FLAGS] for name in COMMANDS}
     if shell == "fish":
         return "\n".join(fish_lines(options))
     cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())
