@@ -94,7 +94,7 @@ def test_a_run_refuses_what_it_measured_badly(capsys: Any, tmp_path: Path, monke
     assert main(words("run", tmp_path / "run", max_latency="5ms", device="cpu")) == 2
     message = capsys.readouterr().err
     assert "predicts nets with a median error of 23%, more than 10%" in message
-    assert "or use it all the same: --latency-profile profiles" in message
+    assert "or use it anyway: --latency-profile profiles" in message
     assert not (tmp_path / "run" / "train").exists()
 
 

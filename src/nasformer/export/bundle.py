@@ -475,6 +475,7 @@ def model_card(
         timm_arguments: Those with which timm's own ViT is this net, if it can be.
     """
     made = facts.get("provenance", {})
+    timm = {"file": TIMM_WEIGHTS, "base": TIMM_BASE, "arguments": dict(timm_arguments or {})}
     parts = [
         f"# A network of the family {model.family}",
         f"Found and written by nasformer {nasformer.__version__}.",
@@ -484,7 +485,7 @@ def model_card(
         "The last column is the largest difference of any logit to the searched model's, on random images.",
         files_table(differences),
         *loading(model, facts, differences),
-        *timm_loading(timm_arguments or {}),
+        *([TIMM_ITSELF.format(**timm)] if timm_arguments else []),
         "## Images",
         images_text(model, facts),
         "## How it came about",
@@ -495,12 +496,6 @@ def model_card(
         details("Options of the model", model.options),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def timm_loading(arguments: Mapping[str, Any]) -> list[str]:
-    """How to make this net of timm's own ViT, where that is possible."""
-    filled = {"file": TIMM_WEIGHTS, "base": TIMM_BASE, "arguments": dict(arguments)}
-    return [TIMM_ITSELF.format(**filled)] if arguments else []
 
 
 def summary(model: Backbone, facts: Mapping[str, Any]) -> dict[str, str]:
@@ -604,5 +599,5 @@ def push_to_hub(folder: Path, repo: str, api: Any) -> str:
     except Exception as error:  # no login, no rights, no network, a full quota: the package raises dozens of kinds
         reason = (str(error) or type(error).__name__).splitlines()[0]
         advice = f"the export is in {folder}; log in with `hf auth login` and run the command again"
-        raise UserError(f"the Hub did not take {repo} ({reason}); {advice}") from error
+        raise UserError(f"the Hub refused {repo} ({reason}); {advice}") from error
     return str(address)

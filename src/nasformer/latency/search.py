@@ -49,7 +49,7 @@ UNTIMED_MODEL_OPTIONS = frozenset(
 
 
 FEW_ROUNDS = 3
-"""Rounds of a profile that a run makes on its way: less than half the usual time, and it is judged all the same."""
+"""Rounds of a profile that a run measures itself: less than half the usual time. Its accuracy is checked as ever."""
 
 
 # Profiles on disk: one for each space, image size and way to run, in a folder below the current one
@@ -190,7 +190,7 @@ def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile
         raise UserError(
             f"{file} predicts nets with a median error of {profile.holdout.median_error:.0%}, more than "
             f"{MAX_ERROR:.0%}; measure again when the machine is quieter: {profile_command(space, device)}, "
-            f"or use it all the same: --latency-profile {file}"
+            f"or use it anyway: --latency-profile {file}"
         )
     return most_usual(accurate, device)
 

@@ -131,11 +131,11 @@ def incidents(run: RunContents) -> str:
 
     >>> from nasformer.results.folder import RunFolder
     >>> incidents(RunContents(RunFolder("runs/x"), {}, incidents={"worker lost": 2, "node lost": 1}))
-    'On the way: 2 x worker lost, 1 x node lost; what was being done was done again.'
+    'Incidents: 2 x worker lost, 1 x node lost; interrupted work was repeated.'
     """
     failed = sum("failures" in candidate.scores for candidate in run.candidates)
     words = ", ".join(f"{count} x {event}" for event, count in run.incidents.items())
-    events = f"On the way: {words}; what was being done was done again." if words else ""
+    events = f"Incidents: {words}; interrupted work was repeated." if words else ""
     if not failed:
         return events
     noun = "candidate" if failed == 1 else "candidates"

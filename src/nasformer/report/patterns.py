@@ -322,7 +322,7 @@ class Patterns:
     Args:
         winners: How many there are.
         draws: How many random archs they are compared with.
-        repaired: How many of these were led into a narrow budget, and are not quite a fair sample of it.
+        repaired: How many of these were adjusted to fit a narrow budget, and are not quite a fair sample of it.
         chosen: What the winners chose, by stage.
         random: What the random archs chose.
         verdicts: On the patterns that the family's paper reports, if it does.

@@ -239,7 +239,7 @@ class RunContents:
     def random_members(self) -> list[Arch]:
         """Random archs of the run's space within its budget, always the same; few where the budget is very narrow.
 
-        Nothing but plain samples: archs that are led into a budget are not a fair picture of it.
+        Plain samples only: archs that are adjusted to fit a budget are not a fair sample of it.
         """
         space, rng = self.space(), Random(0)
         if space is None:

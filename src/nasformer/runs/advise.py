@@ -247,7 +247,7 @@ def cautions(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -> It
     if not pays:
         yield "No search was shown to pay there: a random or hand-made net of your budget may do as well."
     if images.train < FEW_IMAGES:
-        yield f"With {images.train} training images nothing was measured; what is said above may not hold for so few."
+        yield f"No record has as few training images as yours ({images.train}); the above may not hold for so few."
     elif evidence and abs(math.log(images.train / evidence[0].images)) >= math.log(FAR):
         yield f"No set nearer to yours in size ({images.train:,} training images) was measured."
 

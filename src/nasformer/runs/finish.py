@@ -178,8 +178,7 @@ class StartTraining:
     @classmethod
     def of(cls, run: Run, name: str, start: Start) -> StartTraining:
         settings = {**run.settings, "space": run.space.name, "weights": fingerprint(start.model)}
-        if start.teacher is not None:
-            settings["teacher_weights"] = fingerprint(start.teacher)
+        settings |= teacher_settings(start.teacher)
         return cls(start, (run.folder / f"finish/{name}").train, run.options.seed, settings, f"winner, {name}")
 
     def train(self, batches: BatchSource) -> Backbone:
@@ -191,6 +190,11 @@ class StartTraining:
     def is_done(self, batches: BatchSource) -> bool:
         """Whether its last checkpoint is there; a training that was stopped early counts as not done."""
         return (self.folder / f"checkpoints/step-{self.start.recipe.total_steps(batches.steps_per_epoch)}").is_dir()
+
+
+def teacher_settings(teacher: nn.Module | None) -> dict[str, str]:
+    """The setting of a training that depends on a teacher."""
+    return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
 
 
 @dataclass(frozen=True)
@@ -459,7 +463,7 @@ def ship(run: RunFolder) -> None:
             return
         say(f"exporting the model in every format and checking each: {run.export}")
         exported = export_folder(run.model, run.export)
-    except OSError:  # a full disk: that is said elsewhere, and the same command goes on
+    except OSError:  # a full disk: reported elsewhere, and the same command resumes
         raise
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]

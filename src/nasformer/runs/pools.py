@@ -196,7 +196,7 @@ class LocalPool:
 
     def start(self, number: int, task: Any) -> None:
         work = TaskWork(self.job, task, str(self.device), self.threads)
-        self.children[number] = Child(work, partial(self.put, number))
+        self.children[number] = Child(work, lambda message: self.messages.put((number, message)))
 
     @property
     def threads(self) -> int | None:
@@ -205,9 +205,6 @@ class LocalPool:
             return None
         threads = torch.get_num_threads()
         return threads if threads_are_fixed() else max(1, threads // self.count)
-
-    def put(self, number: int, message: Any) -> None:
-        self.messages.put((number, message))
 
     def next_message(self, stop: StopSignals) -> tuple[int, Any]:
         while True:
@@ -265,7 +262,7 @@ def overview(done: int, reports: Mapping[int, Report], tasks: int) -> tuple[int,
 ATTEMPTS, LOSSES = 3, 10
 DEATHS = 30  # workers in a row that died before they were ready, as nodes come and go
 POLL = 1.0  # seconds between two looks at deadlines and at the size of the cluster
-PATIENCE = 60.0  # seconds without a worker after which it is said what is missing
+PATIENCE = 60.0  # seconds without a worker before a warning says what is missing
 EVENTS = "workers.jsonl"
 
 
@@ -393,7 +390,8 @@ class RayPool:
         count = min(count, self.count_room())
         for _ in range(count - len(self.workers)):
             actor, device = self.host.remote(), "cuda" if self.gpus else "cpu"
-            opened = actor.open.remote(os.getcwd(), loaded_plugins(), self.threads, device, [self.stored])
+            threads = max(1, int(self.options.cpus_per_trial))
+            opened = actor.open.remote(os.getcwd(), loaded_plugins(), threads, device, [self.stored])
             self.workers.append(Worker(actor, opened))
         for worker in [worker for worker in self.workers if not worker.node][: max(0, len(self.workers) - self.room)]:
             self.dismiss(worker)
@@ -418,10 +416,6 @@ class RayPool:
         resources = {"num_cpus": self.options.cpus_per_trial, "num_gpus": self.gpus, "max_restarts": 0}
         self.host = ray.remote(**resources)(Host)
         self.stored = ray.put(self.job)
-
-    @property
-    def threads(self) -> int:
-        return max(1, int(self.options.cpus_per_trial))
 
     def count_room(self) -> int:
         """How many workers the cluster has room for, which changes with its nodes."""

@@ -46,9 +46,16 @@ from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
 from nasformer.runs.base import Run, fit_to_data, normalize_images, open_run, resolve_shares
 from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
-from nasformer.runs.finish import AGREEMENT, Finisher, Start, accuracies, single_recipe, with_cost_objective
+from nasformer.runs.finish import (
+    AGREEMENT,
+    Finisher,
+    Start,
+    accuracies,
+    single_recipe,
+    teacher_settings,
+    with_cost_objective,
+)
 from nasformer.runs.options import PREFIX, RunCommand, timm_names
-from nasformer.runs.pools import Job
 from nasformer.runs.run import stages, training_work
 from nasformer.runs.search import ArchSearch, Evaluator, check_search, search_and_publish, search_weights
 from nasformer.search.problem import ModelResult
@@ -324,11 +331,6 @@ def is_cuttable(name: str) -> bool:
     return True
 
 
-def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
-    """The setting of a training that depends on a teacher."""
-    return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
-
-
 # Importance, with a loss of the task or without labels
 
 
@@ -372,13 +374,11 @@ def sorting_loss(objective: Objective) -> BatchLoss | None:
 
 # Without training
 
-NO_WORKERS = "--no-training cuts and fits every candidate in this process; leave --executor out"
-
 
 def run_cut(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
     if command.executor != "local":
-        raise UserError(NO_WORKERS)
+        raise UserError("--no-training cuts and fits every candidate in this process; leave --executor out")
     source = find_pretrained(command.from_ or "")
     command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), AGREEMENT)
     find_importance(command.importance)
@@ -498,9 +498,6 @@ class AgreementEvaluator(Evaluator):
 
     def summary(self, search: SearchResult) -> dict[str, Any]:
         return {"images": count_images(self.batches)} if self.labelled else {}
-
-    def job(self) -> Job:
-        raise UserError(NO_WORKERS)
 
     @property
     def device(self) -> torch.device:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
+from nasformer.errors import UserError
 from nasformer.latency.profile import Profile
 from nasformer.latency.search import choose_winner, keep_profile, profile_settings
 from nasformer.models.base import Backbone
@@ -88,9 +89,11 @@ class Evaluator(Protocol):
 
     def job(self) -> Job:
         """The same evaluation for workers in other processes."""
+        raise UserError("these candidates are evaluated in this process alone; leave --executor out")
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where archs are evaluated, here and by workers."""
 
 
 class InheritedEvaluator(Evaluator):

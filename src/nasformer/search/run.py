@@ -370,7 +370,7 @@ class JournaledEvaluator:
         if self.journal:
             path = self.journal.path.parent / "failures" / f"{self.journal.path.stem}-{id}.txt"
             write_text(path, outcome.traceback)
-            where = f" (all of it: {path})"
+            where = f" (traceback: {path})"
         if self.failures == id + 1 == FIRST_FAILURES:
             last = outcome.traceback.strip().splitlines()[-1]
             raise UserError(f"the first {FIRST_FAILURES} candidates all failed, the last with: {last}{where}")

@@ -51,6 +51,6 @@ def _load(name: str, origin: str) -> None:
         raise
     except Exception as error:
         raise UserError(
-            f"{origin} cannot be imported ({type(error).__name__}: {error}); mend it or leave it out"
+            f"{origin} cannot be imported ({type(error).__name__}: {error}); fix it or leave it out"
         ) from error
     _loaded.add(name)

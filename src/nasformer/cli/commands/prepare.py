@@ -31,7 +31,7 @@ class PackCommand(OptionGroup):
     source: str = ""
     """a folder of images or a set by name, as --data takes it; with --check a folder of shards"""
     to: str = ""
-    """the folder for the shards; what is there already of the same packing is kept"""
+    """the folder for the shards; finished shards of the same packing are kept"""
     size: int = 256
     """images whose short side is longer are scaled down to this many pixels: 256 for training at 224"""
     quality: int = 90

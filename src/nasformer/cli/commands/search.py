@@ -229,7 +229,7 @@ def print_times(plan: Plan) -> None:
             print(f"{label:{width}} {in_hours(stage.seconds):>9}   {parts} on {time.device}{memory}")
     if time.rest_seconds:
         print(f"{'images, reports, export':{width}} {in_hours(time.rest_seconds):>9}")
-        print(f"{'all of it':{width}} {in_hours(time.seconds):>9}")
+        print(f"{'total':{width}} {in_hours(time.seconds):>9}")
     if time.note:
         print(time.note)
 
@@ -251,9 +251,9 @@ def evolve(options: EvolveCommand, as_json: bool) -> None:
         return None
     if as_json:
         return print_json(read_json(folder.evolution))
-    if missing := options.evolve.steps - done:
-        print(f"nothing shifted in step {done}: the evolution ends here, {missing} short")
-    print(f"all of it: {folder.evolution}   report: {folder.report}")
+    if done < (steps := options.evolve.steps):
+        print(f"nothing shifted in step {done}: the evolution ends here, {steps - done} short of {steps} steps")
+    print(f"record: {folder.evolution}   report: {folder.report}")
     return print(f"search the last space: {search_command(options, folder, done)}")
 
 

@@ -89,7 +89,7 @@ def describe_space(options: SpacesCommand, as_json: bool) -> None:
     for name, values in description["dimensions"].items():
         print(f"    {name:{max(map(len, description['dimensions']))}}  {format_values(values)}")
     for name in space.model.optional_dimensions(**space.options).keys() - description["dimensions"].keys():
-        print(f"  {name} may be one, too")
+        print(f"  {name} can be a dimension, too")
     if space.presets:
         print(f"  presets   {', '.join(space.presets)}")
     return None
