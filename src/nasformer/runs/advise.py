@@ -126,28 +126,28 @@ def advise(command: AdviseCommand) -> Advice:
     ways: list[Way] = ["pretrained", "supernet"] if images.are_photos else ["supernet"]
     said: list[str] = []
     for way in ways:
-        space = space_of(way, images)
-        reach = reach_of(space, command, device)
+        space = road_space(way, images)
+        reach = measure_reach(space, command, device)
         if not reach.missed:
-            return on_road(way, space, reach, said, images, device, command)
-        said.append(too_large(space, reach))
+            return advise_road(way, space, reach, said, images, device, command)
+        said.append(explain_too_large(space, reach))
     said.append("Ease the limit; smaller images (--img-size) and larger patches (--patch-size) cost less, too.")
     return Advice(images, device, "none", False, said, [], [])
 
 
-def on_road(
+def advise_road(
     way: Way, space: Space, reach: Reach, said: list[str], images: ImageFacts, device: str, command: AdviseCommand
 ) -> Advice:
     if way == "pretrained" and reach.is_whole:
-        return take_whole(space, reach, images, device, command)
+        return advise_whole_net(space, reach, images, device, command)
     evidence = nearest([item for item in load_evidence() if item.road == way], images, reach.share)
-    pays = any(is_shown(item) for item in evidence)
-    sentences = [*said, first_sentence(way, images), *map(sentence, evidence), *cautions(images, evidence, pays)]
+    pays = any(is_proven(item) for item in evidence)
+    sentences = [*said, first_sentence(way, images), *map(sentence, evidence), *warnings_for(images, evidence, pays)]
     sentences += [time_here(way, space, images)] if device == "cpu" else []
     return Advice(images, device, way, pays, sentences, commands(way, space, command, pays), evidence)
 
 
-def take_whole(space: Space, reach: Reach, images: ImageFacts, device: str, command: AdviseCommand) -> Advice:
+def advise_whole_net(space: Space, reach: Reach, images: ImageFacts, device: str, command: AdviseCommand) -> Advice:
     cost = reach.in_words(reach.largest, list(reach.limits))
     said = [f"Take timm's {NET} as it is: with {cost} it keeps your limits, so there is nothing to cut or to search."]
     said += [time_here("timm", space, images)] if device == "cpu" else []
@@ -173,14 +173,14 @@ def image_facts(command: AdviseCommand) -> ImageFacts:
 # What the limits leave
 
 
-def space_of(way: Way, images: ImageFacts) -> Space:
+def road_space(way: Way, images: ImageFacts) -> Space:
     if way == "pretrained":
         return source_space(f"timm:{NET}").with_options(num_classes=images.classes)
     sizes = {"img_size": images.img_size, "in_chans": images.in_chans, "num_classes": images.classes}
     return get_space(SMALL_SPACE if images.img_size < LARGE_SIDE else "autoformer-tiny", **sizes)
 
 
-def reach_of(space: Space, command: AdviseCommand, device: str) -> Reach:
+def measure_reach(space: Space, command: AdviseCommand, device: str) -> Reach:
     """Costs of the ends of a space; times are measured, unless a profile says how fast nets are."""
     ends = [space.root.smallest(), space.root.largest()]
     small, large = (dict(space.costs(arch)) for arch in ends)
@@ -192,7 +192,7 @@ def reach_of(space: Space, command: AdviseCommand, device: str) -> Reach:
     return Reach({name: limit for name, limit in limits.items() if name in small}, small, large)
 
 
-def too_large(space: Space, reach: Reach) -> str:
+def explain_too_large(space: Space, reach: Reach) -> str:
     """Why a road is closed."""
     least = reach.in_words(reach.smallest, reach.missed)
     named = f"can be cut out of timm's {NET}" if space.name.startswith("timm:") else f"is in {space.name}"
@@ -209,18 +209,20 @@ def nearest(evidence: Sequence[Evidence], images: ImageFacts, share: float = USU
     ratios = {item.data: (item.images / max(1, images.train), item.img_size / images.img_size) for item in evidence}
     distance = {name: sum(abs(math.log(ratio)) for ratio in pair) for name, pair in ratios.items()}
     best = min(distance, key=distance.__getitem__)
-    there = [item for item in evidence if item.data == best]
-    methods = dict.fromkeys(item.method for item in there)
-    return [item for method in methods for item in like(share, [item for item in there if item.method == method])]
+    by_method: dict[str, list[Evidence]] = {}
+    for item in evidence:
+        if item.data == best:
+            by_method.setdefault(item.method, []).append(item)
+    return [item for items in by_method.values() for item in at_nearest_share(share, items)]
 
 
-def like(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
+def at_nearest_share(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
     """Of records at several shares of a net's MACs, the one at the nearest share."""
     shares = {float(item.budget.split(" %")[0]) / 100: item for item in evidence if " %" in item.budget}
     return [shares[min(shares, key=lambda measured: abs(measured - share))]] if shares else evidence
 
 
-def is_shown(item: Evidence) -> bool:
+def is_proven(item: Evidence) -> bool:
     """Whether the searched net beat all that it was compared with, beyond chance."""
     return all(gain.is_shown for gain in (item.over_random, item.over_handmade) if gain)
 
@@ -243,7 +245,7 @@ def sentence(item: Evidence) -> str:
     return f"Measured on {source}: {measured}{time} [{item.record.removesuffix('.json')}]."
 
 
-def cautions(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -> Iterator[str]:
+def warnings_for(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -> Iterator[str]:
     if not pays:
         yield "No search was shown to pay there: a random or hand-made net of your budget may do as well."
     if images.train < FEW_IMAGES:

@@ -423,7 +423,7 @@ class RayPool:
             available = self.ray.cluster_resources()
             needed = {"CPU": self.options.cpus_per_trial, "GPU": self.gpus}
             # Half a GPU cannot be taken from two different ones, so whole shares of each device are counted.
-            rooms = [shares(available.get(name, 0.0), amount) for name, amount in needed.items() if amount]
+            rooms = [count_fitting(available.get(name, 0.0), amount) for name, amount in needed.items() if amount]
             self.room = min([*rooms, self.options.max_concurrent_trials or math.inf])  # type: ignore[assignment]
             self.counted_at = time.monotonic()
             self.warn_of_waiting(needed, available)
@@ -532,10 +532,10 @@ class RayPool:
         self.stored = None
 
 
-def shares(available: float, needed: float) -> int:
+def count_fitting(available: float, needed: float) -> int:
     """How many workers fit; a fraction of a device must come from a single device.
 
-    >>> shares(2.0, 0.4), shares(3.0, 2.0)
+    >>> count_fitting(2.0, 0.4), count_fitting(3.0, 2.0)
     (4, 1)
     """
     return int(available) * int(1 / needed + 1e-9) if needed <= 1 else int(available / needed + 1e-9)

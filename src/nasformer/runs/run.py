@@ -277,7 +277,7 @@ class SpaceEvaluator:
 
     def judge(self, space: Space, number: int) -> list[Candidate]:
         stage, recipe = self.stage(number, space), self.recipe(number)
-        recording = stage.folder.recording("supernet", self.equivalent(recipe), space.name)
+        recording = stage.folder.recording("supernet", self.equivalent_command(recipe), space.name)
         with recording if stage.world.main else nullcontext():
             stage.use_profile(self.command)
             self.check(stage, number)
@@ -292,7 +292,7 @@ class SpaceEvaluator:
     def stage(self, number: int, space: Space) -> Run:
         return self.run.inside(f"steps/{number}", space)
 
-    def equivalent(self, recipe: Recipe) -> RunCommand:
+    def equivalent_command(self, recipe: Recipe) -> RunCommand:
         """The command that would do the same with a single space."""
         common = {item.name for item in fields(RunCommand)} & {item.name for item in fields(EvolveCommand)}
         options = {name: getattr(self.run.options, name) for name in common}

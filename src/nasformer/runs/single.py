@@ -192,7 +192,7 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
     arch, task = command.arch or folder.read_result().arch.to_json(), folder.read_config().settings.get("task")
-    return complete(command, space, options, arch, task)
+    return complete_command(command, space, options, arch, task)
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
@@ -204,10 +204,10 @@ def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> Fine
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
         raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
-    return complete(command, space, model.options, model.arch.to_json(), model.task)
+    return complete_command(command, space, model.options, model.arch.to_json(), model.task)
 
 
-def complete(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
+def complete_command(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now.
 
     Args:
