@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from nasformer.cli.parser import CommandParser, config_names, find_recipe
+from nasformer.cli.parser import CommandParser, config_names, find_recipe, summary
 from nasformer.cli.remote import remote_paths
 from nasformer.errors import UserError, is_out_of_memory, suggest
 from nasformer.utils.plugins import __version__, load_plugins
@@ -72,10 +72,6 @@ class Command:
     name: str
     function: Callable[[Any, bool], int | None]
     options: type[OptionGroup]
-
-    @property
-    def summary(self) -> str:
-        return (self.options.__doc__ or "").splitlines()[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -210,7 +206,7 @@ def make_parser(command: Command) -> CommandParser[OptionGroup]:
 
 def overview() -> str:
     lines = ["usage: nasformer COMMAND [options]   (nasformer COMMAND --help)", ""]
-    lines += [f"  {name:10} {find_command(name).summary}" for name in COMMANDS]
+    lines += [f"  {name:10} {summary(find_command(name).options)}" for name in COMMANDS]
     lines += [
         "",
         "--import MODULE before or after a command adds spaces, families, proxies and strategies of your own.",

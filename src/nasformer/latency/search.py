@@ -46,8 +46,6 @@ UNTIMED_MODEL_OPTIONS = frozenset(
     {"num_classes", "drop_path_rate", "super_depth", "qkv_bias_sharing", "last_gamma", "layer_scale", "drop_rate"}
 )
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
-
-
 FEW_ROUNDS = 3
 """Rounds of a profile that a run measures itself: less than half the usual time. Its accuracy is checked as ever."""
 

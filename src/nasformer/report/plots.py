@@ -517,6 +517,8 @@ def draw_kept(axes: Axes, whole: Sequence[Any], kept: Sequence[Any]) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
 
 
+# All figures of a report, by name
+
 FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
     "trade_off": trade_off,
     "cuts": cuts,
