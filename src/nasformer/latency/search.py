@@ -1,5 +1,6 @@
-"""What a search by latency or memory does: finds the profile that its budget goes by, and measures its best candidates
-before one of them wins, since predictions can be wrong.
+"""Searches by latency or memory: the profile that a budget goes by, and finalists that are measured before one wins.
+
+A profile predicts, and predictions can be wrong: so the best candidates of a search are measured in the end.
 """
 
 from __future__ import annotations
