@@ -8,6 +8,7 @@ options of the command, and options on the command line override them. Types are
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import math
 import re
@@ -174,8 +175,9 @@ class CommandParser(Generic[Options]):
         name = written.lstrip("-").replace("-", "_")
         if name in self.options or name in ("json", "config") or self.is_group(name) or self.is_in_mapping(name):
             return name
-        flags = [option.flag for option in self.options.values()] + COMMON_FLAGS
-        hint = suggest(written.replace("_", "-"), flags, f"see nasformer {self.name} --help")
+        flags = {flag.lstrip("-"): flag for flag in [option.flag for option in self.options.values()] + COMMON_FLAGS}
+        close = difflib.get_close_matches(written.lstrip("-").replace("_", "-"), flags, n=1)
+        hint = f"did you mean {flags[close[0]]}?" if close else f"see nasformer {self.name} --help"
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 
     def is_switch(self, name: str) -> bool:
