@@ -141,7 +141,7 @@ def advise_road(
     if way == "pretrained" and reach.is_whole:
         return advise_whole_net(space, reach, images, device, command)
     evidence = nearest([item for item in load_evidence() if item.road == way], images, reach.share)
-    pays = any(is_proven(item) for item in evidence)
+    pays = any(is_shown(item) for item in evidence)
     sentences = [*said, first_sentence(way, images), *map(sentence, evidence), *warnings_for(images, evidence, pays)]
     sentences += [time_here(way, space, images)] if device == "cpu" else []
     return Advice(images, device, way, pays, sentences, commands(way, space, command, pays), evidence)
@@ -222,7 +222,7 @@ def at_nearest_share(share: float, evidence: Sequence[Evidence]) -> Sequence[Evi
     return [shares[min(shares, key=lambda measured: abs(measured - share))]] if shares else evidence
 
 
-def is_proven(item: Evidence) -> bool:
+def is_shown(item: Evidence) -> bool:
     """Whether the searched net beat all that it was compared with, beyond chance."""
     return all(gain.is_shown for gain in (item.over_random, item.over_handmade) if gain)
 
