@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nasformer.data.options import DataOptions
 from nasformer.results.folder import RunFolder
-from nasformer.runs.data import load_batches, normalize_as
+from nasformer.runs.base import load_batches, normalize_as
 from nasformer.runs.options import UNTRAINED
 from nasformer.search.options import BudgetOptions, Racing
 from nasformer.search.run import SearchResult, search

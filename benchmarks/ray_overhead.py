@@ -26,7 +26,7 @@ from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.proxies.scoring import Scorer
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import RayPool
+from nasformer.runs.pools import RayPool
 from nasformer.runs.search import ProxyJob, SubnetJob
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import SubnetEvaluator

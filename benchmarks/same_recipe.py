@@ -30,8 +30,8 @@ from torch import nn
 
 import nasformer
 from nasformer.cli.main import find_command, make_parser
+from nasformer.runs.base import load_batches
 from nasformer.runs.baselines import build_timm
-from nasformer.runs.data import load_batches
 from nasformer.runs.options import RetrainCommand
 from nasformer.train.evaluate import evaluate
 from nasformer.train.loop import train_model

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import RayPool
+from nasformer.runs.pools import RayPool
 from record import benchmark_parser, save_record
 
 WORKERS = (1, 8, 64, 512, 4096)

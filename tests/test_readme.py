@@ -13,7 +13,7 @@ from PIL import Image
 
 import nasformer
 import pages
-from nasformer.runs.data import holds_out_others, training_images
+from nasformer.runs.base import holds_out_others, training_images
 from pages import PAGES, RECIPES, ROOT
 from small_run import command_for
 from test_architecture import ORDER

@@ -56,7 +56,7 @@ from cells import GRACE, STOPPED, Cell, contents
 from nasformer.errors import UserError
 from nasformer.results.verdict import Evidence
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import RayPool
+from nasformer.runs.pools import RayPool
 from nasformer.search.run import Failed
 from nasformer.utils.files import open_atomic, write_text
 from nasformer.utils.schema import from_json, read_yaml

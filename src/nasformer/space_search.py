@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,9 @@ from nasformer.search.problem import Candidate
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions, uses
 from nasformer.space.nodes import Node, Scalar, corners
+from nasformer.supernet.storage import Carried
+from nasformer.utils.files import read_json
+from nasformer.utils.schema import from_json
 
 # Quality of a space (S3): the E-T error of its archs, and how that depends on the values of a dimension.
 #
@@ -334,7 +338,7 @@ Evaluate = Callable[[Space, int], Sequence[Candidate]]
 """Gives samples of a space with their accuracy; the number is that of the step."""
 
 
-# The record of a step
+# The record of an evolution (`evolution.json`)
 
 
 @dataclass(frozen=True)
@@ -375,13 +379,19 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Step:
-    """A space of an evolution; `errors` are those of its samples in %, the best first."""
+    """A space of an evolution.
+
+    Args:
+        errors: Those of its samples in %, the best first.
+        carried: How much of its supernet came from the one before, if any.
+    """
 
     space: str
     cardinality: int
     error: Quality
     errors: tuple[float, ...]
     dimensions: Mapping[str, Dimension]
+    carried: Carried | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -392,6 +402,7 @@ class Step:
             "error": {"expected": self.error.expected, "top": self.error.top, "et": self.error.et},
             "errors": self.errors,
             "dimensions": {name: asdict(dimension) for name, dimension in self.dimensions.items()},
+            "carried": asdict(self.carried) if self.carried else None,
         }
         return rounded(content)
 
@@ -403,6 +414,56 @@ def rounded(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [rounded(value) for value in content]
     return round(content, RECORDED_DIGITS) if isinstance(content, float) else content
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """An evolution of spaces, as far as its spaces are evaluated.
+
+    Args:
+        budget: The limits in words.
+        options: Those of the evolution; None where they are not known.
+    """
+
+    steps: list[Step]
+    budget: str = ""
+    options: EvolveOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise ValueError("it has no steps")
+
+    @property
+    def dimensions(self) -> list[str]:
+        """The names of the dimensions, in the order of the space."""
+        return list(dict.fromkeys(name for step in self.steps for name in step.dimensions))
+
+    @property
+    def min_samples(self) -> float:
+        """The number of archs below which a value is left out of the fitted line."""
+        return self.options.min_samples if self.options else 0.0
+
+    @property
+    def missing_steps(self) -> int:
+        """How many shifts of the options were not made."""
+        return max(0, self.options.steps + 1 - len(self.steps)) if self.options else 0
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether another space follows, which is not evaluated yet."""
+        moves = any(dimension.moves for dimension in self.steps[-1].dimensions.values())
+        return moves and not self.is_last(len(self.steps) - 1)
+
+    def is_last(self, number: int) -> bool:
+        """Whether the space is the last that the options allow."""
+        return self.options is not None and number >= self.options.steps
+
+
+def read_evolution(path: Path) -> Evolution:
+    """Reads an `evolution.json`; samples without an error are left out."""
+    evolution = from_json(Evolution, read_json(path), path)
+    steps = [replace(step, errors=tuple(sorted(filter(math.isfinite, step.errors)))) for step in evolution.steps]
+    return replace(evolution, steps=steps)
 
 
 # The evolution

@@ -16,7 +16,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.loaders import Split
 from nasformer.data.options import AugmentOptions, DataOptions
-from nasformer.runs import data as run_data
+from nasformer.runs import base as runs
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
 from nasformer.utils.files import read_json
@@ -66,7 +66,7 @@ def test_every_process_lists_what_it_meets(photos: Path, tmp_path: Path, capsys:
         path.write_bytes(path.read_bytes()[:-100])
     config = DataOptions(data=str(photos), stream=True, workers=0, holdout=0, max_bad=0.1)
     recipe, listed = Recipe(batch_size=4, augment=AugmentOptions(crop="resized")), tmp_path / "bad_images.txt"
-    batches = run_data.load_batches(config, recipe, World(1, 2), torch.device("cpu"), 16, bad_list=listed)
+    batches = runs.load_batches(config, recipe, World(1, 2), torch.device("cpu"), 16, bad_list=listed)
     splits: list[Split] = ["train", "test"]
     assert sum(len(x) for split in splits for x, _ in batches.evaluation(split, 40)) == 38
     assert sorted(Path(line.split("\t")[0]).name for line in listed.read_text().splitlines()) == ["00.jpg", "01.jpg"]
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_streamed_also_when_memory_comes_free(
     """A run that goes on must see the same batches, so that it is decided once."""
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(run_data, "fits", lambda *_: False)
+        patch.setattr(runs, "fits", lambda *_: False)
         assert main(small_run.words("train", run, **settings(photos))) == 0
     assert "when decoded: too large for memory, streamed from disk" in capsys.readouterr().err
     assert read_json(run / "config.json")["stream"] is True

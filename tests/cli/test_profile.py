@@ -37,7 +37,7 @@ def _fast(request: pytest.FixtureRequest) -> Iterator[None]:
     """Few runs of each net, since exact times do not matter here, and no pictures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nasformer.latency.measure.VISIT_SECONDS", 0.001)
-        patch.setattr("nasformer.latency.finalists.ROUNDS", 1)
+        patch.setattr("nasformer.latency.search.ROUNDS", 1)
         patch.setattr("nasformer.runs.base.write_report", lambda folder: None)
         yield
 
@@ -90,11 +90,11 @@ def test_nothing_is_planned_where_nothing_was_profiled(capsys: Any, tmp_path: Pa
 
 def test_a_run_refuses_what_it_measured_badly(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = fake_profile(holdout=HoldOut(nets=2, median_error=0.234))
-    monkeypatch.setattr("nasformer.latency.lookup.make_profile", lambda space, **_: wrong)
+    monkeypatch.setattr("nasformer.latency.search.make_profile", lambda space, **_: wrong)
     assert main(words("run", tmp_path / "run", max_latency="5ms", device="cpu")) == 2
     message = capsys.readouterr().err
     assert "predicts nets with a median error of 23%, more than 10%" in message
-    assert "or use it all the same: --latency-profile profiles" in message
+    assert "or use it anyway: --latency-profile profiles" in message
     assert not (tmp_path / "run" / "train").exists()
 
 
@@ -164,7 +164,7 @@ def test_another_profile_is_another_search(searched: Path, capsys: Any, tmp_path
 def test_a_run_with_all_stages_measures_what_was_not_profiled(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nasformer.latency.lookup.make_profile", lambda space, **_: fake_profile(space))
+    monkeypatch.setattr("nasformer.latency.search.make_profile", lambda space, **_: fake_profile(space))
     run, path = tmp_path / "run", Path("profiles", "autoformer-micro-8px-cpu-eager-b1-t1.json")
     assert main(words("run", run, max_latency=f"{MIDDLE}ms", device="cpu")) == 0
     asked = "nothing was profiled for autoformer-micro with img_size 8, patch_size 4, in_chans 1"

@@ -56,5 +56,5 @@ def test_what_the_hub_refuses_is_said_and_the_export_stays(
 ) -> None:
     monkeypatch.setattr(FakeApi, "error", RuntimeError("401: who are you?\nmore"))
     assert main(words) == 2
-    assert "the Hub did not take me/mine (401: who are you?)" in capsys.readouterr().err
+    assert "the Hub refused me/mine (401: who are you?)" in capsys.readouterr().err
     assert (tmp_path / "out" / "README.md").exists()

@@ -14,7 +14,7 @@ import tiny
 from nasformer import get_space
 from nasformer.cli.main import main
 from nasformer.errors import UserError
-from nasformer.latency.lookup import default_path
+from nasformer.latency.search import default_path
 from nasformer.models.registry import list_spaces
 from nasformer.models.space import Space
 from nasformer.models.storage import load_model

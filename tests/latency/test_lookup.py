@@ -10,7 +10,8 @@ import pytest
 
 from latency.fake import ELSEWHERE, HERE, MICRO, SETUP, fake_profile, in_profiles
 from nasformer.errors import UserError
-from nasformer.latency.lookup import (
+from nasformer.latency.profile import HoldOut, Profile
+from nasformer.latency.search import (
     check_replaceable,
     default_path,
     find_profile,
@@ -20,7 +21,6 @@ from nasformer.latency.lookup import (
     unused_path,
     with_profile,
 )
-from nasformer.latency.profile import HoldOut, Profile
 from nasformer.models.registry import get_space
 from nasformer.search.options import BudgetOptions
 from nasformer.utils.units import parse_milliseconds

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
-from nasformer.latency.finalists import Finalist, LatencyResult, MachineSetup, PredictionError
+from nasformer.latency.search import Finalist, LatencyResult, MachineSetup, PredictionError
 from nasformer.report.plots import finalist_rows, finalists
 from nasformer.results.contents import read_run
 from nasformer.utils.files import read_json

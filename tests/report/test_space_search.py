@@ -36,10 +36,10 @@ from nasformer.report.space_search import (
     tendencies,
     tendency_tooltips,
 )
-from nasformer.results.contents import Evolution, read_evolution
-from nasformer.runs.evolve import SpaceEvaluator, evolve_run
 from nasformer.runs.options import EvolveCommand
+from nasformer.runs.run import SpaceEvaluator, evolve_run
 from nasformer.search.problem import Candidate
+from nasformer.space_search import Evolution, read_evolution
 from nasformer.utils.files import read_json, write_json
 from small_run import contents
 

@@ -77,8 +77,8 @@ def test_a_latency_that_no_net_has_is_said(photos: Path, capsys: pytest.CaptureF
 
 def test_a_set_of_another_size_is_named() -> None:
     known = [Evidence("pretrained", "A", "S", 1_000, 224, "50 % of the MACs", "r", over_random=Gain(2.0, 0.5, 3))]
-    assert list(module.cautions(ImageFacts(1_500, 10, 224, 3), known, True)) == []
-    (far,) = module.cautions(ImageFacts(50_000, 10, 224, 3), known, True)
+    assert list(module.warnings_for(ImageFacts(1_500, 10, 224, 3), known, True)) == []
+    (far,) = module.warnings_for(ImageFacts(50_000, 10, 224, 3), known, True)
     assert "No set nearer to yours in size (50,000 training images) was measured" in far
 
 

@@ -69,9 +69,9 @@ def test_a_journal_of_another_supernet_is_refused(run: Path, tmp_path: Path, cap
 
 def test_misspelt_options_of_a_strategy_are_refused() -> None:
     scorer = Scorer(tiny.SPACE, "params")
-    with pytest.raises(UserError, match="RandomSearch has no option 'evalations', did you mean 'evaluations'"):
+    with pytest.raises(UserError, match="RandomSearch has no option 'evalations'; did you mean evaluations"):
         search_training_free(scorer, options={"evalations": 3})
-    with pytest.raises(UserError, match="Evolution has no option 'populaton', did you mean 'population'"):
+    with pytest.raises(UserError, match="Evolution has no option 'populaton'; did you mean population"):
         search_supernet(tiny.supernet(), tiny.DATA, options={"populaton": 3})
 
 

@@ -20,7 +20,7 @@ from nasformer.data.loaders import Batches
 from nasformer.models.storage import load_model
 from nasformer.results.folder import RunFolder
 from nasformer.runs import base as runs
-from nasformer.runs.data import normalize_as
+from nasformer.runs.base import normalize_as
 from nasformer.runs.options import RunCommand
 from nasformer.runs.search import ArchSearch
 from nasformer.search.journal import read_journal

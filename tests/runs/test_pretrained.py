@@ -168,7 +168,7 @@ def test_shares_are_known_wherever_a_net_is_named(source: Path, capsys: pytest.C
     assert all(space.costs(arch)["macs"] <= 0.6 * whole for arch in archs)
     assert main(["search", *net, "--proxy", "params", "--search.population", "4", "--search.generations", "1"]) == 0
     assert main(["spaces", "--from", str(source)]) == 0
-    assert "img_size may be one, too" in capsys.readouterr().out
+    assert "img_size can be a dimension, too" in capsys.readouterr().out
 
 
 def test_recipes_follow_the_number_of_images_unless_the_user_says_more() -> None:

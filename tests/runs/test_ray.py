@@ -39,7 +39,7 @@ def moody(model, probe):
 def test_without_ray_the_command_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nasformer.runs.ray_pool.find_spec", lambda name: None)
+    monkeypatch.setattr("nasformer.runs.pools.find_spec", lambda name: None)
     said = small_run.refused(capsys, [*UNTRAINED, "--executor", "ray", "--out", str(tmp_path / "run")])
     assert "pip install 'nasformer[ray]'" in said
     assert not (tmp_path / "run").exists()

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from nasformer.errors import UserError
-from nasformer.runs.local_pool import TrainingPool
 from nasformer.runs.options import ExecutorOptions
-from nasformer.runs.ray_pool import ATTEMPTS, POLL, RayPool, result_of
+from nasformer.runs.pools import ATTEMPTS, POLL, RayPool, TrainingPool, result_of
 from nasformer.search.run import Failed
 from nasformer.utils.progress import progress
 

@@ -81,7 +81,7 @@ def test_a_step_tells_all_that_was_found() -> None:
     options = EvolveOptions(samples=200, top=10)
     step, following = next_space(space, found, options)
     record = json.loads(json.dumps(step.to_dict()))
-    assert list(record) == ["space", "cardinality", "samples", "error", "errors", "dimensions"]
+    assert list(record) == ["space", "cardinality", "samples", "error", "errors", "dimensions", "carried"]
     assert (record["space"], record["cardinality"], record["samples"]) == ("synthetic", space.root.cardinality, 200)
     errors = [100 * (1 - one.scores["accuracy"]) for one in found]
     assert record["errors"] == pytest.approx(sorted(errors))

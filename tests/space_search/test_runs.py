@@ -15,7 +15,7 @@ from nasformer.cli.main import find_command, main, make_parser
 from nasformer.data.loaders import Batches
 from nasformer.errors import UserError
 from nasformer.models.registry import get_space
-from nasformer.runs import base as runs, evolve as evolve_runs
+from nasformer.runs import base as runs, run as evolve_runs
 from nasformer.runs.options import EvolveCommand
 from nasformer.search.journal import Journal, read_journal
 from nasformer.space_search import measure_quality

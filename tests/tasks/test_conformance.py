@@ -17,7 +17,7 @@ from nasformer.cli.main import main
 from nasformer.cli.parser import CommandParser, list_options
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
-from nasformer.runs.data import load_batches
+from nasformer.runs.base import load_batches
 from nasformer.runs.options import RetrainCommand
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import TASKS, TaskFacts, TaskOptions

@@ -17,7 +17,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.models.registry import get_space
 from nasformer.models.storage import load_model
-from nasformer.runs.data import fit_to_data, load_batches
+from nasformer.runs.base import fit_to_data, load_batches
 from nasformer.runs.pretrained import sort_net, sorting_batches, sorting_loss
 from nasformer.supernet.importance import find_units
 from nasformer.supernet.supernet import Supernet

@@ -14,7 +14,7 @@ from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
 from nasformer.models.registry import get_space
 from nasformer.models.storage import fresh_model
-from nasformer.runs.data import fit_to_data, load_batches
+from nasformer.runs.base import fit_to_data, load_batches
 from nasformer.tasks.masks import IGNORED
 from nasformer.tasks.panoptic import Answer, class_qualities, group, make_targets, match_segments, open_panoptic
 from nasformer.train.evaluate import evaluate

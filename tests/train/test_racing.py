@@ -221,7 +221,7 @@ def test_refusals(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
     """All of them before anything is trained."""
-    monkeypatch.setattr("nasformer.runs.ray_pool.find_spec", lambda name: name)  # as if Ray were there
+    monkeypatch.setattr("nasformer.runs.pools.find_spec", lambda name: name)  # as if Ray were there
     drop = ("train", "finish", "export") if "proxy" in changes else ()
     command = "search" if "proxy" in changes else "run"
     settings = {name: value for name, value in (small_run.SETTINGS | changes).items() if name not in drop}

@@ -11,10 +11,11 @@ import torch
 
 import tiny
 from nasformer.cli.main import main
+from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
 from nasformer.train.loop import train_supernet
 from nasformer.train.speed import recorded_threads, threads_of_training
-from nasformer.utils.device import cpu_threads, fastest_threads, set_threads
+from nasformer.utils.device import cpu_threads, fastest_threads
 
 
 @pytest.fixture
@@ -93,9 +94,9 @@ def test_a_trial_changes_neither_statistics_nor_gradients() -> None:
 
 
 def test_threads_that_a_user_asks_for_hold_for_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with set_threads(2):
+    with cpu_threads(2):
         assert torch.get_num_threads() == 2
-    with pytest.raises(UserError, match="threads is 0; give 1 or more"), set_threads(0):
-        pass
+    with pytest.raises(UserError, match="threads is 0; give a whole number from 1"):
+        DataOptions(threads=0)
     assert main(["score", "--space", "autoformer-micro", "--proxy", "dss", "--arch", "smallest", "--threads", "0"]) == 2
     assert "threads is 0" in capsys.readouterr().err

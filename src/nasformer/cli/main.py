@@ -6,7 +6,6 @@ timm and matplotlib inside their functions, so that help and refusals come at on
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -18,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from nasformer.cli.parser import CommandParser, config_names, find_recipe
+from nasformer.cli.parser import CommandParser, config_names, find_recipe, summary
 from nasformer.cli.remote import remote_paths
-from nasformer.errors import UserError, is_out_of_memory
+from nasformer.errors import UserError, is_out_of_memory, suggest
 from nasformer.utils.plugins import __version__, load_plugins
 from nasformer.utils.schema import from_json, read_yaml
 from nasformer.utils.units import OptionGroup
@@ -73,10 +72,6 @@ class Command:
     name: str
     function: Callable[[Any, bool], int | None]
     options: type[OptionGroup]
-
-    @property
-    def summary(self) -> str:
-        return (self.options.__doc__ or "").splitlines()[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,9 +153,9 @@ def call(command: Command, options: OptionGroup, as_json: bool) -> int:
         threads: Any = getattr(options, "threads", "auto")
         if threads == "auto":
             return command.function(options, as_json) or 0
-        from nasformer.utils.device import set_threads
+        from nasformer.utils.device import cpu_threads
 
-        with set_threads(threads):
+        with cpu_threads(threads):
             return command.function(options, as_json) or 0
 
 
@@ -199,9 +194,7 @@ def config_imports(words: Sequence[str]) -> list[str]:
 
 def find_command(name: str) -> Command:
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}? There are" if close else "there are"
-        raise UserError(f"unknown command {name!r}; {hint}: {', '.join(COMMANDS)}")
+        raise UserError(f"unknown command {name!r}; {suggest(name, COMMANDS)}")
     function = getattr(import_module(f"nasformer.cli.commands.{COMMANDS[name]}"), name)
     return Command(name, function, get_type_hints(function)["options"])
 
@@ -213,7 +206,7 @@ def make_parser(command: Command) -> CommandParser[OptionGroup]:
 
 def overview() -> str:
     lines = ["usage: nasformer COMMAND [options]   (nasformer COMMAND --help)", ""]
-    lines += [f"  {name:10} {find_command(name).summary}" for name in COMMANDS]
+    lines += [f"  {name:10} {summary(find_command(name).options)}" for name in COMMANDS]
     lines += [
         "",
         "--import MODULE before or after a command adds spaces, families, proxies and strategies of your own.",

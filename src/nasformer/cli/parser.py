@@ -31,7 +31,7 @@ from nasformer.utils.units import OptionGroup
 Options = TypeVar("Options", bound=OptionGroup)
 Tree = dict[str, Any]
 WIDTH, HELP_COLUMN = 100, 30
-COMMON_FLAGS = {"config": "--config", "json": "--json", "help": "--help", "help_all": "--help-all"}
+COMMON_FLAGS = ["--config", "--json", "--help", "--help-all"]
 """What every command takes beside its own options."""
 
 
@@ -175,8 +175,9 @@ class CommandParser(Generic[Options]):
         name = written.lstrip("-").replace("-", "_")
         if name in self.options or name in ("json", "config") or self.is_group(name) or self.is_in_mapping(name):
             return name
-        flags = {name: option.flag for name, option in self.options.items()} | COMMON_FLAGS
-        close = [known for known in flags if known.startswith(name)] or difflib.get_close_matches(name, flags, n=1)
+        flags = {flag.lstrip("-"): flag for flag in [option.flag for option in self.options.values()] + COMMON_FLAGS}
+        plain = written.lstrip("-").replace("_", "-")
+        close = [flag for flag in flags if flag.startswith(plain)] or difflib.get_close_matches(plain, flags, n=1)
         hint = f"did you mean {flags[close[0]]}?" if close else f"see nasformer {self.name} --help"
         raise UserError(f"nasformer {self.name} has no option {written}; {hint}")
 

@@ -502,7 +502,7 @@ def constants(model: Backbone, images: Preprocessing, facts: Mapping[str, Any]) 
     lines = ['WEIGHTS = Path(__file__).with_name("model.safetensors")']
     for name, value in values.items():
         items = [literal(item) for item in value] if isinstance(value, tuple) else []
-        lines.append(layout(f"{name} = ", "(", items, ")", 0) if items else f"{name} = {literal(value)}")
+        lines.append(layout(f"{name} = ", items, ")", 0) if items else f"{name} = {literal(value)}")
     return "\n".join(lines)
 
 
@@ -563,7 +563,7 @@ def layer_call(prefix: str, part: Segment | dict[str, Any], indent: int, ending:
     """A layer or a container of layers as the call that makes it."""
     if isinstance(part, Segment):
         options = [f"{name}={literal(value)}" for name, value in part.options]
-        return layout(f"{' ' * indent}{prefix}{part.layer.__name__}", "(", options, f"){ending}", indent)
+        return layout(f"{' ' * indent}{prefix}{part.layer.__name__}", options, f"){ending}", indent)
     space, inner = " " * indent, indent + 4
     if list(part) == [str(number) for number in range(len(part))]:
         lines = [layer_call("", item, inner) for item in part.values()]
@@ -590,13 +590,13 @@ def escaped(letter: str) -> str:
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
-def layout(prefix: str, opening: str, items: list[str], closing: str, indent: int) -> str:
+def layout(prefix: str, items: list[str], closing: str, indent: int) -> str:
     """A call or a tuple on one line if it fits, else its items on a line of their own, else each on one."""
     single = "," if len(items) == 1 and prefix.endswith("= ") else ""  # a tuple of one
-    line = f"{prefix}{opening}{', '.join(items)}{single}{closing}"
+    line = f"{prefix}({', '.join(items)}{single}{closing}"
     if len(line) <= WIDTH:
         return line
     space = " " * (indent + 4)
     inner = f"{space}{', '.join(items)}"
     rows = [inner] if len(inner) <= WIDTH and not prefix.endswith("= ") else [f"{space}{item}," for item in items]
-    return "\n".join([f"{prefix}{opening}", *rows, f"{' ' * indent}{closing}"])
+    return "\n".join([f"{prefix}(", *rows, f"{' ' * indent}{closing}"])

@@ -218,7 +218,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class HoldOut:
-    """How well nets were predicted that had no part in the profile; errors are relative to what was measured."""
+    """Prediction errors on nets that had no part in the profile, relative to the measured values."""
 
     nets: int = 0
     median_error: float | None = None
@@ -402,7 +402,7 @@ def make_profile(
         backend: How nets are run: eager, compile or onnxruntime.
         threads: Of the CPU. One is the steadiest: it is timed by the processor time that it had, whatever else runs.
         nets: How many nets fill the table and calibrate the sum.
-        holdout: How many others it is tested on.
+        holdout: How many other nets test its predictions.
     """
     device = torch.device(device)
     with cpu_threads(threads):
@@ -527,7 +527,7 @@ def peaks_of(archs: Sequence[Arch], plans: Sequence[Plan], runner: EagerRunner) 
 def hold_out(
     profile: Profile, space: Space, archs: Sequence[Arch], nets: Sequence[TimedNet], runner: EagerRunner
 ) -> HoldOut:
-    """How far predictions are from what was measured, of nets that had no part in the profile."""
+    """Prediction errors on nets that had no part in the profile."""
     if not archs:
         return HoldOut()
     plans, measured = [space.plan(arch) for arch in archs], [1000 * net.seconds(profile.pace) for net in nets]

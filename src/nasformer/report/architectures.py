@@ -604,7 +604,7 @@ def read_trainings(logs: Logs) -> dict[str, list[dict[str, Curve]]]:
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """The accuracies of watched nets, by name. Should epochs come twice, the last counts."""
+    """The accuracies of watched nets, by name. Of repeated epochs, the last counts."""
     curves: dict[str, Curve] = {}
     for record in read_snapshots(path):
         line = from_json(WatchLine, record, path)

@@ -460,7 +460,7 @@ def extent(grid: Grid) -> tuple[float, float, float, float]:
 
 
 def grey(image: Tensor) -> np.ndarray:
-    """The image without colour and pale, so that what lies over it is seen: colour means attention."""
+    """The image in pale grey, so that colour means attention."""
     colours = image[:3] if image.shape[0] > 2 else image[:1]
     return 0.35 + 0.65 * colours.mean(0).cpu().numpy()
 
@@ -486,10 +486,5 @@ def draw_similarity(axes: Axes, maps: AttentionMaps) -> None:
     axes.set_title(title, color=INK, fontsize=9, pad=6)
     if size <= NUMBERED:
         for (row, column), value in np.ndenumerate(matrix):
-            style: dict[str, Any] = {
-                "ha": "center",
-                "va": "center",
-                "fontsize": 7,
-                "color": "white" if value > 0.4 else INK,
-            }
-            axes.text(column, row, f"{value:.2f}", **style)
+            colour = "white" if value > 0.4 else INK
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)

@@ -44,7 +44,7 @@ DERIVED = ("budget", "stream")
 
 @dataclass(frozen=True)
 class Effort:
-    """What a run was about, and what it took."""
+    """The task of a run, and the effort it took."""
 
     space: str | None
     data: str | None
@@ -200,8 +200,8 @@ def progress(comparison: Comparison) -> Figure | None:
     for name, run in shown.items():
         scores = [axis_value(run.score, candidate.get(run.score)) for candidate in run.candidates]
         best, single = np.fmax.accumulate(np.array(scores, dtype=float)), SINGLE if len(scores) == 1 else {}
-        style: dict[str, Any] = {"color": colours[name], "lw": 2, "label": plain(name, 40), **single}
-        axes.step(range(1, len(best) + 1), best, where="post", **style)
+        x = range(1, len(best) + 1)
+        axes.step(x, best, where="post", color=colours[name], lw=2, label=plain(name, 40), **single)
     style_axes(axes, "candidates judged", f"best {axis_label(run.score)}")
     axes.xaxis.set_major_locator(nice_ticks(10, integer=True))
     legend_below(figure, [axes])
@@ -209,7 +209,7 @@ def progress(comparison: Comparison) -> Figure | None:
 
 
 def training(comparison: Comparison) -> Figure | None:
-    """The training losses by epoch: smoothed, over what they are smoothed from."""
+    """Training losses by epoch: smoothed curves over the raw ones."""
     colours = palette(list(comparison.runs))
     logs = {name: run.log for name, run in comparison.runs.items() if has_loss(run.log)}
     if not logs:
@@ -220,13 +220,8 @@ def training(comparison: Comparison) -> Figure | None:
     for name, log in logs.items():
         x, loss = log_column(log, by), log_column(log, "loss")
         axes.plot(x, loss, color=colours[name], lw=0.8, alpha=0.3)
-        style: dict[str, Any] = {
-            "color": colours[name],
-            "lw": 2,
-            "label": plain(name, 40),
-            **(SINGLE if len(loss) == 1 else {}),
-        }
-        axes.plot(*smoothed(x, loss), **style)
+        single = SINGLE if len(loss) == 1 else {}
+        axes.plot(*smoothed(x, loss), color=colours[name], lw=2, label=plain(name, 40), **single)
     style_axes(axes, by, "training loss")
     legend_below(figure, [axes])
     return figure

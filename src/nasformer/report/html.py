@@ -113,7 +113,7 @@ def save_pictures(
     folder: Path,
     tooltips: Mapping[str, Mapping[str, str]],
 ) -> dict[str, Picture]:
-    """Draws a run, an evolution or a comparison into the folder; gives the figures there are, by name.
+    """Draws a run, an evolution or a comparison into the folder; returns those that exist, by name.
 
     Args:
         tooltips: Those of a figure, by its name.
@@ -159,7 +159,7 @@ def with_tooltips(image: bytes, tooltips: Mapping[str, str]) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Text without what XML cannot hold, such as a NUL."""
+    """Text without characters that XML cannot hold, such as NUL."""
     if text.replace("\n", " ").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
@@ -182,7 +182,7 @@ def figure(title: str, caption: str, picture: Picture) -> str:
 
 
 def inline(image: str) -> str:
-    """An SVG for the inside of a page: without its preamble, metadata and names of other places."""
+    """An SVG to embed in a page, without its preamble, metadata and namespaces."""
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", image[image.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r">\s+<", "><", text)  # a third of the size, where there are thousands of dots
     return re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).replace("xlink:href=", "href=")

@@ -14,7 +14,6 @@ from typing import Any
 
 from nasformer.errors import UserError
 from nasformer.report.architectures import SAMPLED, operators, split_arch
-from nasformer.report.cuts import gains, shown_score
 from nasformer.report.html import (
     Picture,
     document,
@@ -28,7 +27,7 @@ from nasformer.report.html import (
     settings_tables,
     tiles,
 )
-from nasformer.report.plots import FIGURES, finalist_rows
+from nasformer.report.plots import FIGURES, FULL, LATENCY, TIMM, finalist_rows, full_net, shipped_nets, shown_score
 from nasformer.report.space_search import write_evolution_report
 from nasformer.report.style import (
     CHOSEN,
@@ -113,7 +112,7 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
         tiles(list(run_tiles(run))),
         note(run.note),
         note(incidents(run)),
-        gains(run),
+        cuts_table(run),
         results(run),
     ]
     parts += [
@@ -132,11 +131,11 @@ def incidents(run: RunContents) -> str:
 
     >>> from nasformer.results.folder import RunFolder
     >>> incidents(RunContents(RunFolder("runs/x"), {}, incidents={"worker lost": 2, "node lost": 1}))
-    'On the way: 2 x worker lost, 1 x node lost; what was being done was done again.'
+    'Incidents: 2 x worker lost, 1 x node lost; interrupted work was repeated.'
     """
     failed = sum("failures" in candidate.scores for candidate in run.candidates)
     words = ", ".join(f"{count} x {event}" for event, count in run.incidents.items())
-    events = f"On the way: {words}; what was being done was done again." if words else ""
+    events = f"Incidents: {words}; interrupted work was repeated." if words else ""
     if not failed:
         return events
     noun = "candidate" if failed == 1 else "candidates"
@@ -258,6 +257,41 @@ def finalists(run: RunContents) -> str:
         words = f"The best candidates by score were measured before the winner was chosen. Latency by {how}."
     table = models_table(rows, list(dict.fromkeys(name for row in rows for name in row.scores))) if rows else ""
     return f"<h2>Finalists</h2>\n{note(run.latency.note)}\n{table}\n<p>{escape(words)}</p>"
+
+
+def cuts_table(run: RunContents) -> str:
+    """The table "give up x points, gain y ms", and how latency was measured."""
+    full, score = full_net(run), shown_score(run)
+    nets = [model for model in shipped_nets(run) if math.isfinite(model.get(score))]
+    if full is None or not nets:
+        return ""
+    timed = math.isfinite(full.get(LATENCY))
+    head = ["net", label(score), "given up", "MACs", "of the full net's", "folder"]
+    head[3:3] = ["latency", "gained", "times as fast"] if timed else []
+    rows = [html_row([FULL, *cut_cells(full, full, score, timed), ""], head=["", *head[1:]])]
+    for model in nets:
+        kind, folder = ("winner", "model") if model is run.shipped else ("", f"{model.name}/model")
+        name = "winner" if model is run.shipped else format_quantity(model["macs"])
+        rows.append(html_row([name, *cut_cells(model, full, score, timed), folder], kind=kind, head=["", *head[1:]]))
+    for model in run.references(TIMM):
+        rows.append(html_row([model.name, *cut_cells(model, full, score, timed), ""], head=["", *head[1:]]))
+    how = f"<p>Latency: {escape(run.timing)}.</p>" if run.timing and timed else ""
+    return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{how}"
+
+
+def cut_cells(model: ModelResult, full: ModelResult, score: str, timed: bool) -> Iterator[str]:
+    """The cells of a net in the table of cuts, relative to the full net."""
+    lost = 100 * (full.get(score) - model.get(score))
+    yield format_score(score, model.get(score))
+    yield "" if model is full else f"{lost:+.1f} points".replace("+", "") if lost > 0 else f"none ({-lost:+.1f})"
+    if timed and not math.isfinite(model.get(LATENCY)):
+        yield from ("", "", "")
+    elif timed:
+        yield f"{model.get(LATENCY):.3g} ms"
+        yield "" if model is full else f"{full[LATENCY] - model.get(LATENCY):.3g} ms"
+        yield "" if model is full else f"{full[LATENCY] / model.get(LATENCY):.2f}"
+    yield format_quantity(model["macs"])
+    yield f"{model['macs'] / full['macs']:.0%}"
 
 
 def timm_models(run: RunContents) -> str:

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasformer.errors import UserError
-from nasformer.latency.finalists import kept_profile
+from nasformer.latency.search import kept_profile
 from nasformer.models.base import options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
@@ -322,7 +322,7 @@ class Patterns:
     Args:
         winners: How many there are.
         draws: How many random archs they are compared with.
-        repaired: How many of these were led into a narrow budget, and are not quite a fair sample of it.
+        repaired: How many of these were adjusted to fit a narrow budget, and are not quite a fair sample of it.
         chosen: What the winners chose, by stage.
         random: What the random archs chose.
         verdicts: On the patterns that the family's paper reports, if it does.

@@ -13,11 +13,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from nasformer.errors import UserError
-from nasformer.report.architectures import architectures, operator_curves, operator_shares
-from nasformer.report.cuts import cuts, trade_off
+from nasformer.report.architectures import (
+    Block,
+    architectures,
+    is_number,
+    operator_curves,
+    operator_shares,
+    split_arch,
+)
 from nasformer.report.html import Picture, document, draw_picture, figure as html_figure, heading, save_picture, tiles
 from nasformer.report.style import (
     BLUE,
@@ -36,6 +42,7 @@ from nasformer.report.style import (
     format_score,
     is_share,
     legend_below,
+    lighten,
     marker_of,
     metric_name,
     model_kind,
@@ -50,6 +57,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult, Snapshot
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
+from nasformer.tasks.options import task_scores
 from nasformer.train.evaluate import ClassScore, Confusion
 from nasformer.train.log import LogLine
 from nasformer.utils.files import write_text
@@ -398,6 +406,118 @@ def finalist_panel(axes: Axes, cost: str, rows: Sequence[ModelResult], limit: fl
     style_axes(axes, axis_label(cost))
     quantity_ticks(axes, 7)
 
+
+# Cuts of a pretrained net: accuracy against latency and MACs, and what each block keeps
+
+LATENCY = "measured_latency_ms"
+FULL, UNIFORM, TIMM = "full net", "uniform", "timm:"
+MOST_NETS = 6  # that are drawn cut by cut
+FIELDS = {"num_heads": "heads", "hidden_dim": "MLP neurons"}
+
+
+def full_net(run: RunContents) -> ModelResult | None:
+    """The net that was cut, if the run cut one."""
+    return next(iter(run.references(FULL)), None)
+
+
+def shown_score(run: RunContents) -> str:
+    """The score that compares nets: the task's on test images where it is known, else agreement with the full net."""
+    full = full_net(run)
+    scores = [name for name in full.scores if name.removeprefix("test_") in task_scores()] if full else []
+    return scores[0] if scores else "test_agreement"
+
+
+def shipped_nets(run: RunContents) -> list[ModelResult]:
+    """The winner and the further sizes as they are shipped, the largest first."""
+    winner = [run.shipped] if run.shipped else []
+    sizes = [size for size in run.sizes if not winner or size.arch != winner[0].arch]
+    return sorted([*winner, *sizes], key=lambda model: -model.get("macs"))
+
+
+def trade_off(run: RunContents) -> Figure | None:
+    """Accuracy against measured latency and against MACs: the full net, what is shipped, uniform cut, timm models."""
+    full, score = full_net(run), shown_score(run)
+    if full is None or run.winner is None:
+        return None
+    costs = [cost for cost in (LATENCY, "macs") if math.isfinite(full.get(cost))]
+    figure = new_figure(1.2 + 5.4 * len(costs), 4.6)
+    panels = figure.subplots(1, len(costs), squeeze=False, sharey=True)[0]
+    for panel, cost in zip(panels, costs, strict=True):
+        draw_trade_off(panel, run, full, cost, score)
+        style_axes(panel, axis_label(cost), axis_label(score) if panel is panels[0] else "")
+        panel.xaxis.set_major_formatter(lambda value, _: format_quantity(value, 3))
+        panel.set_xlim(left=0)
+    legend_below(figure, panels)
+    return figure
+
+
+def draw_trade_off(axes: Axes, run: RunContents, full: ModelResult, cost: str, score: str) -> None:
+    nets = [model for model in shipped_nets(run) if math.isfinite(model.get(score))]
+    front = [(model.get(cost), axis_value(run.score, run.score_of(model))) for model in run.front]
+    if cost == "macs" and front and score.endswith(run.score):
+        style: dict[str, Any] = {"where": "post", "color": lighten(BLUE), "lw": 1.6}
+        axes.step(*zip(*front, strict=True), **style, label="Pareto front of the search, inherited weights, held-out")
+    path = [point(model, cost, score) for model in [full, *nets]]
+    axes.plot(*zip(*path, strict=True), color=GREY, lw=1, zorder=2)
+    marks: dict[str, tuple[str, str, list[ModelResult]]] = {
+        "full net": ("^", ORANGE, [full]),
+        "further sizes": ("o", BLUE, [model for model in nets if model is not run.shipped]),
+        "uniform cut, inherited weights": ("D", PURPLE, run.references(UNIFORM)[:1]),
+        "timm models, fine-tuned": ("s", GREEN, run.references(TIMM)),
+        "winner": ("*", RED, [model for model in nets if model is run.shipped]),
+    }
+    for name, (shape, colour, models) in marks.items():
+        marks_at = [at for at in (point(model, cost, score) for model in models) if all(map(math.isfinite, at))]
+        if marks_at:
+            x, y = zip(*marks_at, strict=True)
+            size = 300 if shape == "*" else 80
+            axes.scatter(x, y, marker=shape, s=size, color=colour, ec="white", zorder=4, label=name)
+
+
+def point(model: ModelResult, cost: str, score: str) -> Point:
+    return model.get(cost), axis_value(score, model.get(score))
+
+
+def cuts(run: RunContents) -> Figure | None:
+    """What each block keeps of its heads and neurons: a row for each net, the full net's pale behind."""
+    full, nets = full_net(run), [model for model in shipped_nets(run) if model.arch][:MOST_NETS]
+    if full is None or not full.arch or not nets:
+        return None
+    whole = all_blocks(full)
+    fields = [name for name in whole[0].fields if all(is_number(block.fields.get(name)) for block in whole)]
+    if not fields or any(len(all_blocks(model)) != len(whole) for model in nets):
+        return None
+    figure = new_figure(1.5 + 5 * len(fields), 0.8 + 1.5 * len(nets))
+    panels = figure.subplots(len(nets), len(fields), squeeze=False, sharex=True, sharey="col")
+    for row, model in zip(panels, nets, strict=True):
+        for panel, name in zip(row, fields, strict=True):
+            draw_kept(panel, [block.fields[name] for block in whole], [b.fields[name] for b in all_blocks(model)])
+            style_axes(panel)
+        title = "winner" if model is run.shipped else format_quantity(model["macs"])
+        row[0].set_ylabel(plain(f"{title}\n{model['macs'] / full['macs']:.0%} of MACs"), color=INK, fontsize=9)
+    for panel, name in zip(panels[0], fields, strict=True):
+        panel.set_title(plain(FIELDS.get(name, name.replace("_", " "))), color=INK, fontsize=11)
+    for panel in panels[-1]:
+        panel.set_xlabel("block", color=INK, fontsize=10)
+    return figure
+
+
+def all_blocks(model: ModelResult) -> list[Block]:
+    return list(split_arch(model.arch).blocks())
+
+
+def draw_kept(axes: Axes, whole: Sequence[Any], kept: Sequence[Any]) -> None:
+    """A bar for each block before a pale one of what it had; a cross where the branch is left out."""
+    blocks = range(1, len(whole) + 1)
+    axes.bar(blocks, whole, color=lighten(GREY), width=0.8)
+    axes.bar(blocks, kept, color=BLUE, width=0.8)
+    left_out = [block for block, value in zip(blocks, kept, strict=True) if not value]
+    axes.scatter(left_out, [0.08 * max(whole)] * len(left_out), marker="x", color=RED, s=36, zorder=3)
+    axes.set_xticks(list(blocks))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+
+
+# All figures of a report, by name
 
 FIGURES: dict[str, Callable[[RunContents], Figure | None]] = {
     "trade_off": trade_off,

@@ -46,11 +46,10 @@ from nasformer.report.style import (
     plain,
     style_axes,
 )
-from nasformer.results.contents import Evolution, read_evolution
 from nasformer.results.folder import RunFolder
 from nasformer.space.dimensions import format_value
 from nasformer.space.nodes import Scalar
-from nasformer.space_search import Dimension, Step, is_numeric
+from nasformer.space_search import Dimension, Evolution, Step, is_numeric, read_evolution
 from nasformer.utils.files import write_text
 from nasformer.utils.tables import html_row, html_table, write_csv
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nlargest
 from html import escape
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.latency.finalists import LatencyResult
+from nasformer.latency.search import LatencyResult
 from nasformer.models.base import options_from_json
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
@@ -23,81 +23,15 @@ from nasformer.models.storage import CONFIG as MODEL_CONFIG
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
 from nasformer.search.journal import JournalSettings, read_candidates
-from nasformer.search.options import EvolveOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Window
 from nasformer.space.nodes import corners
-from nasformer.space_search import Step, rounded
-from nasformer.supernet.storage import Carried
 from nasformer.train.log import LogLine, TrainLog, is_rollback, is_snapshot
 from nasformer.utils.files import parse_json, read_json
 from nasformer.utils.schema import REMEDY, from_json
 from nasformer.utils.units import parse_quantity
-
-# The search of a search space (`evolution.json`) as typed values, for its report.
-
-
-@dataclass(frozen=True)
-class EvolutionStep(Step):
-    """A space of an evolution, and how much of its supernet came from the one before, if any."""
-
-    carried: Carried | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**super().to_dict(), "carried": rounded(asdict(self.carried)) if self.carried else None}
-
-
-@dataclass(frozen=True)
-class Evolution:
-    """An evolution of spaces, as far as its spaces are evaluated.
-
-    Args:
-        budget: The limits in words.
-        options: Those of the evolution; None where they are not known.
-    """
-
-    steps: list[EvolutionStep]
-    budget: str = ""
-    options: EvolveOptions | None = None
-
-    def __post_init__(self) -> None:
-        if not self.steps:
-            raise ValueError("it has no steps")
-
-    @property
-    def dimensions(self) -> list[str]:
-        """The names of the dimensions, in the order of the space."""
-        return list(dict.fromkeys(name for step in self.steps for name in step.dimensions))
-
-    @property
-    def min_samples(self) -> float:
-        """The number of archs below which a value is left out of the fitted line."""
-        return self.options.min_samples if self.options else 0.0
-
-    @property
-    def missing_steps(self) -> int:
-        """How many shifts of the options were not made."""
-        return max(0, self.options.steps + 1 - len(self.steps)) if self.options else 0
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether another space follows, which is not evaluated yet."""
-        moves = any(dimension.moves for dimension in self.steps[-1].dimensions.values())
-        return moves and not self.is_last(len(self.steps) - 1)
-
-    def is_last(self, number: int) -> bool:
-        """Whether the space is the last that the options allow."""
-        return self.options is not None and number >= self.options.steps
-
-
-def read_evolution(path: Path) -> Evolution:
-    """Reads an `evolution.json`; samples without an error are left out."""
-    evolution = from_json(Evolution, read_json(path), path)
-    steps = [replace(step, errors=tuple(sorted(filter(math.isfinite, step.errors)))) for step in evolution.steps]
-    return replace(evolution, steps=steps)
-
 
 Limits = Mapping[str, tuple[float | None, float | None]]
 DRAWS, TRIES = 200, 1000  # of random members of a space
@@ -305,7 +239,7 @@ class RunContents:
     def random_members(self) -> list[Arch]:
         """Random archs of the run's space within its budget, always the same; few where the budget is very narrow.
 
-        Nothing but plain samples: archs that are led into a budget are not a fair picture of it.
+        Plain samples only: archs that are adjusted to fit a budget are not a fair sample of it.
         """
         space, rng = self.space(), Random(0)
         if space is None:

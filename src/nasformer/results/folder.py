@@ -124,7 +124,7 @@ class RunFolder:
         return "model" if self.result.exists() else "supernet" if self.train.exists() else None
 
     def check_own(self, kind: Kind) -> None:
-        """Refuses a folder that holds something else than a run of this kind, before anything is written there."""
+        """Refuses a folder that holds anything but a run of this kind, before anything is written there."""
         if self.path.is_file():
             raise UserError(f"{self} is a file; name a folder with --out")
         held = self.kind()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.latency.finalists import LatencyResult
+from nasformer.latency.search import LatencyResult
 from nasformer.search.problem import Candidate, ModelResult, shown_scores
 from nasformer.space.arch import Arch
 from nasformer.supernet.health import Alarm, SupernetHealth

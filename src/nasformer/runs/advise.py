@@ -1,7 +1,7 @@
-"""Advice before a run: which road to a model suits images, budget and machine, by what was measured on others.
+"""Advice before a run: which road to a model suits the images, the budget and the machine, judging by our benchmarks.
 
-A road is taken if a net on it can keep the limits, which is looked up and, for a latency, measured here. Gains are
-those of records, each named; the time on a machine without a GPU follows from a step of training there.
+A road is open if it has a net that keeps the limits: costs are looked up, latencies are measured here. Gains come from
+records, which are named; training time on a machine without a GPU is extrapolated from one step.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PHOTO_SIDE = 32
 LARGE_SIDE = 64
 """Images from this side on are searched in a space of usual size when there is nothing to start from."""
 FEW_IMAGES = 200
-"""Below so many training images nothing was measured."""
+"""No record has fewer training images."""
 FAR = 4.0
-"""A set with so many times the images of another, or more, is not much like it."""
+"""Datasets whose numbers of images differ by this factor or more are not comparable."""
 NET = "deit_tiny_patch16_224"
 """The pretrained net whose cuts were measured."""
 USUAL_SHARE = 0.5
@@ -95,7 +95,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Reach:
-    """What the nets on a road cost, as far as it is limited: the smallest and the largest."""
+    """The limits, and the costs of the smallest and the largest net on a road."""
 
     limits: dict[str, float]
     smallest: dict[str, float]
@@ -126,28 +126,28 @@ def advise(command: AdviseCommand) -> Advice:
     ways: list[Way] = ["pretrained", "supernet"] if images.are_photos else ["supernet"]
     said: list[str] = []
     for way in ways:
-        space = space_of(way, images)
-        reach = reach_of(space, command, device)
+        space = road_space(way, images)
+        reach = measure_reach(space, command, device)
         if not reach.missed:
-            return on_road(way, space, reach, said, images, device, command)
-        said.append(too_large(space, reach))
+            return advise_road(way, space, reach, said, images, device, command)
+        said.append(explain_too_large(space, reach))
     said.append("Ease the limit; smaller images (--img-size) and larger patches (--patch-size) cost less, too.")
     return Advice(images, device, "none", False, said, [], [])
 
 
-def on_road(
+def advise_road(
     way: Way, space: Space, reach: Reach, said: list[str], images: ImageFacts, device: str, command: AdviseCommand
 ) -> Advice:
     if way == "pretrained" and reach.is_whole:
-        return take_whole(space, reach, images, device, command)
+        return advise_whole_net(space, reach, images, device, command)
     evidence = nearest([item for item in load_evidence() if item.road == way], images, reach.share)
     pays = any(is_shown(item) for item in evidence)
-    sentences = [*said, first_sentence(way, images), *map(sentence, evidence), *cautions(images, evidence, pays)]
+    sentences = [*said, first_sentence(way, images), *map(sentence, evidence), *warnings_for(images, evidence, pays)]
     sentences += [time_here(way, space, images)] if device == "cpu" else []
     return Advice(images, device, way, pays, sentences, commands(way, space, command, pays), evidence)
 
 
-def take_whole(space: Space, reach: Reach, images: ImageFacts, device: str, command: AdviseCommand) -> Advice:
+def advise_whole_net(space: Space, reach: Reach, images: ImageFacts, device: str, command: AdviseCommand) -> Advice:
     cost = reach.in_words(reach.largest, list(reach.limits))
     said = [f"Take timm's {NET} as it is: with {cost} it keeps your limits, so there is nothing to cut or to search."]
     said += [time_here("timm", space, images)] if device == "cpu" else []
@@ -173,14 +173,14 @@ def image_facts(command: AdviseCommand) -> ImageFacts:
 # What the limits leave
 
 
-def space_of(way: Way, images: ImageFacts) -> Space:
+def road_space(way: Way, images: ImageFacts) -> Space:
     if way == "pretrained":
         return source_space(f"timm:{NET}").with_options(num_classes=images.classes)
     sizes = {"img_size": images.img_size, "in_chans": images.in_chans, "num_classes": images.classes}
     return get_space(SMALL_SPACE if images.img_size < LARGE_SIDE else "autoformer-tiny", **sizes)
 
 
-def reach_of(space: Space, command: AdviseCommand, device: str) -> Reach:
+def measure_reach(space: Space, command: AdviseCommand, device: str) -> Reach:
     """Costs of the ends of a space; times are measured, unless a profile says how fast nets are."""
     ends = [space.root.smallest(), space.root.largest()]
     small, large = (dict(space.costs(arch)) for arch in ends)
@@ -192,7 +192,7 @@ def reach_of(space: Space, command: AdviseCommand, device: str) -> Reach:
     return Reach({name: limit for name, limit in limits.items() if name in small}, small, large)
 
 
-def too_large(space: Space, reach: Reach) -> str:
+def explain_too_large(space: Space, reach: Reach) -> str:
     """Why a road is closed."""
     least = reach.in_words(reach.smallest, reach.missed)
     named = f"can be cut out of timm's {NET}" if space.name.startswith("timm:") else f"is in {space.name}"
@@ -203,19 +203,21 @@ def too_large(space: Space, reach: Reach) -> str:
 
 
 def nearest(evidence: Sequence[Evidence], images: ImageFacts, share: float = USUAL_SHARE) -> list[Evidence]:
-    """The measurements on the set whose images are nearest in number and size, by ratio; of cuts the one like this."""
+    """Records of the dataset nearest in number and size of images, by ratio; of several cuts, the nearest one."""
     if not evidence:
         return []
     ratios = {item.data: (item.images / max(1, images.train), item.img_size / images.img_size) for item in evidence}
     distance = {name: sum(abs(math.log(ratio)) for ratio in pair) for name, pair in ratios.items()}
     best = min(distance, key=distance.__getitem__)
-    there = [item for item in evidence if item.data == best]
-    methods = dict.fromkeys(item.method for item in there)
-    return [item for method in methods for item in like(share, [item for item in there if item.method == method])]
+    by_method: dict[str, list[Evidence]] = {}
+    for item in evidence:
+        if item.data == best:
+            by_method.setdefault(item.method, []).append(item)
+    return [item for items in by_method.values() for item in at_nearest_share(share, items)]
 
 
-def like(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
-    """Of measurements at shares of a net's MACs, the one at the share that is nearest."""
+def at_nearest_share(share: float, evidence: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Of records at several shares of a net's MACs, the one at the nearest share."""
     shares = {float(item.budget.split(" %")[0]) / 100: item for item in evidence if " %" in item.budget}
     return [shares[min(shares, key=lambda measured: abs(measured - share))]] if shares else evidence
 
@@ -243,11 +245,11 @@ def sentence(item: Evidence) -> str:
     return f"Measured on {source}: {measured}{time} [{item.record.removesuffix('.json')}]."
 
 
-def cautions(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -> Iterator[str]:
+def warnings_for(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -> Iterator[str]:
     if not pays:
         yield "No search was shown to pay there: a random or hand-made net of your budget may do as well."
     if images.train < FEW_IMAGES:
-        yield f"With {images.train} training images nothing was measured; what is said above may not hold for so few."
+        yield f"No record has as few training images as yours ({images.train}); the above may not hold for so few."
     elif evidence and abs(math.log(images.train / evidence[0].images)) >= math.log(FAR):
         yield f"No set nearer to yours in size ({images.train:,} training images) was measured."
 

@@ -26,9 +26,8 @@ from nasformer.models.storage import fingerprint
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import ImageCounts
 from nasformer.runs.base import Run
-from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.options import PREFIX, timm_name, timm_names
-from nasformer.runs.ray_pool import Work
+from nasformer.runs.pools import Work, run_tasks, training_memory
 from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
@@ -50,7 +49,7 @@ MOST = 12
 def best_of_start(problem: Problem, candidates: Sequence[Candidate]) -> dict[str, Arch]:
     """The best of the random candidates that a search began with, by a name that says of how many.
 
-    Of a search that was random throughout, or that had nothing random in it, there is nothing to say.
+    Empty for a search that was random throughout, or that drew nothing at random.
     """
     start = [candidate for candidate in candidates if candidate.origin == "random" and candidate.generation == 0]
     if len(start) in (0, len(candidates)) or not problem.finite(start):
@@ -164,7 +163,7 @@ def count(model: nn.Module, img_size: int, in_chans: int) -> dict[str, int]:
 
 
 def timm_costs(names: Sequence[str], shape: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Parameters and MACs of timm models for images of this shape; refuses, before anything long, one that is not."""
+    """Parameters and MACs of timm models; refuses one that cannot take images of this shape, before anything slow."""
     costs = {}
     for name in names:
         try:
@@ -181,7 +180,7 @@ def timm_costs(names: Sequence[str], shape: dict[str, Any]) -> dict[str, dict[st
 def fresh_timm(
     name: str, shape: dict[str, Any], seed: int, drop_path_rate: float = 0.0, pretrained: bool = False
 ) -> nn.Module:
-    """A timm model with weights that depend on the seed alone, but for pretrained ones.
+    """A timm model whose weights depend on the seed alone, unless they are pretrained.
 
     Stochastic depth is part of the recipe.
     """
@@ -192,7 +191,7 @@ def fresh_timm(
 
 
 def pretrained_options(source: str) -> dict[str, Any]:
-    """What makes timm build a model with its pretrained weights, or with those of the file that was named."""
+    """Arguments by which timm builds a model with its pretrained weights, or with those of a named file."""
     import timm
 
     name, _, file = source.partition(":")
@@ -218,7 +217,7 @@ def train_timm(
     drop_path_rate: float = 0.0,
     pretrained: bool = False,
 ) -> ModelResult:
-    """Trains a timm model as any of ours and evaluates it."""
+    """Trains a timm model like one of ours, and evaluates it."""
     costs = timm_costs([name], shape)[name]
     model = fresh_timm(name, shape, seed, drop_path_rate, pretrained).to(device)
     name = timm_name(name)
@@ -250,7 +249,7 @@ def count_images(batches: BatchSource) -> ImageCounts:
 
 
 def check_baselines(run: Run, baseline: str) -> dict[str, dict[str, int]]:
-    """The costs of the timm models asked for. Raises now what their training would raise after a long search."""
+    """Costs of the timm models asked for. Raises now what their training would raise after a long search."""
     return timm_costs(timm_names(baseline), run.image_shape)
 
 
@@ -278,7 +277,7 @@ def train_baselines(run: Run, baseline: str, recipe: Recipe, pretrained: bool = 
 
 
 def baseline_memory(run: Run, recipe: Recipe, names: Sequence[str], drop_path_rate: float) -> int:
-    """What the training of the largest of these models needs."""
+    """Memory that training the largest of these models takes."""
     costs = timm_costs(names, run.image_shape)
     largest = max(names, key=lambda name: costs[name]["macs"])
     model = fresh_timm(largest, run.image_shape, run.options.seed, drop_path_rate)

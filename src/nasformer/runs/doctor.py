@@ -1,7 +1,7 @@
 """The health of a run's supernet: fixed subnets over its training, and alarms with advice.
 
 A training that took snapshots (`watch_epochs`) has the accuracies of the fixed subnets in its log. Otherwise they are
-evaluated now, with the weights that there are: those of the trained supernet, or of the newest checkpoint.
+evaluated now, with the weights at hand: those of the trained supernet, or of the newest checkpoint.
 RUN/health.json keeps the diagnosis, for the report.
 """
 
@@ -26,7 +26,7 @@ from nasformer.models.space import Space
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunConfig, RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
-from nasformer.runs.data import load_batches, normalize_as
+from nasformer.runs.base import load_batches, normalize_as
 from nasformer.runs.options import UNTRAINED
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
@@ -81,7 +81,7 @@ class SupernetRun:
 
     @property
     def score(self) -> str:
-        """What subnets are compared by."""
+        """The score by which subnets are compared."""
         return self.data.score
 
     def find_space(self) -> Space:
@@ -172,11 +172,11 @@ def recorded_references(folder: RunFolder, score: str) -> tuple[int | None, dict
 
 NEAREST_MEAN = "the nearest class mean of plain pixels"
 MEAN_IMAGES, MEAN_BATCH = 4096, 256
-"""Training images of which the means are taken, and images on which they are judged, at most; those read at a time."""
+"""Most training images for the means, and most images to judge them on; images read at a time."""
 
 
 def nearest_mean_accuracy(batches: BatchSource, split: Split) -> float:
-    """How often the class is right whose mean training image is the nearest: what pixels alone tell."""
+    """Accuracy of the nearest mean training image of a class: what plain pixels alone achieve."""
     size = batches.in_chans * batches.img_size**2
     sums, counts = torch.zeros(batches.num_classes, size), torch.zeros(batches.num_classes, 1)
     for x, labels in islice(batches.evaluation("train", MEAN_BATCH), MEAN_IMAGES // MEAN_BATCH):
@@ -254,7 +254,7 @@ def subnet_result(run: SupernetRun, name: str, accuracy: float) -> ModelResult:
 
 
 def training_alarms(run: SupernetRun) -> list[Alarm]:
-    """What the log alone tells."""
+    """Alarms that follow from the log alone."""
     alarms = health.loss_alarms([line["loss"] for line in run.log if line.get("loss") is not None])
     for line in run.log:
         if is_rollback(line):

@@ -23,8 +23,8 @@ from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.export.bundle import CARD, FORMATS, Exported, export_model
-from nasformer.latency.finalists import measure as measure_finalists, why_unmeasurable
 from nasformer.latency.measure import time_archs
+from nasformer.latency.search import measure as measure_finalists, why_unmeasurable
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import CONFIG, WEIGHTS, facts_in, fingerprint, fresh_model, load_model
@@ -34,9 +34,8 @@ from nasformer.results.result import FinishResult, RunResult
 from nasformer.results.verdict import judge
 from nasformer.runs.base import Run, publish
 from nasformer.runs.baselines import fresh_timm, split_accuracies
-from nasformer.runs.local_pool import kept_bytes, run_tasks, training_memory
 from nasformer.runs.options import PREFIX, RunCommand
-from nasformer.runs.ray_pool import Work
+from nasformer.runs.pools import Work, kept_bytes, run_tasks, training_memory
 from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
@@ -59,7 +58,7 @@ Measure = Callable[[Backbone, Sequence[Split]], dict[str, float]]
 
 @dataclass(frozen=True)
 class Start:
-    """Weights to finish a winner from, and how."""
+    """Weights that a winner's own training starts from, its recipe and its teacher."""
 
     model: Backbone
     recipe: Recipe
@@ -73,7 +72,7 @@ def single_recipe(recipe: Recipe, **changes: object) -> Recipe:
 
 
 def supernet_starts(run: Run, supernet: Supernet, result: RunResult, method: str, recipe: Recipe) -> dict[str, Start]:
-    """How the winner of a supernet trained from scratch is finished: its weights trained on, or anew."""
+    """How the winner of a supernet trained from scratch is finished: from its inherited weights, or from fresh ones."""
     recipes = finish_recipes(method, recipe)
     if "retrained" in recipes:
         model = fresh_model(run.space, result.arch, run.options.seed)
@@ -90,7 +89,7 @@ FINETUNE_LR = 0.3
 
 
 def finish_recipes(method: str, recipe: Recipe) -> dict[str, Recipe]:
-    """By which recipe the winner of a supernet is trained in the end."""
+    """The recipe of the winner's own training, by the name of its weights in the results."""
     if method == "none":
         return {}
     if method == "retrain":
@@ -124,7 +123,7 @@ def finish_winner(
     for name, training in trainings.items():
         models[name] = training.train(run.batches)
         tried[name] = measure(models[name], ("holdout",))[criterion]
-    chosen = choose_weights(tried, run.batches.held_out, exact if score == AGREEMENT else standard_error)
+    chosen = choose_weights(tried, run.batches.held_out, no_noise if score == AGREEMENT else standard_error)
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
         result = replace(result, finish=FinishResult(chosen, tried))
@@ -139,11 +138,11 @@ def finish_winner(
 
 
 AGREEMENT = "agreement"
-"""The score of nets that are cut without training: how far their answers are those of the full net."""
+"""The score of nets that are cut without training: how closely their answers match the full net's."""
 
 
-def exact(score: float, images: int) -> float:
-    """The noise of a score that is taken as it is, such as agreement, which is no share of right answers."""
+def no_noise(score: float, images: int) -> float:
+    """None, for scores that are taken as they are, such as agreement."""
     return 0.0
 
 
@@ -154,7 +153,7 @@ def choose_weights(
 
     >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.25, 0.5)]
     ['finetuned', 'finetuned', 'inherited']
-    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=26, noise=exact)
+    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=26, noise=no_noise)
     'inherited'
     """
     inherited, best = tried["inherited"], max((name for name in tried if name != "inherited"), key=tried.__getitem__)
@@ -179,8 +178,7 @@ class StartTraining:
     @classmethod
     def of(cls, run: Run, name: str, start: Start) -> StartTraining:
         settings = {**run.settings, "space": run.space.name, "weights": fingerprint(start.model)}
-        if start.teacher is not None:
-            settings["teacher_weights"] = fingerprint(start.teacher)
+        settings |= teacher_settings(start.teacher)
         return cls(start, (run.folder / f"finish/{name}").train, run.options.seed, settings, f"winner, {name}")
 
     def train(self, batches: BatchSource) -> Backbone:
@@ -192,6 +190,11 @@ class StartTraining:
     def is_done(self, batches: BatchSource) -> bool:
         """Whether its last checkpoint is there; a training that was stopped early counts as not done."""
         return (self.folder / f"checkpoints/step-{self.start.recipe.total_steps(batches.steps_per_epoch)}").is_dir()
+
+
+def teacher_settings(teacher: nn.Module | None) -> dict[str, str]:
+    """The setting of a training that depends on a teacher."""
+    return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ USEFUL = 0.5
 
 
 def with_cost_objective(command: RunCommand, score: str) -> RunCommand:
-    """The command; where several sizes are wanted and nothing else is said, the search also lowers what is limited."""
+    """The command, whose search also lowers the limited cost where several sizes and no objectives are asked for."""
     if not command.front or command.search.objectives:
         return command
     return replace(command, search=replace(command.search, objectives=[score, f"-{size_cost(command)}"]))
@@ -255,7 +258,7 @@ def size_cost(options: BudgetOptions) -> str:
 
 
 def choose_sizes(front: Sequence[Candidate], score: str, cost: str, count: int) -> list[Candidate]:
-    """So many members of a Pareto front, evenly spread over the cost of those that are of use, cheapest first."""
+    """`count` members of a Pareto front, spread evenly over the costs of its useful part, cheapest first."""
     best = max(candidate.scores[score] for candidate in front)
     useful = [candidate for candidate in front if candidate.scores[score] >= USEFUL * best]
     low, high = (end(candidate.scores[cost] for candidate in useful) for end in (min, max))
@@ -419,7 +422,7 @@ def measure_latencies(run: Run, archs: Sequence[Arch], timm: Sequence[str]) -> L
 
 
 def plain_space(space: Space) -> Space:
-    """Without what training alone needs."""
+    """The space without options that only training needs."""
     return space.with_options(drop_path_rate=0.0) if "drop_path_rate" in space.full_options else space
 
 
@@ -452,7 +455,7 @@ def provenance(folder: Path) -> dict[str, Any]:
 
 
 def ship(run: RunFolder) -> None:
-    """Exports a run's model, unless that was done before. A run is not lost with its export: it is said what failed."""
+    """Exports a run's model, unless that was done before. A failed export is reported and does not fail the run."""
     for draft in run.path.glob(f".{run.export.name}.*.tmp"):  # of an export that was killed
         shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -460,7 +463,7 @@ def ship(run: RunFolder) -> None:
             return
         say(f"exporting the model in every format and checking each: {run.export}")
         exported = export_folder(run.model, run.export)
-    except OSError:  # a full disk: that is said elsewhere, and the same command goes on
+    except OSError:  # a full disk: reported elsewhere, and the same command resumes
         raise
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -27,11 +27,10 @@ from nasformer.models.base import Backbone
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.space import Space
 from nasformer.results.folder import RunFolder
-from nasformer.runs.base import Run, check_before_images, command_space, in_numbers
+from nasformer.runs.base import Run, check_before_images, command_space, fit_to_data, resolve_shares
 from nasformer.runs.baselines import check_baselines, drop_path_rate, fresh_timm
-from nasformer.runs.data import fit_to_data
-from nasformer.runs.local_pool import step_memory, weight_copies
 from nasformer.runs.options import PREFIX, PlanCommand, timm_name
+from nasformer.runs.pools import step_memory, weight_copies
 from nasformer.runs.pretrained import (
     Recipes,
     distillation_recipe,
@@ -101,7 +100,7 @@ class SpaceSurvey:
 
 @dataclass(frozen=True)
 class StageTime:
-    """How long a stage takes: so many steps of training, or candidates of a search, of so many seconds.
+    """How long a stage takes: a number of training steps or search candidates, and the seconds of each.
 
     Args:
         memory_bytes: What it needs of the device's memory at most, images aside; 0 where that was not measured.
@@ -173,16 +172,16 @@ class Plan:
 
 
 def make_plan(command: PlanCommand) -> Plan:
-    """Looks ahead: surveys the space, measures a few steps of each stage, adds up the disk."""
+    """Forecasts a run: surveys the space, times a few steps of each stage, adds up the disk space."""
     space, full_arch = command_space(command), source_arch(command.from_) if command.from_ else None
     if command.from_:
         command = replace(command, train=pretrained_recipe(command.train))
     recipe = command.train
-    check_before_images(in_numbers(command, space, full_arch), space, choose_device(command.device).type)
+    check_before_images(resolve_shares(command, space, full_arch), space, choose_device(command.device).type)
     with tempfile.TemporaryDirectory() as folder:
         answers = space.full_options["num_classes"] if command.no_training else None
         run = Run(RunFolder(folder), command, space, recipe, World(), answers, list_bad=False)
-        command = in_numbers(command, run.space, full_arch)
+        command = resolve_shares(command, run.space, full_arch)
         budget = command.budget()
         run.use_profile(command, command.search.objectives)
         check_search(run.space, command.search, budget, command.seed, usual_objectives(run))
@@ -451,7 +450,7 @@ def disk_needed(
     }
     if baselines:
         needed["baselines"] = 4 * copies * (sum(baselines) + 2 * max(baselines))
-    free = shutil.disk_usage(existing(folder)).free
+    free = shutil.disk_usage(nearest_existing(folder)).free
     return {**needed, "total": sum(needed.values()), "free": free}
 
 
@@ -462,14 +461,14 @@ def journal_line(space: Space, arch: Arch) -> int:
     return len(json.dumps(Candidate.from_proposal(1000, proposal, scores).to_dict())) + 1
 
 
-def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+def nearest_existing(folder: Path) -> Path:
+    """The folder, or its nearest ancestor that exists."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def warnings_of(survey: SpaceSurvey, disk: dict[str, int]) -> Iterator[str]:
-    """What the user should think about before starting."""
+    """Warnings to consider before starting."""
     if disk["total"] > disk["free"]:
         yield "the disk has too little room: free some, or choose another --out"
     if survey.share.fitting == 0:

@@ -14,7 +14,7 @@
 A source that is a supernet already starts with stage 3.
 
 `run_cut` (`--no-training`) keeps the classes of the net. Photos need no labels, nor folders by class; where they have
-the net's classes, the accuracies of all nets stand beside how far they agree.
+the net's classes, the accuracies of all nets stand beside how closely they agree.
 
 1. sort      Heads and neurons are sorted by importance, without labels.
 2. search    Any strategy finds the arch within the budget that answers most like the full net on held-out images. Each
@@ -44,16 +44,20 @@ from nasformer.models.pretrained import source_space
 from nasformer.models.space import Space
 from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
-from nasformer.runs.base import Run, in_numbers, open_run
+from nasformer.runs.base import Run, fit_to_data, normalize_images, open_run, resolve_shares
 from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
-from nasformer.runs.data import fit_to_data, normalize_images
-from nasformer.runs.finish import AGREEMENT, Finisher, Start, accuracies, single_recipe, with_cost_objective
+from nasformer.runs.finish import (
+    AGREEMENT,
+    Finisher,
+    Start,
+    accuracies,
+    single_recipe,
+    teacher_settings,
+    with_cost_objective,
+)
 from nasformer.runs.options import PREFIX, RunCommand, timm_names
-from nasformer.runs.ray_pool import Job
 from nasformer.runs.run import stages, training_work
-from nasformer.runs.search import ArchSearch, check_search, search_and_publish, search_weights
-from nasformer.search.options import SearchOptions
-from nasformer.search.pareto import Order
+from nasformer.runs.search import ArchSearch, Evaluator, check_search, search_and_publish, search_weights
 from nasformer.search.problem import ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
@@ -105,7 +109,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
         pretrained_options(name)  # refused now rather than when their turn comes
     source = find_pretrained(command.from_ or "")
     with open_run(command, "supernet", full_arch=source.own_arch) as run:
-        command = in_numbers(command, run.space, source.own_arch)
+        command = resolve_shares(command, run.space, source.own_arch)
         job = PretrainedRun(run, source, command)
         run.measure_profile(command)
         with job.stages():
@@ -201,7 +205,7 @@ class PretrainedRun:
         self.settings = {**run.settings, "space": run.space.name, "weights": fingerprint(source.model)}
 
     def stages(self) -> AbstractContextManager[None]:
-        """Refuses what cannot be; within it, progress tells the time that all stages need."""
+        """Context in which progress tells the time left in all stages; first refuses what would fail in a late one."""
         run, recipes = self.run, self.recipes
         macs = run.space.costs(run.space.root.largest())["macs"]
         sizes = [f"size {number}, {name}" for number in range(self.command.front) for name in self.start_names]
@@ -327,11 +331,6 @@ def is_cuttable(name: str) -> bool:
     return True
 
 
-def teacher_settings(teacher: Backbone | None) -> dict[str, str]:
-    """The setting of a training that depends on a teacher."""
-    return {"teacher_weights": fingerprint(teacher)} if teacher is not None else {}
-
-
 # Importance, with a loss of the task or without labels
 
 
@@ -350,7 +349,7 @@ def sort_net(
 
 
 def sorting_batches(batches: BatchSource, images: int = SORTING_IMAGES) -> Iterator[Labelled]:
-    """The first training images with their labels, as evaluation shows them, or with another task's as training does.
+    """The first training images with their labels, prepared as in evaluation, or for other tasks as in training.
 
     All processes see the same.
     """
@@ -375,13 +374,11 @@ def sorting_loss(objective: Objective) -> BatchLoss | None:
 
 # Without training
 
-NO_WORKERS = "--no-training cuts and fits every candidate in this process; leave --executor out"
-
 
 def run_cut(command: RunCommand) -> RunResult | None:
     """All stages; the result, in the main process."""
     if command.executor != "local":
-        raise UserError(NO_WORKERS)
+        raise UserError("--no-training cuts and fits every candidate in this process; leave --executor out")
     source = find_pretrained(command.from_ or "")
     command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), AGREEMENT)
     find_importance(command.importance)
@@ -389,7 +386,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         check_learned(source, run)
         if not run.world.main:
             return None
-        command = in_numbers(command, run.space, source.own_arch)
+        command = resolve_shares(command, run.space, source.own_arch)
         normalize_images(run.batches, source.facts)
         run.measure_profile(command)
         check_search(run.space, command.search, command.budget(), run.options.seed, AgreementEvaluator.objectives)
@@ -413,7 +410,7 @@ def check_learned(source: Pretrained, run: Run) -> None:
 
 
 def distilling_finisher(run: Run, command: RunCommand, evaluator: AgreementEvaluator) -> Finisher:
-    """What ships the winner, which with `--finish finetune` learns the full net's answers first, without labels."""
+    """Ships the winner, which with `--finish finetune` first learns the full net's answers, without labels."""
     recipe = distillation_recipe(pretrained_recipe(command.train), run.batches)
 
     def starts(arch: Arch) -> dict[str, Start]:
@@ -450,8 +447,8 @@ def distillation_recipe(recipe: Recipe, batches: BatchSource) -> Recipe:
     return single_recipe(recipe, **length, teacher=None, teacher_weight=1.0, teacher_answers="soft")
 
 
-class AgreementEvaluator:
-    """Judges archs by how far they agree with the full net on held-out images; labels are not needed.
+class AgreementEvaluator(Evaluator):
+    """Judges archs by how closely they agree with the full net on held-out images; labels are not needed.
 
     Args:
         compensation: Cuts archs out.
@@ -459,8 +456,6 @@ class AgreementEvaluator:
     """
 
     objectives: tuple[str, ...] = (AGREEMENT,)
-    evaluations = 1000
-    chunk = 1
 
     def __init__(
         self, compensation: Compensation, full: Backbone, batches: BatchSource, precision: str = "auto"
@@ -489,9 +484,6 @@ class AgreementEvaluator:
     def __call__(self, arch: Arch) -> dict[str, float]:
         return {AGREEMENT: self.compare(self.model(arch), "holdout")[AGREEMENT]}
 
-    def order(self, options: SearchOptions) -> Order:
-        return "pareto"
-
     def settings(self) -> dict[str, Any]:
         return {"space": self.space.name, "full": fingerprint(self.full)}
 
@@ -506,9 +498,6 @@ class AgreementEvaluator:
 
     def summary(self, search: SearchResult) -> dict[str, Any]:
         return {"images": count_images(self.batches)} if self.labelled else {}
-
-    def job(self) -> Job:
-        raise UserError(NO_WORKERS)
 
     @property
     def device(self) -> torch.device:

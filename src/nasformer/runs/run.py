@@ -1,14 +1,17 @@
 """A run from start to end: train a supernet, search it, finish and export the winner.
 
 `run_supernet` is `nasformer run`; `train_run`, `search_run` and `training_free_run` are its parts and its variant
-without training. Each stage goes on where a killed run stopped.
+without training; `evolve_run` does the first two for one space after the other. Each stage goes on where a killed run
+stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -16,27 +19,43 @@ import torch
 from nasformer.data.files import USUAL_SIZE
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
-from nasformer.latency.lookup import with_profile
+from nasformer.errors import UserError
+from nasformer.latency.search import with_profile
 from nasformer.models.options import SpaceOptions
 from nasformer.models.space import Space
+from nasformer.models.storage import fingerprint
 from nasformer.proxies.scoring import Scorer
+from nasformer.report.page import write_report
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.base import Run, check_before_images, command_space, open_run, publish
+from nasformer.runs.base import Run, check_before_images, command_space, fit_to_data, load_batches, open_run, publish
 from nasformer.runs.baselines import check_baselines, train_baselines
-from nasformer.runs.data import fit_to_data, load_batches
 from nasformer.runs.finish import finish_recipes, finish_winner, ship, supernet_starts
-from nasformer.runs.options import RunCommand, SearchCommand, TrainCommand
-from nasformer.runs.search import ArchSearch, UntrainedEvaluator, check_search, open_supernet, search_weights
+from nasformer.runs.options import EvolveCommand, RunCommand, SearchCommand, TrainCommand
+from nasformer.runs.search import (
+    ArchSearch,
+    UntrainedEvaluator,
+    check_search,
+    inherited_evaluator,
+    open_supernet,
+    search_weights,
+)
 from nasformer.runs.tracking import tracking
-from nasformer.search.problem import Problem
+from nasformer.search.journal import read_candidates
+from nasformer.search.options import SearchOptions
+from nasformer.search.problem import Candidate, Problem
 from nasformer.search.strategy import Strategy
+from nasformer.space.budget import sample_feasible
+from nasformer.space_search import Step, evolve, read_evolution
 from nasformer.supernet.calibration import has_batch_norm
+from nasformer.supernet.storage import Carried, carry_over, load_supernet
+from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.registry import space_for
 from nasformer.train.evaluate import objective_of
 from nasformer.train.log import TrainLog
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World, choose_device
+from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import run_stages
 
 
@@ -58,7 +77,7 @@ def run_supernet(command: RunCommand) -> RunResult | None:
 
 
 def train_run(command: TrainCommand) -> tuple[Run, float]:
-    """Trains a supernet; the run, and the last loss."""
+    """Trains a supernet; returns the run and the last loss."""
     with open_run(command, "supernet") as run:
         run.train(command.train)
         return run, TrainLog.last_loss(run.folder.log)
@@ -75,7 +94,7 @@ def search_run(command: SearchCommand) -> RunResult | None:
 
 
 def training_free_run(command: SearchCommand) -> RunResult:
-    """Searches untrained archs by proxies; with a run folder it can be killed and goes on."""
+    """Searches untrained archs by proxies; in a run folder, a killed search resumes."""
     command = command.with_shares(command.source_costs())
     space, device = space_for(command_space(command), command), choose_device(command.device).type
     check_before_images(command, space, device)
@@ -145,7 +164,7 @@ def stages(
     finish: Mapping[str, Recipe],
     before: Mapping[str, float] | None = None,
 ) -> AbstractContextManager[None]:
-    """Refuses a search or baselines that cannot be; within it, progress tells the time that all stages need.
+    """Context in which progress tells the time left in all stages; first refuses a search or baselines that would fail.
 
     Args:
         recipe: The supernet's.
@@ -172,7 +191,7 @@ def typical_macs(problem: Problem) -> tuple[float, float]:
 
 
 def training_work(recipe: Recipe, steps_per_epoch: int, macs: float) -> float:
-    """A training of a net with so many MACs; in a sandwich several nets are trained in a step."""
+    """Work of training a net of this many MACs; a sandwich trains several nets in a step."""
     nets = 2 + recipe.sandwich if recipe.sandwich else 1
     return TRAINING * nets * macs * recipe.batch_size * recipe.total_steps(steps_per_epoch)
 
@@ -185,7 +204,7 @@ def supernet_work(
     finish: Mapping[str, Recipe],
     judged: int,
 ) -> dict[str, float]:
-    """The stages from the supernet's training on, by the labels of their progress.
+    """Work of the stages from the supernet's training on, by the labels of their progress.
 
     Args:
         strategy: That of the search.
@@ -201,3 +220,115 @@ def supernet_work(
         "search": strategy.evaluations * judged * winner_macs,
         **{f"winner, {name}": training_work(last, steps, winner_macs) for name, last in finish.items()},
     }
+
+
+# The search of a search space (S3). Killed anywhere, it goes on where it stopped.
+#
+# RUN/steps/0, 1, ...    each space in an ordinary run folder: train/, supernet/, search/journal.jsonl of its samples
+# RUN/evolution.json     the error of each space and how its dimensions moved; whole after every step
+# RUN/report.html        the same in pictures, with plots/, spaces.csv and dimensions.csv
+
+
+def evolve_run(command: EvolveCommand, on_step: Callable[[int, Step], None]) -> RunFolder | None:
+    """Trains, judges and shifts space after space; returns the folder in the main process.
+
+    Args:
+        on_step: Called with the number and the record of each finished space.
+    """
+    with open_run(command, "evolution") as run:
+        spaces, steps, path = SpaceEvaluator(run, command), list[Step](), run.folder.evolution
+        finished = len(read_evolution(path).steps) if path.exists() else 0
+        before = read_json(path) if finished else None
+        try:
+            for number, step in enumerate(evolve(run.space, spaces.judge, command.evolve)):
+                steps.append(replace(step, carried=spaces.carried))
+                if run.world.main:
+                    write_evolution(path, command, steps)
+                    if len(steps) > finished:  # a run that only catches up may yet be refused
+                        write_report(run.folder.path)
+                    on_step(number, steps[-1])
+            if run.world.main and len(steps) <= finished:
+                write_report(run.folder.path)
+        except UserError:
+            if before and run.world.main:  # what is refused, such as other options than before, takes nothing away
+                write_json(path, before)
+            raise
+    return run.folder if run.world.main else None
+
+
+def write_evolution(path: Path, command: EvolveCommand, steps: Sequence[Step]) -> None:
+    """Writes the steps so far. A run that only catches up takes nothing away from what an earlier one wrote."""
+    records = [step.to_dict() for step in steps]
+    header: dict[str, Any] = {"data": command.data, "budget": str(command.budget()), "options": asdict(command.evolve)}
+    before = read_json(path) if path.exists() else {}
+    earlier: list[Any] = before.get("steps", [])
+    if before != {**header, "steps": [*records, *earlier[len(records) :]]}:
+        write_json(path, {**header, "steps": records})
+
+
+class SpaceEvaluator:
+    """Judges a space as a run does: trains a supernet, and evaluates random archs within the budget."""
+
+    def __init__(self, run: Run, command: EvolveCommand) -> None:
+        self.run, self.command = run, command
+        self.search = SearchOptions(strategy="random", options={"evaluations": command.evolve.samples})
+        self.carried: Carried | None = None
+        """How much of the last supernet came from the one before."""
+
+    def judge(self, space: Space, number: int) -> list[Candidate]:
+        stage, recipe = self.stage(number, space), self.recipe(number)
+        recording = stage.folder.recording("supernet", self.equivalent_command(recipe), space.name)
+        with recording if stage.world.main else nullcontext():
+            stage.use_profile(self.command)
+            self.check(stage, number)
+            supernet, origin = self.start(stage, number)
+            stage.train(recipe, supernet, **origin)
+            if stage.world.main:
+                self.sample(stage)
+        stage.world.wait_for_main()
+        candidates = read_candidates(stage.folder.journal)[1]  # which all processes can
+        return [candidate for candidate in candidates if "failures" not in candidate.scores]
+
+    def stage(self, number: int, space: Space) -> Run:
+        return self.run.inside(f"steps/{number}", space)
+
+    def equivalent_command(self, recipe: Recipe) -> RunCommand:
+        """The command that would do the same with a single space."""
+        common = {item.name for item in fields(RunCommand)} & {item.name for item in fields(EvolveCommand)}
+        options = {name: getattr(self.run.options, name) for name in common}
+        return RunCommand(**options | {"train": recipe, "search": self.search, "export": False})
+
+    def recipe(self, number: int) -> Recipe:
+        further = self.command.evolve.further_epochs
+        if not number or further is None:
+            return self.command.train
+        return replace(self.command.train, epochs=further, iterations=None)
+
+    def check(self, stage: Run, number: int) -> None:
+        """Before a long training: there must be archs within the budget."""
+        budget = self.command.budget()
+        try:
+            check_search(stage.space, self.search, budget, stage.options.seed)
+            next(iter(stage.batches.evaluation("holdout", 1)))
+            sample_feasible(stage.space.root, random.Random(0), stage.space.costs, budget.windows())
+        except UserError as error:
+            if not number:
+                raise
+            raise UserError(f"step {number} of the evolution led to {stage.space.name}, where {error}") from None
+
+    def start(self, stage: Run, number: int) -> tuple[Supernet, dict[str, Any]]:
+        """The supernet to train, and for all spaces but the first where its weights come from."""
+        supernet, self.carried = Supernet(stage.space, stage.options.seed), None
+        if not number:
+            return supernet, {}
+        if not self.command.evolve.carry:
+            return supernet, {"start": None}
+        before = load_supernet(self.stage(number - 1, stage.space).folder.supernet)
+        self.carried = carry_over(before, supernet)
+        return supernet, {"start": fingerprint(before)}
+
+    def sample(self, stage: Run) -> None:
+        supernet = open_supernet(stage)
+        if self.command.train.compile is True:
+            supernet.compile()
+        ArchSearch.of(stage, inherited_evaluator(stage, supernet), self.search, self.command.budget()).run()

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import BatchSource
-from nasformer.latency.finalists import choose_winner, keep_profile, profile_settings
+from nasformer.errors import UserError
 from nasformer.latency.profile import Profile
+from nasformer.latency.search import choose_winner, keep_profile, profile_settings
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
@@ -27,11 +28,10 @@ from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.results.verdict import resolution_warning
-from nasformer.runs.base import Run
+from nasformer.runs.base import Run, check_holdout, check_options, normalize_as
 from nasformer.runs.baselines import best_of_random, best_of_start, count_images, fitting_timm_models
-from nasformer.runs.data import check_holdout, check_options, normalize_as
 from nasformer.runs.options import ExecutorOptions, RunCommand, SearchCommand, check_racing
-from nasformer.runs.ray_pool import Job, RayPool, Work
+from nasformer.runs.pools import Job, RayPool, Work
 from nasformer.search.options import Racing, SearchOptions
 from nasformer.search.pareto import Order
 from nasformer.search.problem import ModelResult, Problem
@@ -64,15 +64,16 @@ class Evaluator(Protocol):
     space: Space
     objectives: tuple[str, ...]
     """What the search raises where the user does not say."""
-    evaluations: int
+    evaluations: int = 1000
     """Candidates of a random search where the user does not say."""
-    chunk: int
+    chunk: int = 1
     """Archs of a task, where workers evaluate them."""
 
     def __call__(self, arch: Arch) -> Scores: ...
 
     def order(self, options: SearchOptions) -> Order:
         """What several objectives mean together."""
+        return "pareto"
 
     def settings(self) -> Mapping[str, Any]:
         """What the scores depend on, for the journal."""
@@ -88,17 +89,17 @@ class Evaluator(Protocol):
 
     def job(self) -> Job:
         """The same evaluation for workers in other processes."""
+        raise UserError("these candidates are evaluated in this process alone; leave --executor out")
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where archs are evaluated, here and by workers."""
 
 
-class InheritedEvaluator:
+class InheritedEvaluator(Evaluator):
     """Judges archs by the weights they inherit from a supernet, on images held out of its training."""
 
     objectives: tuple[str, ...] = ("accuracy",)
-    evaluations = 1000
-    chunk = 1
 
     def __init__(self, supernet: Supernet, batches: BatchSource, precision: str, calibration_images: int, seed: int):
         self.space, self.seed, self.calibration_images = supernet.space, seed, calibration_images
@@ -107,9 +108,6 @@ class InheritedEvaluator:
 
     def __call__(self, arch: Arch) -> Scores:
         return self.subnets(arch)
-
-    def order(self, options: SearchOptions) -> Order:
-        return "pareto"
 
     def settings(self) -> dict[str, Any]:
         supernet = self.subnets.supernet
@@ -144,7 +142,7 @@ class InheritedEvaluator:
         return self.subnets.supernet.device
 
 
-class UntrainedEvaluator:
+class UntrainedEvaluator(Evaluator):
     """Judges untrained archs by training-free proxies."""
 
     evaluations = 8000  # TF-TAS's
@@ -274,7 +272,7 @@ class ArchSearch:
         """Searches, or goes on with the journal in the folder.
 
         Args:
-            on_open: Called when nothing speaks against the search any more.
+            on_open: Called when all checks before the search have passed.
         """
 
         def opened() -> None:
@@ -443,7 +441,7 @@ def open_supernet(run: Run, source: str | None = None) -> Supernet:
 
 
 def warn_of_noise(run: Run, supernet: Supernet) -> None:
-    """Says before a search that the held-out images cannot tell its candidates apart, where they are too few."""
+    """Warns before a search where the held-out images are too few to tell its candidates apart."""
     batches = run.batches
     if objective_of(batches) is not CLASSIFICATION:  # its score is no share of images
         return
@@ -490,7 +488,7 @@ def search_supernet(
 
 
 def search_threads(evaluator: Evaluator, device: str) -> AbstractContextManager[None]:
-    """One thread of the CPU, or all, whichever judges an arch faster now; unless the number was chosen already."""
+    """Context with one CPU thread or all of them, whichever judges an arch faster; a number chosen before stays."""
     if device != "cpu" or threads_are_fixed():
         return nullcontext()
     return cpu_threads(fastest_threads(lambda: evaluator(evaluator.space.root.smallest())))
@@ -539,7 +537,7 @@ def check_search(
     seed: int,
     usual: tuple[str, ...] = InheritedEvaluator.objectives,
 ) -> Strategy:
-    """Raises now what the search of a supernet would raise after a long training; returns the strategy, unasked."""
+    """Raises now what the search of a supernet would raise after a long training; returns the untouched strategy."""
     check_satisfiable(space.root, space.costs, budget.windows())
     objectives = tuple(options.objectives) or usual
     check_racing(options, objectives, trained=True)

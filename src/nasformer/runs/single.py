@@ -34,13 +34,20 @@ from nasformer.report.plots import write_confusion
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.base import Run, command_space, open_run
+from nasformer.runs.base import (
+    Run,
+    command_space,
+    holds_out_others,
+    image_options,
+    load_batches,
+    normalize_as,
+    normalize_images,
+    open_run,
+)
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
-from nasformer.runs.data import holds_out_others, image_options, load_batches, normalize_as, normalize_images
 from nasformer.runs.finish import ship
-from nasformer.runs.local_pool import run_tasks, training_memory
 from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, RetrainCommand
-from nasformer.runs.ray_pool import Work, check_ray
+from nasformer.runs.pools import Work, check_ray, run_tasks, training_memory
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.calibration import recalibrate
@@ -82,7 +89,7 @@ def retrain_several(command: RetrainCommand) -> dict[str, RunResult]:
 
 
 def retrain_tasks(command: RetrainCommand) -> list[RetrainCommand]:
-    """The commands of one training each, in folders named for the candidate's rank and for the seed."""
+    """One command for each training, in folders named after the candidate's rank and the seed."""
     archs, seeds = {"": command.arch}, {"": command.seed}
     if command.top > 1:
         best = best_candidates(RunFolder(command.run or ""), command.top)
@@ -98,7 +105,7 @@ def retrain_tasks(command: RetrainCommand) -> list[RetrainCommand]:
 
 
 def retrain_memory(commands: Sequence[RetrainCommand]) -> int:
-    """What the largest of the trainings needs."""
+    """Memory that the largest of the trainings takes."""
     resolved = [resolve_retrain(command) for command in commands]
     space = command_space(resolved[0])
     archs = [space.arch(command.arch or "") for command in resolved]
@@ -119,7 +126,7 @@ def best_candidates(folder: RunFolder, count: int) -> list[Arch]:
 
 @dataclass(frozen=True)
 class RetrainJob:
-    """Retrains as commands say, each in its run folder, where a training goes on after a kill."""
+    """Runs retraining commands, each in its run folder, where a killed training resumes."""
 
     def open(self, device: str) -> Work:
         return lambda command: retrain_run(replace(command, device=device))
@@ -185,7 +192,7 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
     arch, task = command.arch or folder.read_result().arch.to_json(), folder.read_config().settings.get("task")
-    return complete(command, space, options, arch, task)
+    return complete_command(command, space, options, arch, task)
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
@@ -197,10 +204,10 @@ def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> Fine
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
         raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
-    return complete(command, space, model.options, model.arch.to_json(), model.task)
+    return complete_command(command, space, model.options, model.arch.to_json(), model.task)
 
 
-def complete(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
+def complete_command(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now.
 
     Args:
@@ -216,7 +223,7 @@ def complete(command: Single, space: str, options: Mapping[str, Any], arch: str,
 
 
 def with_head(options: Learned, head: Mapping[str, Any]) -> Learned:
-    """The options of a command, whose task has the options of a head that it leaves open."""
+    """The options of a command, with the head's options where its task leaves them open."""
     left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, "unknown") is None}
     return options.with_task_options(**left_open) if left_open else options
 
@@ -270,7 +277,7 @@ class PretrainedSource:
 
 
 def find_source(command: FinetuneCommand) -> PretrainedSource:
-    """What the command is to start from: the weights of a supernet, of a model, or of a net of timm.
+    """The weights that a command starts from: those of a supernet, of a model, or of a net of timm.
 
     Of a run that has both, those of its model where that was trained on its own, or else the winner's inherited ones.
     """
@@ -336,7 +343,7 @@ def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
 
 
 def evaluate_folder(command: EvaluateCommand, out: Path | None = None) -> Evaluation:
-    """How the model of a folder, or an architecture with weights inherited from a run's supernet, does on a split.
+    """Evaluates the model of a folder, or an architecture with weights from a run's supernet, on a split.
 
     Args:
         out: A folder for tables and pictures of it.
@@ -355,7 +362,7 @@ def evaluate_folder(command: EvaluateCommand, out: Path | None = None) -> Evalua
 
 
 def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
-    """What the model of a folder answers to image files."""
+    """Predictions for image files by the model of a folder."""
     trained = TrainedModel.load(model_folder(path), options.device)
     return get_task(trained.model.task).predict(trained, options)
 

@@ -88,8 +88,8 @@ def check_service(service: str) -> None:
 
 
 @dataclass
-class Passed:
-    """The content of tracking.json: the run's id at the service, and the lines of each file that it was told."""
+class TrackingState:
+    """The content of tracking.json: the run's id at the service, and how many lines of each file were passed on."""
 
     id: str | None = None
     passed: dict[str, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Tracker:
     def update(self) -> None:
         for path, values_of in ((self.folder.log, scalars), (self.folder.journal, candidate_values)):
             done = self.passed.get(path.name, 0)
-            lines = whole_lines(path)[done:]
+            lines = complete_lines(path)[done:]
             for record in (parse_json(line, path) for line in lines):
                 if values := values_of(record):
                     self.client.log(values, int(record.get("step", record.get("id", 0))))
@@ -123,7 +123,7 @@ class Tracker:
         self.client.finish(settings, {f"winner/{name}": value for name, value in result.items()})
 
 
-def whole_lines(path: Path) -> list[bytes]:
+def complete_lines(path: Path) -> list[bytes]:
     """The lines of a file, without a last one that is being written."""
     content = path.read_bytes() if path.exists() else b""
     return content[: content.rfind(b"\n") + 1].splitlines()
@@ -142,7 +142,7 @@ def tracking(folder: RunFolder, service: str) -> Iterator[None]:
         yield
         return
     path = folder.path / "tracking.json"
-    before = from_json(Passed, read_json(path), path) if path.exists() else Passed()
+    before = from_json(TrackingState, read_json(path), path) if path.exists() else TrackingState()
     name = folder.path.resolve().name
     tracker = Tracker(folder, CLIENTS[service](name, before.id), before.passed)
     try:
@@ -153,7 +153,7 @@ def tracking(folder: RunFolder, service: str) -> Iterator[None]:
 
 
 def attempt(action: Callable[[], None], then: str) -> None:
-    """Does something with a server; one that cannot be reached is no reason to stop the work."""
+    """Runs an action that needs the server; a server out of reach must not stop the work."""
     try:
         action()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Cyclic search, after Entropic Score (Cavagnero et al., 2023): topology and size are evolved by turns.
+"""Cyclic search, after Entropic Score (Cavagnero et al., 2023): topology and size are evolved in turns.
 
 A topology phase redraws genes of the topology alone, to raise the first objective; a size phase those of the size, to
 raise the second; the best of a phase is where the next one starts. The paper says that much (entropic score, then

@@ -97,7 +97,7 @@ class SearchOptions(OptionGroup):
     """How to search."""
 
     strategy: str = "evolution"
-    """evolution, random, or cyclic: topology and size by turns, for spaces that have both"""
+    """evolution, random, or cyclic: topology and size in turns, for spaces that have both"""
     baseline: Literal["none", "random"] = "none"
     """random: beside it a random search with as many candidates, for the report; without, the best of the search's
     random start stands for it"""

@@ -25,7 +25,7 @@ from nasformer.utils.tables import html_row, html_table
 
 # Executors: where the archs that a strategy asks for are evaluated. Results come in the order asked, wherever that is.
 #
-# `InProcess` is the default. `Chunks` sends them to a pool of workers (see `runs/ray_pool.py`) in chunks of a fixed
+# `InProcess` is the default. `Chunks` sends them to a pool of workers (see `runs/pools.py`) in chunks of a fixed
 # size, so that scores do not depend on how many workers there are.
 
 Scores = Mapping[str, float]
@@ -144,7 +144,7 @@ CACHED_COSTS = 2**13
 SHOWN = 20  # candidates of the front, in notebooks
 
 FIRST_FAILURES = 5
-"""So many failed candidates and no other: it is the evaluation that fails, not the candidates."""
+"""After so many failures and no success, the evaluation itself must be at fault."""
 
 
 class HasRoot(Protocol):
@@ -214,7 +214,7 @@ def search(
         objectives: Scores or costs to raise, or with a leading minus to lower.
         order: What several objectives mean together: "pareto" or "ranks" (see `Problem`).
         settings: What else the scores depend on (checkpoint, data ...); a journal with others is refused.
-        on_open: Called when nothing speaks against the search any more: options, budget and journal are checked.
+        on_open: Called when options, budget and journal have been checked.
         on_candidate: Called after each candidate, also for those read back from the journal.
         quiet: Shows no progress.
         executor: Where archs are evaluated, such as on the workers of a cluster; None: in this process, by `evaluate`.
@@ -370,7 +370,7 @@ class JournaledEvaluator:
         if self.journal:
             path = self.journal.path.parent / "failures" / f"{self.journal.path.stem}-{id}.txt"
             write_text(path, outcome.traceback)
-            where = f" (all of it: {path})"
+            where = f" (traceback: {path})"
         if self.failures == id + 1 == FIRST_FAILURES:
             last = outcome.traceback.strip().splitlines()[-1]
             raise UserError(f"the first {FIRST_FAILURES} candidates all failed, the last with: {last}{where}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, suggest
 from nasformer.search.problem import Candidate, Problem, Proposal
 from nasformer.space.arch import Arch
 from nasformer.utils.units import DeclaredOption
@@ -175,11 +174,12 @@ def find_strategy(name: str) -> type[Strategy]:
 
     >>> find_strategy("evo")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nasformer.errors.UserError: unknown strategy 'evo', did you mean 'evolution'? Known: random, evolution, cyclic; ...
+    nasformer.errors.UserError: unknown strategy 'evo'; there are: random, evolution, cyclic; ...
     """
     strategies = list_strategies()
     if name not in strategies:
-        raise UserError(f"unknown strategy {_suggest(name, strategies)}; one of your own is known with --import MODULE")
+        hint = suggest(name, strategies)
+        raise UserError(f"unknown strategy {name!r}; {hint}; one of your own is known with --import MODULE")
     return strategies[name]
 
 
@@ -222,16 +222,10 @@ def complete_options(strategy: type[Strategy], options: Mapping[str, Any]) -> di
     defaults = _defaults(strategy)
     for name in options:
         if name not in defaults:
-            raise UserError(f"{strategy.__name__} has no option {_suggest(name, defaults)}")
+            raise UserError(f"{strategy.__name__} has no option {name!r}; {suggest(name, defaults)}")
     return {**defaults, **options}
 
 
 def _defaults(strategy: type[Strategy]) -> dict[str, Any]:
     _problem, *parameters = inspect.signature(strategy).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters}
-
-
-def _suggest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f", did you mean {close[0]!r}? Known: " if close else "; known: "
-    return f"{name!r}{hint}{', '.join(names)}"

@@ -76,7 +76,7 @@ class Classify(Task):
         return space
 
     def load_batches(self, *args: Any, **options: Any) -> None:
-        """Images with a label each are opened as ever (`runs/data.py`)."""
+        """Images with a label each are opened as ever (`runs/base.py`)."""
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
         return find_confusion(model, batches, split, classes)

@@ -45,7 +45,7 @@ class Child:
     Args:
         work: To be pickled, with all that it needs.
         on_message: Called with every message, the last of them `Ended`; in a thread.
-        quiet: Whether what it writes to standard error is lost.
+        quiet: Whether to discard what it writes to standard error.
     """
 
     def __init__(self, work: ChildWork, on_message: Send | None = None, quiet: bool = False) -> None:

@@ -30,7 +30,7 @@ Work = Callable[[], None]
 
 
 class CudaGraphs:
-    """Runs parts of a net as usual at first, and later by recordings of them.
+    """Runs parts of a net as usual at first, and later replays recordings of them.
 
     Attributes:
         warmup_runs: How often a part runs as usual before it is recorded.
@@ -47,7 +47,7 @@ class CudaGraphs:
         return cls() if enabled and device.type == "cuda" else None
 
     def clear(self) -> None:
-        """Forgets all recordings: what ran them has been moved or compiled."""
+        """Drops all recordings, since the net that they belong to was moved or compiled."""
         self.uses, self.waits = Counter[Hashable](), Counter[Hashable]()
         self.recordings: dict[Hashable, Recording] = {}
         self.buffers: dict[Hashable, Tensor] = {}
@@ -93,7 +93,7 @@ class CudaGraphs:
         return outputs
 
     def gpu_waits(self, device: torch.device) -> bool:
-        """Whether the GPU has done all that was launched: then it is Python that takes the time."""
+        """Whether the GPU has nothing left to do, so that Python is the bottleneck."""
         return torch.cuda.current_stream(device).query()
 
     def has_room(self, device: torch.device) -> bool:
@@ -244,7 +244,7 @@ class Pool:
 
 
 def copy_into(buffer: Tensor, value: Tensor) -> None:
-    """Copies a value into its buffer, unless it is there."""
+    """Copies a value into its buffer, unless it is there already."""
     if buffer.data_ptr() != value.data_ptr():
         buffer.copy_(value)
 

@@ -7,25 +7,24 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from nasformer.errors import UserError
-from nasformer.utils.units import check_number
 
 TRIALS = 3
 """How often work is timed with each number of threads; the first time does not count ..."""
 TRIAL_SECONDS = 5.0
 """... unless it took so long that nothing follows."""
 GAIN = 0.9
-"""All threads are taken where their time is below this share of one thread's: they cost other programs theirs."""
+"""All threads are used only where they need less than this share of one thread's time: other programs need cores."""
 _threads_are_fixed = False
 
 
@@ -73,14 +72,6 @@ def cpu_threads(count: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         _threads_are_fixed = before[1]
-
-
-def set_threads(threads: int | Literal["auto"]) -> AbstractContextManager[None]:
-    """Context with the number of threads of an option; auto leaves it to trials."""
-    if threads == "auto":
-        return nullcontext()
-    check_number("threads", threads, 1, whole=True)
-    return cpu_threads(threads)
 
 
 def threads_are_fixed() -> bool:

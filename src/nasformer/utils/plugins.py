@@ -50,6 +50,6 @@ def _load(name: str, origin: str) -> None:
     except UserError:
         raise
     except Exception as error:
-        advice = "name one module at a time: --import A --import B" if "," in name else "mend it or leave it out"
+        advice = "name one module at a time: --import A --import B" if "," in name else "fix it or leave it out"
         raise UserError(f"{origin} cannot be imported ({type(error).__name__}: {error}); {advice}") from error
     _loaded.add(name)

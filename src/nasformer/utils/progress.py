@@ -35,7 +35,7 @@ _listener: Callable[[Report | str], None] | None = None
 
 @contextmanager
 def progress_to(listener: Callable[[Report | str], None]) -> Iterator[None]:
-    """Has progress and lines for the user go to a listener instead of standard error."""
+    """Sends progress and lines for the user to a listener instead of standard error."""
     global _listener
     before, _listener = _listener, listener
     try:
@@ -79,10 +79,10 @@ class Progress(Protocol):
 
 @contextmanager
 def run_stages(amounts: Mapping[str, float]) -> Iterator[None]:
-    """Makes progress also tell how long a whole run takes, from the amounts of work of its stages in their order.
+    """Context in which progress also tells how long the whole run takes.
 
     Args:
-        amounts: By the labels of the stages, in any unit; what no stage is named for is left out of the estimate.
+        amounts: Work of each stage by its label, in order and in any unit; other work is left out of the estimate.
     """
     global _stages
     before, _stages = _stages, dict(amounts)
@@ -93,7 +93,7 @@ def run_stages(amounts: Mapping[str, float]) -> Iterator[None]:
 
 
 class TimeEstimate:
-    """How long a stage will still take, and the run that it is a stage of; by the work that was seen being done."""
+    """Time left in a stage and in the run that it belongs to, judging by the work done so far."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label, self.total = label, total
@@ -115,7 +115,7 @@ class TimeEstimate:
 
     @property
     def run_left(self) -> float | None:
-        """Of the whole run; None where the stage is none of a run, or the last."""
+        """Seconds left in the whole run; None outside the stages of a run and in the last of them."""
         names = list(_stages)
         if self.label not in _stages or self.label == names[-1]:
             return None

@@ -36,7 +36,7 @@ def from_json(cls: type[T], data: Any, where: object, remedy: str = REMEDY) -> T
         remedy: What the user can do about wrong data.
 
     Raises:
-        UserError: Names the file, the field, what was expected and what is there.
+        UserError: Names the file, the field, the value, and what was expected.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -89,7 +89,7 @@ def _mismatch(annotation: Any, value: Any, path: KeyPath) -> _Mismatch:
 
 
 def _read(annotation: Any, value: Any, path: KeyPath) -> Any:
-    """The value as its annotation wants it."""
+    """The value, converted to its annotation."""
     origin = get_origin(annotation) or annotation
     if annotation is Any:
         return value
@@ -229,7 +229,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         loaded = yaml.load(content, Loader=PlainLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path} is not valid YAML ({reason}); mend that line") from None
+        raise UserError(f"{path} is not valid YAML ({reason}); fix that line") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path} holds no options; write one a line, such as 'space: autoformer-tiny'")
     return loaded

@@ -115,7 +115,7 @@ def format_digits(value: float) -> str:
 
 @dataclass(frozen=True)
 class DeclaredOption:
-    """An option of a strategy or of another class that groups of options do not know."""
+    """An option that a strategy or another class declares itself, beside the fields of option groups."""
 
     name: str
     annotation: Any
@@ -134,7 +134,7 @@ class OptionGroup:
     example: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """The end of their chain: each group calls the next by `super()`."""
+        """Ends the chain of `super().__post_init__()` calls of the groups that a command inherits from."""
 
     @classmethod
     def declared_options(cls) -> list[DeclaredOption]:

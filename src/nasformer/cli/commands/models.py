@@ -54,7 +54,7 @@ class ExportCommand(OptionGroup):
 
 @dataclass
 class PredictCommand(PredictOptions):
-    """Answers to image files: class names with probabilities, or what the model's task has in their place."""
+    """Predict on image files: class names with probabilities, or what another task answers."""
 
     positional = ("model", "images")
     example = "nasformer predict runs/mine photo1.jpg photo2.jpg"
@@ -81,11 +81,8 @@ def retrain(options: RetrainCommand, as_json: bool) -> None:
         show(result, folder, as_json)
     if options.top == 1 and results:
         print_mean(list(results.values()))
-    return print(f"next: nasformer compare {folders_below(options)} --out {options.out}-compared")
-
-
-def folders_below(options: RetrainCommand) -> str:
-    return f"{options.out}/*/*" if options.top > 1 and options.seeds > 1 else f"{options.out}/*"
+    below = "*/*" if options.top > 1 and options.seeds > 1 else "*"
+    return print(f"next: nasformer compare {options.out}/{below} --out {options.out}-compared")
 
 
 def print_mean(results: Sequence[RunResult]) -> None:

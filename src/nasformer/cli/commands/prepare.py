@@ -31,7 +31,7 @@ class PackCommand(OptionGroup):
     source: str = ""
     """a folder of images or a set by name, as --data takes it; with --check a folder of shards"""
     to: str = ""
-    """the folder for the shards; what is there already of the same packing is kept"""
+    """the folder for the shards; finished shards of the same packing are kept"""
     size: int = 256
     """images whose short side is longer are scaled down to this many pixels: 256 for training at 224"""
     quality: int = 90
@@ -123,9 +123,9 @@ class ProfileCommand(TaskOptions, SpaceOptions):
 
 
 def profile(options: ProfileCommand, as_json: bool) -> None:
-    from nasformer.latency.lookup import check_replaceable, suggested_latency, unused_path
     from nasformer.latency.measure import describe_machine
     from nasformer.latency.profile import make_profile
+    from nasformer.latency.search import check_replaceable, suggested_latency, unused_path
     from nasformer.utils.device import choose_device
 
     space, device = space_for_images(options), choose_device(options.device)

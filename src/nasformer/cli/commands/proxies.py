@@ -212,7 +212,7 @@ def score_chunks(
     scorer: Scorer, chunks: Sequence[Sequence[Arch]], options: RankCommand, folder: Path | None
 ) -> Iterator[list[dict[str, Score]]]:
     """The scores of chunks of nets, in their order; here, or on workers."""
-    from nasformer.runs.ray_pool import RayPool, result_of
+    from nasformer.runs.pools import RayPool, result_of
     from nasformer.runs.search import ProxyJob
 
     if options.executor == "local":

@@ -86,7 +86,7 @@ class CompareCommand(OptionGroup):
 
 @dataclass
 class PatternsCommand(OptionGroup):
-    """What emerged: the winners of several searches of one space, by stage, beside random architectures."""
+    """Patterns in the winners of several searches of one space, by stage, compared with random architectures."""
 
     positional = ("runs",)
     example = "nasformer patterns runs/seed0 runs/seed1 runs/seed2 --out runs/patterns"
@@ -128,7 +128,7 @@ def print_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
     if diagnosis.taus:
         print(f"ranks from snapshot to snapshot (Kendall's tau): {' '.join(map(signed, diagnosis.taus))}")
     for name, accuracy in diagnosis.baselines.items():
-        print(f"beside them: {name} {accuracy:.2%}")
+        print(f"for comparison: {name} {accuracy:.2%}")
     for alarm in diagnosis.alarms:
         print(f"alarm: {alarm.finding}\n       {alarm.advice}")
     print(f"{verdict_on(diagnosis)}: {folder / 'plots' / 'health.png'}")
@@ -230,8 +230,8 @@ def print_patterns(patterns: Patterns) -> None:
         print(verdict.sentence)
     if patterns.repaired:
         print(
-            f"the budget is narrow: {patterns.repaired} of {patterns.draws} random archs were led into it step by step"
-            ", so they are not quite a fair sample"
+            f"the budget is narrow: {patterns.repaired} of {patterns.draws} random archs had to be adjusted to fit it, "
+            "so they are not quite a fair sample"
         )
 
 
@@ -323,7 +323,7 @@ def parse_query(text: str) -> Query | None:
 def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:
     """A test image of a data set."""
     from nasformer.results.folder import RunFolder
-    from nasformer.runs.data import load_batches, normalize_as
+    from nasformer.runs.base import load_batches, normalize_as
     from nasformer.runs.options import UNTRAINED
     from nasformer.tasks.classify import ModelInput
     from nasformer.utils.device import World, choose_device

@@ -17,12 +17,11 @@ from nasformer.utils.tables import print_table
 from nasformer.utils.units import OptionGroup, format_quantity
 
 if TYPE_CHECKING:
-    from nasformer.results.contents import EvolutionStep
     from nasformer.results.folder import RunFolder
     from nasformer.results.result import RunResult
     from nasformer.runs.plan import Plan
     from nasformer.search.problem import ModelResult
-    from nasformer.space_search import Dimension
+    from nasformer.space_search import Dimension, Step
 
 PLAN_COSTS = {"params": "parameters", "macs": "MACs", "latency_ms": "latency, ms", "memory_bytes": "memory, bytes"}
 
@@ -230,18 +229,18 @@ def print_times(plan: Plan) -> None:
             print(f"{label:{width}} {in_hours(stage.seconds):>9}   {parts} on {time.device}{memory}")
     if time.rest_seconds:
         print(f"{'images, reports, export':{width}} {in_hours(time.rest_seconds):>9}")
-        print(f"{'all of it':{width}} {in_hours(time.seconds):>9}")
+        print(f"{'total':{width}} {in_hours(time.seconds):>9}")
     if time.note:
         print(time.note)
 
 
 def evolve(options: EvolveCommand, as_json: bool) -> None:
-    from nasformer.runs.evolve import evolve_run
+    from nasformer.runs.run import evolve_run
     from nasformer.utils.files import read_json
 
     done = 0
 
-    def on_step(number: int, step: EvolutionStep) -> None:
+    def on_step(number: int, step: Step) -> None:
         nonlocal done
         done = number
         if not as_json:
@@ -252,13 +251,13 @@ def evolve(options: EvolveCommand, as_json: bool) -> None:
         return None
     if as_json:
         return print_json(read_json(folder.evolution))
-    if missing := options.evolve.steps - done:
-        print(f"nothing shifted in step {done}: the evolution ends here, {missing} short")
-    print(f"all of it: {folder.evolution}   report: {folder.report}")
+    if done < (steps := options.evolve.steps):
+        print(f"nothing shifted in step {done}: the evolution ends here, {steps - done} short of {steps} steps")
+    print(f"record: {folder.evolution}   report: {folder.report}")
     return print(f"search the last space: {search_command(options, folder, done)}")
 
 
-def print_step(number: int, step: EvolutionStep) -> None:
+def print_step(number: int, step: Step) -> None:
     from rich.box import SIMPLE
 
     error = step.error

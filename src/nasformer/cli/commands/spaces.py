@@ -89,7 +89,7 @@ def describe_space(options: SpacesCommand, as_json: bool) -> None:
     for name, values in description["dimensions"].items():
         print(f"    {name:{max(map(len, description['dimensions']))}}  {format_values(values)}")
     for name in space.model.optional_dimensions(**space.options).keys() - description["dimensions"].keys():
-        print(f"  {name} may be one, too")
+        print(f"  {name} can be a dimension, too")
     if space.presets:
         print(f"  presets   {', '.join(space.presets)}")
     return None
@@ -137,7 +137,7 @@ def cost(options: CostCommand, as_json: bool) -> None:
 def sample(options: SampleCommand, as_json: bool) -> None:
     import random
 
-    from nasformer.latency.lookup import with_profile
+    from nasformer.latency.search import with_profile
     from nasformer.space.budget import check_satisfiable, sample_feasible
 
     options = options.with_shares(options.source_costs())
@@ -170,7 +170,7 @@ complete -o filenames -F _nasformer nasformer"""
 
 
 def completion_script(shell: str) -> str:
-    options = {name: [*command_flags(name), *COMMON_FLAGS.values()] for name in COMMANDS}
+    options = {name: [*command_flags(name), *COMMON_FLAGS] for name in COMMANDS}
     if shell == "fish":
         return "\n".join(fish_lines(options))
     cases = "\n".join(f'    {name}) words="{" ".join(flags)}" ;;' for name, flags in options.items())

@@ -17,8 +17,8 @@ import tiny
 from nasformer.cli.main import main
 from nasformer.errors import UserError
 from nasformer.results.folder import RunFolder
-from nasformer.runs import local_pool
-from nasformer.runs.local_pool import LocalPool, TaskWork, choose_jobs, image_bytes, training_memory
+from nasformer.runs import pools
+from nasformer.runs.pools import LocalPool, TaskWork, choose_jobs, image_bytes, training_memory
 from nasformer.runs.single import best_candidates, retrain_tasks
 from nasformer.search.run import Failed
 from nasformer.utils.child import Ended
@@ -75,7 +75,7 @@ class InThread:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPool]:
-    monkeypatch.setattr(local_pool, "Child", InThread)
+    monkeypatch.setattr(pools, "Child", InThread)
     monkeypatch.setattr(InThread, "most", 0)
     with closing(LocalPool(Squares(), 2, CPU, "squares")) as pool:
         yield pool
@@ -113,9 +113,9 @@ def test_how_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert choose_jobs(3, 2, CPU, "", unasked) == 2
     assert choose_jobs("auto", 1, CPU, "", unasked) == 1
-    monkeypatch.setattr(local_pool.os, "sched_getaffinity", lambda pid: range(2), raising=False)
+    monkeypatch.setattr(pools.os, "sched_getaffinity", lambda pid: range(2), raising=False)
     assert choose_jobs("auto", 9, CPU, "", unasked) == 1
-    monkeypatch.setattr(local_pool.os, "sched_getaffinity", lambda pid: range(16), raising=False)
+    monkeypatch.setattr(pools.os, "sched_getaffinity", lambda pid: range(16), raising=False)
     assert choose_jobs("auto", 9, CPU, "", unasked) == 4
 
 

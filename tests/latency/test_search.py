@@ -13,8 +13,8 @@ import pytest
 import tiny  # noqa: F401 - one thread
 from latency.fake import ELSEWHERE, HERE, MICRO, fake_profile
 from nasformer.errors import UserError
-from nasformer.latency import finalists
-from nasformer.latency.finalists import Finalist, decide, measure
+from nasformer.latency import search
+from nasformer.latency.search import Finalist, decide, measure
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget
 
@@ -37,7 +37,7 @@ class Measured:
 
 def measured(monkeypatch: pytest.MonkeyPatch, times: dict[int, float]) -> Measured:
     machine = Measured(times)
-    monkeypatch.setattr(finalists, "measure", machine)
+    monkeypatch.setattr(search, "measure", machine)
     return machine
 
 

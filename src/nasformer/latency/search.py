@@ -1,4 +1,7 @@
-"""Profiles on disk: where they are kept, and which one a budget goes by, the one named or the one that fits best."""
+"""Searches by latency or memory: the profile that a budget goes by, and finalists that are measured before one wins.
+
+A profile predicts, and predictions can be wrong: so the best candidates of a search are measured in the end.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,13 +18,27 @@ from typing import Any
 import torch
 
 from nasformer.errors import UserError
-from nasformer.latency.measure import Machine, describe_machine
-from nasformer.latency.profile import MAX_ERROR, Profile, make_profile
+from nasformer.latency.measure import (
+    Machine,
+    TimedNet,
+    describe_machine,
+    make_clock,
+    make_runner,
+    nbytes,
+    peak_of,
+    time_nets,
+)
+from nasformer.latency.profile import MAX_ERROR, Profile, Setup, make_profile, weight_bytes
 from nasformer.models.registry import get_space, list_spaces
 from nasformer.models.space import Space
 from nasformer.search.options import BudgetOptions
+from nasformer.search.run import SearchResult
+from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget
+from nasformer.utils.device import cpu_threads
+from nasformer.utils.files import read_json, write_json
 from nasformer.utils.progress import say
+from nasformer.utils.schema import from_json, to_json
 
 FOLDER = Path("profiles")
 PREDICTED = ("latency_ms", "memory_bytes")
@@ -30,13 +47,11 @@ UNTIMED_MODEL_OPTIONS = frozenset(
     {"num_classes", "drop_path_rate", "super_depth", "qkv_bias_sharing", "last_gamma", "layer_scale", "drop_rate"}
 )
 """Options of models that change the time of a forward pass not at all, or (the number of classes) next to nothing."""
-
-
 FEW_ROUNDS = 3
-"""Rounds of a profile that a run makes on its way: less than half the usual time, and it is judged all the same."""
+"""Rounds of a profile that a run measures itself: less than half the usual time. Its accuracy is checked as ever."""
 
 
-# Writing a profile
+# Profiles on disk: one for each space, image size and way to run, in a folder below the current one
 
 
 def default_path(space: Space, device: str, backend: str, batch_size: int, threads: int = 1) -> Path:
@@ -101,7 +116,7 @@ def round_up_time(ms: float) -> str:
     return f"{math.ceil(round(value / step, 6)) * step:.6g}{unit}"
 
 
-# Finding one
+# The profile that a budget goes by: the one named, or the one that fits best
 
 
 def with_profile(
@@ -127,7 +142,7 @@ def needs_profile(budget: Budget, path: str | None, objectives: Sequence[str]) -
 
 
 def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
-    """Refuses a space without a profile already before the size of the images is known."""
+    """Refuses a space without any profile, even before the size of the images is known."""
     if not needs_profile(command.budget(), command.latency_profile, objectives):
         return
     profiles = [Profile.load(command.latency_profile)] if command.latency_profile else all_profiles().values()
@@ -141,7 +156,7 @@ def check_profiled(space: Space, command: BudgetOptions, objectives: Sequence[st
 
 
 def measure_if_missing(space: Space, command: BudgetOptions, objectives: Sequence[str], device: str) -> None:
-    """Profiles a space where a command needs that and nothing fits; `find_profile` then judges what was measured."""
+    """Profiles a space if a command needs it and no profile fits; `find_profile` then checks its accuracy."""
     if command.latency_profile or not needs_profile(command.budget(), None, objectives):
         return
     if any(not mismatch(profile, space) for profile in all_profiles().values()):
@@ -174,13 +189,13 @@ def find_profile(space: Space, path: str | None, device: str = "cpu") -> Profile
         raise UserError(
             f"{file} predicts nets with a median error of {profile.holdout.median_error:.0%}, more than "
             f"{MAX_ERROR:.0%}; measure again when the machine is quieter: {profile_command(space, device)}, "
-            f"or use it all the same: --latency-profile {file}"
+            f"or use it anyway: --latency-profile {file}"
         )
     return most_usual(accurate, device)
 
 
 def all_profiles() -> dict[Path, Profile]:
-    """The profiles in their folder, without files that are no profiles, of which a warning tells."""
+    """The profiles in their folder; other files are skipped with a warning."""
     profiles = {}
     for file in sorted(FOLDER.glob("*.json")):
         try:
@@ -208,7 +223,7 @@ def most_usual(profiles: Mapping[Path, Profile], device: str) -> Profile:
 
 
 def mismatch(profile: Profile, space: Space) -> str:
-    """What a profile was measured for that this space is not; empty where it fits."""
+    """Why a profile does not fit a space; empty where it does."""
     if profile.space != space.name:
         return f"it is of {profile.space}, not of {space.name}"
     measured = profile.options
@@ -238,3 +253,189 @@ def profile_command(space: Space, device: str) -> str:
 
 def in_words(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {options[name]}" for name in FLAGS if name in options)
+
+
+# Finalists: the best candidates, as predicted and as measured
+
+BATCH = 5  # finalists measured at a time
+LIMIT = 15  # in all
+ROUNDS = 7
+PROFILE_COPY, RECORD = Path("search") / "profile.json", Path("search") / "finalists.json"  # in a run folder
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate as predicted and as measured."""
+
+    arch: dict[str, Any]
+    latency_ms: float
+    measured_latency_ms: float
+    memory_bytes: int | None = None
+    measured_memory_bytes: int | None = None
+
+    def measured(self) -> dict[str, float]:
+        """The measured latency and memory, by the names of the fields."""
+        values = {"measured_latency_ms": self.measured_latency_ms, "measured_memory_bytes": self.measured_memory_bytes}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def fits(self, budget: Budget) -> bool:
+        latency = budget.max_latency_ms, self.measured_latency_ms
+        memory = budget.max_memory_bytes, self.measured_memory_bytes
+        return all(limit is None or value is None or value <= limit for limit, value in (latency, memory))
+
+
+@dataclass(frozen=True)
+class MachineSetup(Setup):
+    """How nets were run and timed, and on which machine."""
+
+    processor: str = ""
+    gpu: str | None = None
+
+
+@dataclass(frozen=True)
+class PredictionError:
+    """Prediction errors of the profile on nets that had no part in it."""
+
+    nets: int = 0
+    median_error: float | None = None
+    p90_error: float | None = None
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """The finalists of a search, as result.json has them: how nets run, how well they are predicted, and each finalist.
+
+    Args:
+        note: Why the best by score does not win, or why nothing was measured.
+    """
+
+    setup: MachineSetup
+    holdout: PredictionError
+    finalists: list[Finalist]
+    note: str
+
+    def how(self) -> str:
+        """Where and how nets run, and how well they are predicted."""
+        setup, error = self.setup, self.holdout.median_error
+        how = f"{setup.backend} on {setup.gpu or setup.processor}, batch {setup.batch_size}, threads {setup.threads}"
+        return how if error is None else f"{how}; hold-out error of the prediction {error:.1%}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The arch that wins, the finalists that were measured, and a note where the best by score does not win."""
+
+    arch: Arch
+    finalists: list[Finalist] = field(default_factory=list)
+    note: str = ""
+    latency: LatencyResult | None = None
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """The measured latency and memory of the winner."""
+        winner = next((finalist for finalist in self.finalists if finalist.arch == self.arch.to_dict()), None)
+        return winner.measured() if winner else {}
+
+
+def decide(
+    profile: Profile, space: Space, ranking: Sequence[Arch], budget: Budget, record: Path | None = None
+) -> Decision:
+    """The first of the ranking that keeps the budget as measured; what was measured before is read from the record."""
+    if reason := why_unmeasurable(profile):
+        return Decision(ranking[0], [], f"latency is predicted, not measured: {reason}")
+    finalists: list[Finalist] = []
+    for start in range(0, min(LIMIT, len(ranking)), BATCH):
+        finalists += measure_recorded(profile, space, ranking[start : start + BATCH], record)
+        for number, finalist in enumerate(finalists):
+            if finalist.fits(budget):
+                note = f"as measured, the best {number} by score exceed {budget}; number {number + 1} wins"
+                return Decision(ranking[number], finalists, note if number else "")
+    fastest = min(range(len(finalists)), key=lambda number: finalists[number].measured_latency_ms)
+    note = f"none of the best {len(finalists)} keeps {budget} as measured; the fastest of them is taken"
+    return Decision(ranking[fastest], finalists, note)
+
+
+def why_unmeasurable(profile: Profile) -> str:
+    """Why this machine cannot measure what the profile predicts; empty where it can."""
+    device = profile.setup.device
+    if device == "cuda" and not torch.cuda.is_available():
+        return "the profile is of a GPU, and there is none here"
+    if not describe_machine(torch.device(device), profile.setup.backend).same_hardware(profile.machine):
+        return f"the profile is of another machine ({profile.machine})"
+    return ""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured by which profile: RUN/search/finalists.json, by the arch as JSON."""
+
+    profile: str = ""
+    measured: dict[str, Finalist] = field(default_factory=dict)
+
+
+def measure_recorded(profile: Profile, space: Space, archs: Sequence[Arch], path: Path | None) -> list[Finalist]:
+    """Measures archs, or reads them from the record: so a killed or repeated search has the same winner."""
+    record = from_json(Record, read_json(path), path) if path and path.exists() else Record()
+    measured = dict(record.measured) if record.profile == profile.fingerprint else {}
+    missing = [arch for arch in archs if arch.to_json() not in measured]
+    fresh = measure(profile, space, missing, ROUNDS) if missing else []
+    measured |= {arch.to_json(): finalist for arch, finalist in zip(missing, fresh, strict=True)}
+    if path and missing:
+        write_json(path, to_json(Record(profile.fingerprint, measured)))
+    return [measured[arch.to_json()] for arch in archs]
+
+
+def measure(profile: Profile, space: Space, archs: Sequence[Arch], rounds: int = ROUNDS) -> list[Finalist]:
+    """Measures archs as the profile's nets were measured, scaled to the pace that the machine had then."""
+    setup, device = profile.setup, torch.device(profile.setup.device)
+    say(f"measuring {len(archs)} finalists on {device.type}, backend {setup.backend}")
+    with cpu_threads(setup.threads):
+        runner = make_runner(space, setup.backend, device, setup.batch_size, setup.threads)
+        nets, reference = [TimedNet(runner.net(arch)) for arch in archs], runner.net(space.root.smallest())
+        clock = make_clock(device, setup.threads)
+        time_nets(nets, runner.images, clock, reference=reference, rounds=rounds, label="finalists")
+        return [as_finalist(profile, space, arch, net, runner.images) for arch, net in zip(archs, nets, strict=True)]
+
+
+@torch.inference_mode()
+def as_finalist(profile: Profile, space: Space, arch: Arch, net: TimedNet, images: Any) -> Finalist:
+    plan, ms = space.plan(arch), round(1000 * net.seconds(profile.pace), 4)
+    if not profile.has_memory:
+        return Finalist(arch.to_dict(), profile.latency_ms(plan), ms)
+    peak = weight_bytes(plan) + nbytes(images) + peak_of(net.net, images)[0]
+    return Finalist(arch.to_dict(), profile.latency_ms(plan), ms, profile.memory_bytes(plan), peak)
+
+
+# The winner of a search, and the copy of the profile in its run folder
+
+
+def profile_settings(profile: Profile | None) -> dict[str, str]:
+    """For the journal of a search: with the costs of another profile it must not go on."""
+    return {"profile": profile.fingerprint} if profile else {}
+
+
+def keep_profile(profile: Profile | None, folder: Path | None) -> None:
+    """Copy the profile into the run folder; the first one stays, as its journal does."""
+    if profile and folder and not (folder / PROFILE_COPY).exists():
+        profile.save(folder / PROFILE_COPY)
+
+
+def kept_profile(space: Space, folder: Path) -> Space:
+    """The space with the costs that the search of a run folder went by."""
+    path = folder / PROFILE_COPY
+    return replace(space, predicted=Profile.load(path).costs) if path.exists() else space
+
+
+def choose_winner(
+    profile: Profile | None, space: Space, result: SearchResult, budget: Budget, folder: Path | None
+) -> Decision:
+    """The winner of a search: its best, or with a profile the best that keeps the budget as measured."""
+    if profile is None:
+        return Decision(result.best.arch)
+    ranking = [candidate.arch for candidate in result.ranking]
+    decision = decide(profile, space, ranking, budget, folder / RECORD if folder else None)
+    if decision.note:
+        say(decision.note)
+    setup = MachineSetup(**vars(profile.setup), processor=profile.machine.processor, gpu=profile.machine.gpu)
+    errors = PredictionError(profile.holdout.nets, profile.holdout.median_error, profile.holdout.p90_error)
+    return replace(decision, latency=LatencyResult(setup, errors, decision.finalists, decision.note))
