@@ -17,7 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, channels_first, check_channels, decode_image, read_bytes, read_header
+from nasformer.data.decode import (
+    CROP_PCT,
+    BadImage,
+    channels_first,
+    check_channels,
+    decode_image,
+    read_bytes,
+    read_header,
+    resize_and_crop,
+)
 from nasformer.data.images import (
     Data,
     ImageSet,
@@ -30,7 +39,6 @@ from nasformer.data.images import (
     make_splits,
 )
 from nasformer.data.options import MAX_BAD
-from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.units import check_number

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from nasformer.data.augment import Augment
+from nasformer.data.decode import Preprocessing
 from nasformer.data.images import Data, ImageSet, Part, Pixels, UncroppedSet, normalise
 from nasformer.data.options import AugmentOptions
-from nasformer.data.preprocessing import Preprocessing
 from nasformer.data.streaming import ImageStream, StreamedData
 from nasformer.errors import UserError
 from nasformer.utils.rng import Purpose, generator

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import GREY_MODES, channels_first, converted
+from nasformer.data.decode import CROP_PCT, GREY_MODES, channels_first, converted, resize_and_crop
 from nasformer.data.files import FEW, USUAL_SIZE, BadImages, Files, ImageFiles, Listing, prepare_files, printable
 from nasformer.data.images import (
     Data,
@@ -35,7 +35,6 @@ from nasformer.data.images import (
     stratified,
 )
 from nasformer.data.options import MAX_BAD
-from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.data.shards import is_packed, load_shards
 from nasformer.errors import UserError
 from nasformer.utils.progress import progress, say

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import nasformer
-from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.decode import Preprocessing
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.layers.stem import to_2tuple
 from nasformer.models.base import Backbone, options_from_json

@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from nasformer.data.decode import for_channels
 from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import DataOptions
-from nasformer.data.preprocessing import for_channels
 from nasformer.data.sources import open_data, open_files
 from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError

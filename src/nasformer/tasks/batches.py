@@ -21,7 +21,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as V
 
 from nasformer.data.augment import color_jitter
-from nasformer.data.decode import channels_first, check_channels, converted
+from nasformer.data.decode import Preprocessing, channels_first, check_channels, converted
 from nasformer.data.files import BadImages, fits
 from nasformer.data.images import Splits, normalise
 from nasformer.data.loaders import (
@@ -36,7 +36,6 @@ from nasformer.data.loaders import (
     steps_per_epoch,
 )
 from nasformer.data.options import AugmentOptions
-from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
 from nasformer.supernet.pretrained import IMAGENET

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nasformer.data.decode import BadImage, channels_first, check_channels, read_image
+from nasformer.data.decode import BadImage, channels_first, check_channels, for_channels, read_image, resize_and_crop
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.data.preprocessing import for_channels, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space

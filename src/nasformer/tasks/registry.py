@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import torch
 from torch import nn
 
+from nasformer.data.decode import for_channels
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.data.preprocessing import for_channels
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
