@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from nasformer.errors import UserError
 from nasformer.layers.basic import Cost, set_drop_path
 from nasformer.layers.stem import Grid, OnGrid, to_2tuple
-from nasformer.models.options import OPTION_RANGES
+from nasformer.models.registry import OPTION_RANGES
 from nasformer.models.sharing import SharingRules
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Struct

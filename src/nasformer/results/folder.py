@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.models.space import Space
 from nasformer.models.storage import CONFIG as MODEL_CONFIG, WeightFacts
 from nasformer.results.result import RunResult

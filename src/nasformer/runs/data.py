@@ -21,7 +21,7 @@ from nasformer.data.options import DataOptions
 from nasformer.data.sources import open_data, open_files
 from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts
 from nasformer.results.folder import RunFolder

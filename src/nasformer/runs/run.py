@@ -17,7 +17,7 @@ from nasformer.data.files import USUAL_SIZE
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.latency.lookup import with_profile
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.models.space import Space
 from nasformer.proxies.scoring import Scorer
 from nasformer.results.folder import RunFolder
