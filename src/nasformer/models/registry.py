@@ -168,7 +168,6 @@ class SpaceOptions(OptionGroup):
                 f"this command starts from fresh weights, not from a net's; to cut the net: nasformer run --from "
                 f"{self.from_}; to train its space from scratch: --space timm:NAME"
             )
-        super().__post_init__()
 
     def model_options(self) -> dict[str, Any]:
         """The options of the model that were set."""

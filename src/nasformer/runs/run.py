@@ -31,7 +31,7 @@ from nasformer.runs.search import ArchSearch, UntrainedEvaluator, check_search, 
 from nasformer.runs.tracking import tracking
 from nasformer.search.problem import Problem
 from nasformer.search.strategy import Strategy
-from nasformer.supernet.calibration import has_batch_norm
+from nasformer.supernet.supernet import has_batch_norm
 from nasformer.tasks.registry import space_for
 from nasformer.train.evaluate import objective_of
 from nasformer.train.log import TrainLog

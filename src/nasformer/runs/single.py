@@ -43,10 +43,9 @@ from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, 
 from nasformer.runs.ray_pool import Work, check_ray
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import recalibrate
 from nasformer.supernet.pretrained import find_pretrained
 from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG, load_supernet
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import Supernet, recalibrate
 from nasformer.tasks.options import PredictOptions, TaskOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.evaluate import Confusion

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from nasformer.data.loaders import ImageText
+from nasformer.data.loaders import BatchSource, ImageText
 from nasformer.errors import UserError
 from nasformer.layers.basic import set_drop_path
 from nasformer.models.base import Backbone, Segment, container
@@ -28,7 +29,7 @@ from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.nodes import corners
 from nasformer.utils.cuda_graphs import CudaGraphs
-from nasformer.utils.device import keep_compiled_code
+from nasformer.utils.device import World, keep_compiled_code
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product; and it
 # draws random numbers of its own, so that stochastic depth would differ between compiled and uncompiled steps.
@@ -329,3 +330,68 @@ def without_weights(layer: nn.Module) -> nn.Module:
             if buffer is not None and name not in module._non_persistent_buffers_set:
                 module._buffers[name] = buffer.to("meta")
     return layer
+
+
+# Batch-norm statistics of single archs. In training, the shared running statistics average over whatever archs were
+# sampled, so they fit none of them. Before an arch is evaluated or exported, its statistics are estimated on training
+# images. Without batch norm nothing is done.
+
+ALONE = World()
+CALIBRATION_IMAGES = 2048
+CALIBRATION_BATCH = 256
+
+
+def has_batch_norm(space: Space) -> bool:
+    """Whether archs of a space need statistics of their own."""
+    with torch.random.fork_rng(devices=[]):  # the weights do not matter, and what is random later must not change
+        model = space.build(space.root.largest())
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def recalibrated(
+    supernet: Supernet, arch: Arch, batches: BatchSource, images: int = CALIBRATION_IMAGES, world: World = ALONE
+) -> Backbone:
+    """The arch as an ordinary model in evaluation mode, with statistics estimated on so many training images."""
+    model = supernet.extract(arch).eval()
+    recalibrate(model, batches, images, world)
+    return model
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: BatchSource, images: int = CALIBRATION_IMAGES, world: World = ALONE) -> None:
+    """Sets the running statistics to their plain average over batches of training images, without augmentation.
+
+    The mode of the model and the momentum of its norms stay as they were; stochastic depth is off meanwhile.
+
+    Args:
+        world: Processes that share the batches, and all call this alike.
+    """
+    momenta = {module: module.momentum for module in model.modules() if isinstance(module, _BatchNorm)}
+    if not momenta:
+        return
+    training = model.training
+    model.eval()
+    for norm in momenta:
+        norm.reset_running_stats()
+        norm.train()
+        norm.momentum = None  # torch then averages over all batches
+    share = (world.part,) if world.size > 1 else ()
+    for x in batches.calibration(images, CALIBRATION_BATCH, *share):
+        model(x)
+    if world.size > 1:
+        average_statistics(list(momenta), world)
+    for norm, momentum in momenta.items():
+        norm.momentum = momentum
+    model.train(training)
+
+
+def average_statistics(norms: Sequence[_BatchNorm], world: World) -> None:
+    """The plain average over the batches of all processes, each of which has averaged over its own."""
+    for norm in norms:
+        if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
+            continue
+        count = norm.num_batches_tracked.to(norm.running_mean)
+        sums = world.sum(torch.stack([norm.running_mean, norm.running_var, torch.ones_like(norm.running_mean)]) * count)
+        norm.running_mean.copy_(sums[0] / sums[2])
+        norm.running_var.copy_(sums[1] / sums[2])
+        norm.num_batches_tracked.copy_(sums[2, 0])

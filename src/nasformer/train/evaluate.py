@@ -24,9 +24,8 @@ from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Node, corners
-from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import ALONE, CALIBRATION_IMAGES, Supernet, recalibrated
 from nasformer.train.loss import Loss, Taught, soft_cross_entropy, taught_classes
 from nasformer.train.recipe import Recipe
 from nasformer.utils.cuda_graphs import CudaGraphs
@@ -252,7 +251,7 @@ class SubnetEvaluator:
         supernet: Supernet,
         batches: BatchSource,
         precision: str = "auto",
-        images: int = IMAGES,
+        images: int = CALIBRATION_IMAGES,
         world: World = ALONE,
         graphs: bool = True,
     ) -> None:
@@ -305,7 +304,7 @@ class Snapshots:
     """
 
     def __init__(
-        self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES, seed: int = 0
+        self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = CALIBRATION_IMAGES, seed: int = 0
     ) -> None:
         self.supernet, self.batches, self.precision, self.images = supernet, batches, recipe.precision, images
         self.graphs, epochs = recipe.graphs, recipe.watch_epochs

@@ -27,9 +27,8 @@ from nasformer.data.loaders import Batch, Batches, BatchSource
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.samplers import Sampler, make_sampler
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import CALIBRATION_IMAGES, Supernet
 from nasformer.train.checkpoint import (
     Checkpoints,
     DamagedCheckpoint,
@@ -97,7 +96,7 @@ def train_supernet(
     settings: dict[str, Any] | None = None,
     teacher: nn.Module | None = None,
     quiet: bool = False,
-    calibration_images: int = IMAGES,
+    calibration_images: int = CALIBRATION_IMAGES,
     label: str = "supernet",
 ) -> float:
     """Trains the shared weights in place, each step on the archs that the recipe's sampler draws.
@@ -291,7 +290,7 @@ class Trainer:
         seed: int = 0,
         world: World | None = None,
         quiet: bool = False,
-        calibration_images: int = IMAGES,
+        calibration_images: int = CALIBRATION_IMAGES,
         label: str = "train",
     ) -> None:
         self.chosen = chosen_settings(recipe, batches)
