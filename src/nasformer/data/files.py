@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from nasformer.data.decode import (
 from nasformer.data.images import (
     Data,
     ImageSet,
+    SplitAmounts,
     Splits,
     UncroppedSet,
     channel_stats,
@@ -103,11 +105,9 @@ class Listing:
         if not len(self.train):
             raise UserError(f"{self.name} has no training images; check that it is complete")
 
-    def split(self, holdout: float | str, seed: int, train_images: int | None = None) -> Splits[Files]:
+    def split(self, **amounts: Unpack[SplitAmounts]) -> Splits[Files]:
         """The three parts in use; before anything is decoded, so that a file that breaks moves no other one."""
-        splits = make_splits(
-            self.train, self.val, self.test, self.classes, holdout=holdout, seed=seed, train_images=train_images
-        )
+        splits = make_splits(self.train, self.val, self.test, self.classes, **amounts)
         splits.notes[:0] = self.notes
         return splits
 
@@ -352,20 +352,17 @@ def shrink(pixels: Tensor, short_side: int) -> Tensor:
 def prepare_files(
     listing: Listing,
     bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None,
     img_size: int | None,
     in_chans: int | None,
     usual_size: int,
+    **amounts: Unpack[SplitAmounts],
 ) -> ImageFiles:
     """Split the files, and decide on what is left open by a survey of them; whatever was decided is said.
 
     Images that are all square and of one size keep it, others get `usual_size`. They are read in colour unless
     every one of them is grey.
     """
-    splits = listing.split(holdout, seed, train_images)
+    splits = listing.split(**amounts)
     common = survey(splits, bad, listing.name)
     if img_size is None and common.size is None:
         splits.notes.append(

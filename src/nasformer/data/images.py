@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, NotRequired, Protocol, Self, TypedDict, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +24,6 @@ from nasformer.utils.tables import html_row, html_table
 CHUNK = 512  # images turned to float at a time, to keep memory small
 TEST_FRACTION = 0.2
 SHOWN_CLASSES = 20  # in notebooks
-
-
-Part = Tensor | slice
-"""The numbers of the images of a batch."""
 
 
 @dataclass
@@ -69,10 +65,10 @@ class ImageSet:
     def to(self, device: torch.device | str) -> ImageSet:
         return ImageSet(self.images.to(device), self.labels.to(device))
 
-    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
-        """The images of each part in turn. `replace` is for files that cannot be read; here all can."""
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
+        """The images of these numbers, part by part. `replace` is for files that cannot be read; here all can."""
         for part in parts:
-            where = part if isinstance(part, slice) else send(part, self.images.device)
+            where = send(part, self.images.device)
             yield Pixels(self.images[where], self.labels[where])
 
     def subset(self, indices: Tensor) -> ImageSet:
@@ -100,11 +96,10 @@ class UncroppedSet:
         images = [image.to(device) for image in self.images]
         return UncroppedSet(images, self.labels.to(device), self.fill.to(device))
 
-    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
         for part in parts:
-            numbers = part if isinstance(part, Tensor) else torch.arange(*part.indices(len(self)))
-            images, sizes = pad([self.images[number] for number in numbers.tolist()], self.fill)
-            yield Pixels(images, self.labels[send(numbers, self.labels.device)], sizes)
+            images, sizes = pad([self.images[number] for number in part.tolist()], self.fill)
+            yield Pixels(images, self.labels[send(part, self.labels.device)], sizes)
 
 
 def pad(images: list[Tensor], fill: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,6 +226,14 @@ class Splits(Generic[Images]):
 
     def __len__(self) -> int:
         return sum(map(len, self.parts()))
+
+
+class SplitAmounts(TypedDict):
+    """Arguments of `make_splits`: how many images are held out, by which seed, and how many are trained on."""
+
+    holdout: float | str
+    seed: int
+    train_images: NotRequired[int | None]
 
 
 def make_splits(

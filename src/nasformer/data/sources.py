@@ -26,6 +26,7 @@ from nasformer.data.files import FEW, USUAL_SIZE, BadImages, Files, ImageFiles, 
 from nasformer.data.images import (
     Data,
     ImageSet,
+    SplitAmounts,
     channel_stats,
     check_classes,
     check_filled,
@@ -289,9 +290,9 @@ def open_data(
     opened = _find(source, root, download, answers)
     if answers is not None and not same_classes(opened.classes, answers):
         opened = without_labels(opened, answers)
-    amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
+    amounts: SplitAmounts = {"holdout": holdout, "seed": seed, "train_images": train_images}
     if isinstance(opened, Listing):
-        return prepare_files(opened, bad, **amounts, img_size=img_size, in_chans=in_chans, usual_size=usual_size)
+        return prepare_files(opened, bad, img_size, in_chans, usual_size, **amounts)
     check_classes(opened.classes, source)
     check_filled(opened.train, f"{source}: train")
     check_filled(opened.test, f"{source}: test")

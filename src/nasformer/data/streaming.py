@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nasformer.data.decode import BadImage, decode_jpegs, decodes_jpegs, jpeg_header
 from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, shrink, spread
-from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad, send
+from nasformer.data.images import ImageSet, Pixels, channel_stats, fill_colour, pad, send
 from nasformer.utils.progress import say
 
 AHEAD = 4  # batches being read and decoded while one is in use
@@ -102,15 +102,14 @@ class ImageStream:
         batches = list(moved.batches(torch.arange(len(self)).split(256)))
         return ImageSet(torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches]))
 
-    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
         """The images of each part in turn. Files that cannot be read are replaced or left out."""
         # one thread an operation: the images of a batch are worked on side by side already
         pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
         waiting = deque[Future[Loaded]]()
         try:
             for part in parts:
-                numbers = part.tolist() if isinstance(part, Tensor) else list(range(*part.indices(len(self))))
-                waiting.append(self._submit(pool, numbers, replace))
+                waiting.append(self._submit(pool, part.tolist(), replace))
                 if len(waiting) > AHEAD:
                     yield from self._receive(waiting.popleft())
             while waiting:

@@ -7,41 +7,30 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as V
 
 from nasformer.data.augment import color_jitter
 from nasformer.data.decode import Preprocessing, channels_first, check_channels, converted
 from nasformer.data.files import BadImages, fits
-from nasformer.data.images import Splits, normalise
-from nasformer.data.loaders import (
-    WHOLE,
-    Share,
-    Split,
-    batch_indices,
-    calibration_indices,
-    check_split,
-    clamp_batch,
-    rank_slice,
-    steps_per_epoch,
-)
+from nasformer.data.images import normalise
+from nasformer.data.loaders import SPLITS, WHOLE, BatchSource, Share, Split, SplitBatches
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
 from nasformer.supernet.pretrained import IMAGENET
-from nasformer.tasks.masks import IGNORED
+from nasformer.tasks.masks import IGNORED, FileData
 from nasformer.tasks.options import JitterOptions, TaskFacts
-from nasformer.tasks.registry import Task
+from nasformer.tasks.registry import Evaluation, Task, example_images
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
@@ -49,9 +38,6 @@ from nasformer.utils.rng import Draws, Purpose, generator
 
 AHEAD = 3
 """Batches that are decoded while others are trained on."""
-
-CALIBRATION_BATCH = 16
-"""Most images at once when batch norm is calibrated."""
 
 # Geometry
 
@@ -163,22 +149,7 @@ def read_pixels(path: str, channels: int) -> Tensor:
 # Batches
 
 
-class FileData(Protocol):
-    """Files of images in three parts, all of which can be used, and what is to be learned of them."""
-
-    @property
-    def splits(self) -> Splits[Any]: ...
-
-    @property
-    def labels(self) -> Any:
-        """With the names of the `classes`."""
-
-    @property
-    def pixels(self) -> int:
-        """Of all images together, to know what they take in memory."""
-
-
-class FileBatches:
+class FileBatches(SplitBatches):
     """Batches of images in files, decoded by threads as they are needed, or once where all fit into memory.
 
     What an item looks like depends on (seed, step, position in the global batch) alone. Subclasses say what belongs to
@@ -188,7 +159,9 @@ class FileBatches:
     task: ClassVar[TaskFacts]
     objective: Objective
     target_bytes: ClassVar[int] = 0
-    """Of what belongs to a pixel of an image."""
+    """Bytes of a pixel of the target."""
+    calibration_batch: ClassVar[int] = 16
+    """Most images at once when batch norm is calibrated."""
 
     def __init__(
         self,
@@ -206,29 +179,15 @@ class FileBatches:
         options: Any = None,
         workers: int = 4,
     ) -> None:
-        self.data, self.classes, self.options = data, data.labels.classes, options or self.task.options()  # type: ignore[misc]
+        self.files = dict(zip(SPLITS, data.splits.parts(), strict=True))
+        super().__init__(self.files, data.splits.classes, batch_size, seed, rank, world, device, repeats)
+        self.data, self.options, self.workers = data, options or self.task.options(), workers  # type: ignore[misc]
         self.augment = check_augment(augment.for_images(img_size, in_chans))
-        self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
-        self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
-        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
-        self.device, self.workers = torch.device(device), workers
         self.img_size, self.in_chans = img_size, check_channels(in_chans)
         self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
         keeps = fits(data.pixels * (in_chans + self.target_bytes), torch.device("cpu"), world)
         self.decoded: dict[str, tuple[Tensor, Any]] | None = {} if keeps else None
         self.streamed = not keeps
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
-
-    @property
-    def held_out(self) -> int:
-        return len(self.files["holdout"])
-
-    @property
-    def test_images(self) -> int:
-        return len(self.files["test"])
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -237,10 +196,6 @@ class FileBatches:
     @property
     def class_counts(self) -> Tensor:
         raise UserError("masks have many classes in an image; balance is for classification, leave it out")
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.files["train"]), self.batch_size)
 
     @property
     def fill(self) -> list[int]:
@@ -263,9 +218,9 @@ class FileBatches:
         """The targets of a training batch, on the device."""
         raise NotImplementedError
 
-    def truth(self, content: Any) -> Any:
-        """What an image is evaluated by, at its own size."""
-        return content
+    def truths(self, contents: Sequence[Any]) -> Any:
+        """What the images of a batch are evaluated by, at their own size."""
+        return list(contents)
 
     def pair(self, files: Any, index: int) -> tuple[Tensor, Any]:
         """An image and what belongs to it, which are kept where all fit into memory."""
@@ -276,12 +231,6 @@ class FileBatches:
             self.decoded[path] = self.read_pair(files, index)
         return self.decoded[path]
 
-    def train_indices(self, start_step: int) -> Iterator[tuple[int, Tensor]]:
-        """Each step, and the images of this process in its batch."""
-        for step in count(start_step):
-            everything = batch_indices(len(self.files["train"]), self.batch_size, step, self.seed, self.repeats)
-            yield step, rank_slice(everything, self.rank, self.world)
-
     def train_batches(self, start_step: int = 0) -> Iterator[Any]:
         files = self.files["train"]
 
@@ -290,11 +239,11 @@ class FileBatches:
             image, mask = self.pair(files, index)
             return self.jittered(image, self.learned(mask), source)
 
-        arguments = (
-            [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine.tolist())]
-            for step, mine in self.train_indices(start_step)
-        )
-        for step, pairs in enumerate(self.loaded(item, arguments), start_step):
+        def arguments(step: int) -> list[tuple[int, int, int]]:
+            part = self.train_part(step)
+            return [(step, self.rank * len(part) + number, index) for number, index in enumerate(part.tolist())]
+
+        for step, pairs in enumerate(self.loaded(item, map(arguments, count(start_step))), start_step):
             images, targets = zip(*pairs, strict=True)
             yield self.normalised(self.coloured(torch.stack(images), step)), self.together(targets)
 
@@ -306,37 +255,26 @@ class FileBatches:
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, list[Any]]]:
+    ) -> Iterator[tuple[Any, Any]]:
         """A split once, or some of its images, or a share of its batches: squares, and their truths."""
-        files = self.files[check_split(split, self.held_out)]
+        for x, contents in self.fitted(split, self.evaluation_parts(split, batch_size, share, numbers)):
+            yield x, self.truths(contents)
 
-        def item(index: int) -> Pair:
-            image, mask = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), mask
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Any]:
+        parts = self.calibration_parts(images, min(batch_size, self.calibration_batch), share)
+        return (x for x, _ in self.fitted("train", parts))
 
-        chosen = torch.arange(len(files)) if numbers is None else numbers
-        parts = chosen.split(batch_size)[share[0] :: share[1]]
+    def fitted(self, split: Split, parts: Iterable[Tensor]) -> Iterator[tuple[Any, Any]]:
+        """Batches of images, each in the square of the model without augmentation, and what belongs to them."""
+        files = self.files[split]
+
+        def item(index: int) -> tuple[Tensor, Any]:
+            image, content = self.pair(files, index)
+            return fit(image, self.img_size, self.fill), content
+
         for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
-            x = self.normalised(torch.stack([image for image, _ in pairs]))
-            yield x, [self.truth(mask) for _, mask in pairs]
-
-    def to(self, device: torch.device | str) -> FileBatches:
-        """The same images for another device."""
-        other = copy(self)
-        other.device = torch.device(device)
-        return other
-
-    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
-        files = self.files["train"]
-
-        def item(index: int) -> Pair:
-            image, mask = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), mask
-
-        parts = calibration_indices(len(files), images, min(batch_size, CALIBRATION_BATCH), self.seed)
-        mine = parts[share[0] :: share[1]]
-        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in mine)):
-            yield self.normalised(torch.stack([image for image, _ in pairs]))
+            images, contents = zip(*pairs, strict=True)
+            yield self.normalised(torch.stack(images)), contents
 
     def normalised(self, images: Tensor) -> Tensor:
         return normalise(images.to(self.device, non_blocking=True), self.mean, self.std)
@@ -379,8 +317,20 @@ class FileTask(Task):
     """Whether the head has it."""
 
     @abstractmethod
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         """Reads, splits and checks the files of a folder."""
+
+    @abstractmethod
+    def picture(self, model: nn.Module, batches: Any, split: Split, index: int) -> Image.Image:
+        """An image of a split with truth and answer."""
+
+    def draw(
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
+    ) -> None:
+        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
+            self.picture(model, batches, split, index).save(folder / f"{name}.png")
 
     def check_recipe(self, recipe: Recipe, world: World) -> None:
         """Refuses what the task cannot be trained with."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -19,11 +19,21 @@ from torch import Tensor
 
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
-from nasformer.data.images import Splits, make_splits
+from nasformer.data.images import SplitAmounts, Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.layers.detection import Target
 from nasformer.layers.stem import Grid
-from nasformer.tasks.masks import MaskFiles, check_all, check_image, check_unique, list_folders, read_ids, read_names
+from nasformer.tasks.masks import (
+    FileData,
+    MaskFiles,
+    check_all,
+    check_image,
+    check_unique,
+    list_folders,
+    read_ids,
+    read_names,
+    val_and_test,
+)
 from nasformer.tasks.options import DetectOptions
 from nasformer.utils.files import read_annotations
 from nasformer.utils.schema import from_json
@@ -356,31 +366,7 @@ def mask_box(mask: np.ndarray) -> Box:
 # A folder
 
 
-@dataclass(frozen=True)
-class SceneData:
-    """Images with objects in three parts, all of which can be used."""
-
-    name: str
-    splits: Splits[SceneFiles]
-    labels: SceneLabels
-    pixels: int
-    """Of all images together, to know what they take in memory."""
-
-
-@dataclass(frozen=True)
-class SceneLabels:
-    classes: list[str]
-
-
-def open_scenes(
-    root: Path,
-    options: DetectOptions,
-    bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None = None,
-) -> SceneData:
+def open_scenes(root: Path, options: DetectOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
     """Reads, splits and checks the images of a folder; one that is left out moves no other one."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; name one with images and objects: {EXPECTED}")
@@ -388,9 +374,7 @@ def open_scenes(
     bad_objects = BadImages(bad.limit, bad.log, bad.quiet, what="objects cannot be used")
     parts, classes = read_parts(root, options.masks is not False, bad, bad_objects)
     check_listed_once(parts, root)
-    # As VOC's and ADE20K's: the val part of a set without a test part is the test part.
-    val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
-    splits = make_splits(parts["train"], val, test, classes, holdout=holdout, seed=seed, train_images=train_images)
+    splits = make_splits(parts["train"], *val_and_test(parts), classes, **amounts)
     total, checked = len(splits), [SceneFiles(check_scenes(part, bad)) for part in splits.parts()]
     objects = sum(len(scene.instances) for part in checked for scene in part.scenes)
     bad.check(total, str(root))
@@ -402,8 +386,7 @@ def open_scenes(
         raise UserError(f"{root}: the training images have no objects; check the annotations")
     pixels = sum(scene.rows * scene.columns for part in checked for scene in part.scenes)
     train, held_out, last = checked
-    used = Splits(train, held_out, last, classes, splits.notes)
-    return SceneData(str(root), used, SceneLabels(classes), pixels)
+    return FileData(Splits(train, held_out, last, classes, splits.notes), pixels)
 
 
 def read_parts(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.models.detection.roi_heads import paste_masks_in_image
@@ -24,7 +25,6 @@ from torchvision.ops import clip_boxes_to_image
 from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.errors import UserError
 from nasformer.layers.detection import Detection, Target
 from nasformer.layers.segmentation import fitted_size
 from nasformer.layers.stem import Grid
@@ -32,9 +32,9 @@ from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, jitter_together, read_pixels, unique_stems
 from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, open_scenes
-from nasformer.tasks.masks import draw_objects, side_by_side
+from nasformer.tasks.masks import FileData, draw_objects, side_by_side
 from nasformer.tasks.options import DETECT, DetectOptions, PredictOptions
-from nasformer.tasks.registry import Evaluation, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import TrainedModel, register_task
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.utils.device import World
 from nasformer.utils.files import write_json
@@ -80,7 +80,7 @@ class DetectedObjects:
         masks = None if self.masks is None else [self.masks[index] for index in kept.tolist()]
         return DetectedObjects(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
 
-    def draw(self, image: Tensor, classes: Sequence[str]) -> Any:
+    def draw(self, image: Tensor, classes: Sequence[str]) -> Image.Image:
         pairs = zip(self.labels.tolist(), self.scores.tolist(), strict=True)
         words = [f"{classes[label]} {score:.0%}" for label, score in pairs]
         masks = torch.stack([decode(mask) for mask in self.masks]) if self.masks else None
@@ -343,31 +343,23 @@ class Detect(FileTask):
         head = {"head": options.head, "decoder_dim": options.decoder_dim, "masks": options.masks}
         return dense_space(space, self.name, **head)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         return open_scenes(root, options, bad, **amounts)
 
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> DetectionScores:
+    def judge(self, model: Any, batches: BatchSource, split: Split, classes: Sequence[str]) -> DetectionScores:
         assert isinstance(batches, SceneBatches)
         metric = CocoAP(classes, batches.img_size, ("bbox", "segm") if model.options["masks"] else ("bbox",))
         for answers, scenes in predictions(model, batches, split):
             metric.update(answers, scenes)  # type: ignore[arg-type]
-        if not metric.images:
-            raise UserError(f"there are no images in the {split} part; choose another --split")
         return metric.judge()
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, SceneBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            image, scene = batches.pair(batches.files[split], index)
-            answer = detect_image(model, image, batches.img_size, batches.mean, batches.std).sure()
-            true = scene.target()
-            words = [batches.classes[instance.label] for instance in scene.instances if not instance.crowd]
-            truth = draw_objects(image, true["boxes"], true.get("masks"), true["labels"] - 1, words)
-            side_by_side(truth, answer.draw(image, batches.classes)).save(folder / f"{name}.png")
+    def picture(self, model: nn.Module, batches: SceneBatches, split: Split, index: int) -> Image.Image:
+        image, scene = batches.pair(batches.files[split], index)
+        answer = detect_image(model, image, batches.img_size, batches.mean, batches.std).sure()
+        true = scene.target()
+        words = [batches.classes[instance.label] for instance in scene.instances if not instance.crowd]
+        truth = draw_objects(image, true["boxes"], true.get("masks"), true["labels"] - 1, words)
+        return side_by_side(truth, answer.draw(image, batches.classes))
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[ObjectPrediction]:
         folder = options.folder("boxes and masks")

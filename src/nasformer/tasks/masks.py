@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
 from nasformer.data.decode import BadImage, read_header
 from nasformer.data.files import FEW, SURVEY_THREADS, BadImages
-from nasformer.data.images import Splits, make_splits
+from nasformer.data.images import SplitAmounts, Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.tasks.options import MOST_ID, SegmentOptions
 from nasformer.utils.files import parse_json, read_limited
@@ -45,6 +45,7 @@ CITYSCAPES_CLASSES = {
     **{27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"},
 }
 CITYSCAPES_IDS = 34
+T = TypeVar("T")
 
 
 @dataclass
@@ -307,35 +308,27 @@ def occurring_ids(files: MaskFiles) -> list[int]:
 
 
 @dataclass(frozen=True)
-class MaskData:
-    """Images with masks in three parts, all of which can be used."""
+class FileData:
+    """Images in files with what is to be learned of them, in three splits, all of which can be used."""
 
-    name: str
-    splits: Splits[MaskFiles]
-    labels: MaskReader
+    splits: Splits[Any]
     pixels: int
     """Of all images together, to know what they take in memory."""
+    labels: Any = None
+    """What a task needs besides to read a target: a `MaskReader`, or the vocabulary of questions."""
 
 
-def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: Any) -> MaskData:
-    """Lists, splits and checks the images and masks of a folder; `amounts` are those of `split_masks`."""
+def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
+    """Lists, splits and checks the images and masks of a folder."""
     listing = list_masks(root, options.layout)
     return split_masks(root, listing, find_labels(root, listing, options), bad, **amounts)
 
 
 def split_masks(
-    root: Path,
-    listing: MaskListing,
-    labels: MaskReader,
-    bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None = None,
-) -> MaskData:
+    root: Path, listing: MaskListing, labels: MaskReader, bad: BadImages, **amounts: Unpack[SplitAmounts]
+) -> FileData:
     """Splits and checks what a folder holds; a file that is left out moves no other one."""
-    parts = (listing.train, listing.val, listing.test)
-    splits = make_splits(*parts, labels.classes, holdout=holdout, seed=seed, train_images=train_images)
+    splits = make_splits(listing.train, listing.val, listing.test, labels.classes, **amounts)
     parts, checks = splits.parts(), list[list[PairCheck | None]]()
     uses = Counter(path for part in parts for path in (*part.images, *part.masks))
     for part in parts:
@@ -351,7 +344,12 @@ def split_masks(
     if not any(check.has_classes for check in checks[0] if check):
         raise UserError(f"{root}: no pixel of the training masks has a class; check masks and ignored ids")
     pixels = sum(check.pixels for of_part in checks for check in of_part if check)
-    return MaskData(str(root), Splits(train, held_out, test, labels.classes, splits.notes), labels, pixels)
+    return FileData(Splits(train, held_out, test, labels.classes, splits.notes), pixels, labels)
+
+
+def val_and_test(parts: Mapping[str, T]) -> tuple[T | None, T | None]:
+    """The val and the test part of a set; as in VOC and ADE20K, its val part is the test part where it has no other."""
+    return (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
 
 
 class PairCheck(NamedTuple):
@@ -381,9 +379,6 @@ def check_pairs(
         return PairCheck(rows * columns, bool((mask != IGNORED).any()))
 
     yield from check_all(files.images, check, bad)
-
-
-T = TypeVar("T")
 
 
 def check_all(images: Sequence[str], check: Callable[[int], T], bad: BadImages) -> Iterator[T | None]:

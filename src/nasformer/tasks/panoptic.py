@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
+from nasformer.data.images import SplitAmounts
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
@@ -31,9 +32,19 @@ from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
 from nasformer.tasks.boxes import check_categories
-from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, beside, overlay, split_masks
+from nasformer.tasks.masks import (
+    IGNORED,
+    MOST_CLASSES,
+    FileData,
+    MaskFiles,
+    MaskListing,
+    beside,
+    overlay,
+    split_masks,
+    val_and_test,
+)
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions
-from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.tasks.segment import (
     EVALUATION_BATCH,
     WORST,
@@ -150,7 +161,7 @@ class PanopticFile:
         return from_json(cls, content, path, "give segments in the panoptic format of COCO")
 
 
-def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
+def open_panoptic(root: Path, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
     """COCO's layout: annotations/panoptic_NAME.json with a folder of PNGs of that name, images in NAME.
 
     NAME begins with train, val or test. Without test, val is the test part, as COCO's own test part is not public.
@@ -172,8 +183,7 @@ def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
     if not num_things or not 2 <= len(categories) <= MOST_CLASSES:
         raise UserError(f"{root}: {len(categories)} categories, {num_things} of things; 2 to {MOST_CLASSES} with one")
     labels = PanopticLabels([entry.name for entry in categories], num_things, segments)
-    val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
-    return split_masks(root, MaskListing(parts["train"], val, test), labels, bad, **amounts)
+    return split_masks(root, MaskListing(parts["train"], *val_and_test(parts)), labels, bad, **amounts)
 
 
 def list_images(
@@ -539,28 +549,20 @@ class Panoptic(FileTask):
     def space(self, space: Space, options: PanopticOptions) -> Space:  # type: ignore[override]
         return dense_space(space, self.name, decoder_dim=options.decoder_dim)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         return open_panoptic(root, bad, **amounts)
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> PanopticEvaluation:
         metric = PanopticQuality(batches)
         for output, segments in predictions(model, batches, split):
             metric.update(output, segments)  # type: ignore[arg-type]
-        if not metric.images:
-            raise UserError(f"there are no images in the {split} part; choose another --split")
         return PanopticEvaluation(metric)
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, PanopticBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
+    def picture(self, model: nn.Module, batches: PanopticBatches, split: Split, index: int) -> Image.Image:
+        image, truth = batches.pair(batches.files[split], index)
         of_images = (batches.img_size, batches.mean, batches.std)
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            image, truth = batches.pair(batches.files[split], index)
-            answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
-            beside(image, colours(truth), colours(answer)).save(folder / f"{name}.png")
+        answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
+        return beside(image, colours(truth), colours(answer))
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split, check_split
-from nasformer.errors import UserError
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.tasks.batches import (
@@ -32,9 +32,9 @@ from nasformer.tasks.batches import (
     unfit,
     unique_stems,
 )
-from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay, with_legend
+from nasformer.tasks.masks import IGNORED, FileData, MaskFiles, beside, indexed, open_masks, overlay, with_legend
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
-from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.train.evaluate import Agreement, Objective, predictions
 from nasformer.train.loss import Answers
 from nasformer.utils.device import World
@@ -209,12 +209,13 @@ class MaskBatches(FileBatches):
         stacked = torch.stack(list(targets)).to(self.device, non_blocking=True)
         return stacked if stacked.is_floating_point() else stacked.long()
 
-    def truth(self, content: Tensor) -> Tensor:
-        return content.to(self.device, non_blocking=True).long()
+    def truths(self, contents: Sequence[Tensor]) -> list[Tensor]:
+        return [content.to(self.device, non_blocking=True).long() for content in contents]
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         """The images and masks of a split, one by one, at their own size."""
-        files = self.files[check_split(split, self.held_out)]
+        check_split(split, self.held_out)
+        files = self.files[split]
         for (pair,) in self.loaded(lambda index: self.pair(files, index), ([(index,)] for index in range(len(files)))):
             yield pair
 
@@ -290,7 +291,7 @@ class Segment(FileTask):
     def space(self, space: Space, options: SegmentOptions) -> Space:
         return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         return open_masks(root, options, bad, **amounts)
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
@@ -302,23 +303,14 @@ class Segment(FileTask):
         else:
             for logits, masks in predictions(model, batches, split):
                 metric.update(logits, masks)  # type: ignore[arg-type]
-        if not metric.images:
-            raise UserError(f"there are no images in the {split} part; choose another --split")
         loss = metric.loss / metric.images
         return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, MaskBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            image, truth = batches.pair(batches.files[split], index)
-            logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
-            answer = logits.argmax(0).cpu()
-            picture = with_legend(beside(image, truth, answer), batches.classes, truth, answer)
-            picture.save(folder / f"{name}.png")
+    def picture(self, model: nn.Module, batches: MaskBatches, split: Split, index: int) -> Image.Image:
+        image, truth = batches.pair(batches.files[split], index)
+        logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+        answer = logits.argmax(0).cpu()
+        return with_legend(beside(image, truth, answer), batches.classes, truth, answer)
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder = options.folder("masks")
