@@ -11,10 +11,10 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -30,8 +30,24 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 
 
+A = TypeVar("A")
+B = TypeVar("B")
+
+
 class BadImage(Exception):
     """A file that cannot be decoded; the message says why."""
+
+
+def attempt(function: Callable[[A], B]) -> Callable[[A], B | BadImage]:
+    """The same function, but it returns a BadImage instead of raising it: for threads, whose results come in order."""
+
+    def attempted(argument: A) -> B | BadImage:
+        try:
+            return function(argument)
+        except BadImage as error:
+            return error
+
+    return attempted
 
 
 def check_channels(channels: int) -> int:

@@ -21,6 +21,7 @@ from torch import Tensor
 from nasformer.data.decode import (
     CROP_PCT,
     BadImage,
+    attempt,
     channels_first,
     check_channels,
     decode_image,
@@ -198,12 +199,12 @@ def survey(splits: Splits[Files], bad: BadImages, what: str) -> Survey:
     share = min(1.0, SURVEYED / len(splits))
     chosen = [(part, index) for part in splits.parts() for index in spread(len(part), math.ceil(len(part) * share))]
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        headers = list(pool.map(_header, chosen))
+        headers = list(pool.map(attempt(lambda file: file[0].header(file[1])), chosen))
     for (part, index), header in zip(chosen, headers, strict=True):
-        if isinstance(header, str):
-            bad.add(part.path(index), header)
+        if isinstance(header, BadImage):
+            bad.add(part.path(index), str(header))
     bad.check(len(chosen), what)
-    good = [header for header in headers if not isinstance(header, str)]
+    good = [header for header in headers if not isinstance(header, BadImage)]
     if not good:
         raise UserError(f"{what}: none of the {len(chosen)} images can be read; check the files")
     sides = {side for size, _ in good for side in size}
@@ -218,14 +219,6 @@ def spread(count: int, chosen: int) -> list[int]:
     """
     chosen = min(count, chosen)
     return [number * count // chosen for number in range(chosen)]
-
-
-def _header(file: tuple[Files, int]) -> tuple[tuple[int, int], bool] | str:
-    files, index = file
-    try:
-        return files.header(index)
-    except BadImage as error:
-        return str(error)
 
 
 # Files whose splits, size and channels are decided
@@ -297,21 +290,18 @@ class ImageFiles:
     def _decode(self, files: Files, report: Progress, done: int, uncropped: bool) -> Decoded:
         views = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
 
-        def load(index: int) -> Tensor | str | None:
-            try:
-                content = files.read(index)
-                views[index] = self.view(content)
-                return self.whole(content) if uncropped else None
-            except BadImage as error:
-                return str(error)
+        def load(index: int) -> Tensor | None:
+            content = files.read(index)
+            views[index] = self.view(content)
+            return self.whole(content) if uncropped else None
 
         good, wholes = torch.ones(len(files), dtype=torch.bool), list[Tensor]()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for index, loaded in enumerate(pool.map(load, range(len(files)))):
+            for index, loaded in enumerate(pool.map(attempt(load), range(len(files)))):
                 report(done + index + 1)
-                if isinstance(loaded, str):
+                if isinstance(loaded, BadImage):
                     good[index] = False
-                    self.bad.add(files.path(index), loaded)
+                    self.bad.add(files.path(index), str(loaded))
                 elif loaded is not None:
                     wholes.append(loaded)
         return Decoded(views, files.labels, good, wholes)

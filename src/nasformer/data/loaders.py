@@ -204,11 +204,11 @@ class SplitBatches:
         splits: Mapping[Split, Sized],
         classes: list[str],
         batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        device: torch.device | str = "cpu",
-        repeats: int = 1,
+        seed: int,
+        rank: int,
+        world: int,
+        device: torch.device | str,
+        repeats: int,
     ) -> None:
         self.sizes = {split: len(images) for split, images in splits.items()}
         self.classes, self.batch_size = classes, clamp_batch(self.sizes["train"], batch_size, world)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, decode_image, read_header
+from nasformer.data.decode import BadImage, attempt, decode_image, read_header
 from nasformer.data.files import BadImages, Files, Listing, printable, shrink
 from nasformer.errors import UserError
 from nasformer.utils.files import clear_drafts, locked, open_atomic, read_json, write_json
@@ -265,15 +265,12 @@ def _finished(path: Path) -> ShardContents | None:
 def _pack_shard(
     files: Files, numbers: list[int], path: Path, settings: PackSettings, pool: ThreadPoolExecutor
 ) -> ShardContents:
-    def load(number: int) -> tuple[str, bytes] | BadImage:
-        try:
-            return packed_image(files.read(number), settings.size, settings.quality)
-        except BadImage as error:
-            return error
+    def load(number: int) -> tuple[str, bytes]:
+        return packed_image(files.read(number), settings.size, settings.quality)
 
     rows, left_out = list[tuple[int, int, int, int]](), dict[str, str]()
     with open_atomic(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, image in zip(numbers, pool.map(load, numbers), strict=True):
+        for number, image in zip(numbers, pool.map(attempt(load), numbers), strict=True):
             if isinstance(image, BadImage):
                 left_out[printable(files.path(number))] = str(image)
                 continue

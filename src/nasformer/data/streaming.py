@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -65,6 +66,23 @@ def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1)
     return StreamedData(Path(files.name).stem, train, holdout, test, *about, whole)
 
 
+T = TypeVar("T")
+
+
+def ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """Each item after `count` more have been taken from their source, so that work they started goes on meanwhile.
+
+    >>> list(ahead("abc", 2))
+    ['a', 'b', 'c']
+    """
+    waiting = deque[T]()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
+
+
 @dataclass
 class ImageStream:
     """Images read from files whenever they are asked for; the counterpart of `ImageSet`.
@@ -106,14 +124,9 @@ class ImageStream:
         """The images of each part in turn. Files that cannot be read are replaced or left out."""
         # one thread an operation: the images of a batch are worked on side by side already
         pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
-        waiting = deque[Future[Loaded]]()
         try:
-            for part in parts:
-                waiting.append(self._submit(pool, part.tolist(), replace))
-                if len(waiting) > AHEAD:
-                    yield from self._receive(waiting.popleft())
-            while waiting:
-                yield from self._receive(waiting.popleft())
+            for batch in ahead((self._submit(pool, part.tolist(), replace) for part in parts), AHEAD):
+                yield from self._receive(batch)
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -80,8 +80,8 @@ class WeightFacts:
             raise ValueError("std has a value that is not above 0")
 
     @classmethod
-    def load(cls, path: Path) -> WeightFacts:
-        return from_json(cls, read_json(path), path, EXTRACT_AGAIN)
+    def load(cls, path: Path, advice: str = EXTRACT_AGAIN) -> WeightFacts:
+        return from_json(cls, read_json(path), path, advice)
 
 
 def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:

@@ -173,16 +173,28 @@ def channel_importance(model: Backbone, batches: Iterable[Labelled], loss: Batch
     readers = [unit.writer for unit in find_units(model)] + [getattr(model.head, "fc", nn.Identity())]
     layers = [layer for layer in readers if getattr(layer, "in_features", 0) == model.arch.embed_dim]
     total = torch.zeros(model.arch.embed_dim, device=next(model.parameters()).device)
+    for images, products in gradient_products(model, layers, batches, loss):
+        change = torch.zeros(images, len(total), device=total.device)
+        for _, product in products:
+            change += product.float().reshape(images, -1, len(total)).sum(1)
+        total += change.square().sum(0)
+    return total.sqrt()
+
+
+def gradient_products(
+    model: nn.Module, layers: Sequence[nn.Module], batches: Iterable[Labelled], loss: BatchLoss
+) -> Iterator[tuple[int, Iterator[tuple[int, Tensor]]]]:
+    """For each batch its images, and the products of each layer's input and its gradient, by the layer's number.
+
+    A product summed over an image is what the loss changes by if the input is scaled. Layers that the loss does not
+    depend on are left out.
+    """
     for images, labels in batches:
         with recorded_inputs(layers, keep_gradients=True) as inputs, torch.enable_grad():
             loss(model, images, labels).backward()
-        change = torch.zeros(len(images), len(total), device=total.device)
-        for x in inputs:
-            if x is not None and x.grad is not None:
-                change += (x.detach() * x.grad).float().reshape(len(images), -1, len(total)).sum(1)
-        total += change.square().sum(0)
+        pairs = [(number, x, x.grad) for number, x in enumerate(inputs) if x is not None]
+        yield len(images), ((number, x.detach() * grad) for number, x, grad in pairs if grad is not None)
         model.zero_grad(set_to_none=True)
-    return total.sqrt()
 
 
 def class_loss(model: nn.Module, images: Any, labels: Any) -> Tensor:
@@ -203,14 +215,11 @@ def gate_gradient(
     Where there are no labels, the model's own top class stands for them.
     """
     totals = [torch.zeros(unit.count, device=unit.reader.weight.device) for unit in units]
-    for images, labels in batches:
-        with recorded_inputs(readers_of(units), keep_gradients=True) as inputs, torch.enable_grad():
-            loss(model, images, labels).backward()
-        for total, unit, x in zip(totals, units, inputs, strict=True):
-            if x is not None and x.grad is not None:
-                change = unit.by_unit(x.detach() * x.grad).sum(-1)
-                total += change.reshape(len(images), -1, unit.count).sum(1).float().square().sum(0)
-        model.zero_grad(set_to_none=True)
+    readers = [unit.reader for unit in units]
+    for images, products in gradient_products(model, readers, batches, loss):
+        for number, product in products:
+            change = units[number].by_unit(product).sum(-1).reshape(images, -1, units[number].count)
+            totals[number] += change.sum(1).float().square().sum(0)
     return [total.sqrt() for total in totals]
 
 
@@ -286,15 +295,10 @@ def input_moments(model: nn.Module, units: Sequence[Units], images: Iterable[Ten
     """The moments of what each layer's reader reads, over all tokens of the images."""
     sums = [torch.zeros(unit.reader.in_features, device=unit.reader.weight.device).double() for unit in units]
     squares, counts = [torch.zeros_like(total).outer(total) for total in sums], [0] * len(units)
-    for x in images:
-        with recorded_inputs(readers_of(units)) as inputs:
-            model(x)
-        for index, read in enumerate(inputs):
-            if read is not None:
-                flat = read.float().flatten(0, -2)
-                sums[index] += flat.sum(0)
-                squares[index] += flat.T @ flat
-                counts[index] += len(flat)
+    for index, read in reader_inputs(model, units, images):
+        sums[index] += read.sum(0)
+        squares[index] += read.T @ read
+        counts[index] += len(read)
     means = [total / max(count, 1) for total, count in zip(sums, counts, strict=True)]
     seconds = [square / max(count, 1) for square, count in zip(squares, counts, strict=True)]
     return [Moments(m.float(), (s - m.outer(m)).float()) for m, s in zip(means, seconds, strict=True)]
@@ -305,19 +309,18 @@ def input_norms(model: nn.Module, units: Sequence[Units], batches: Iterable[Labe
     """The root mean square of each input of the units' readers: [units, width]."""
     totals: list[Tensor] = [torch.zeros(unit.count, unit.width, device=unit.reader.weight.device) for unit in units]
     seen = [0] * len(units)
-    for images, _ in batches:
-        with recorded_inputs(readers_of(units)) as inputs:
-            model(images)
-        for index, (unit, x) in enumerate(zip(units, inputs, strict=True)):
-            if x is not None:
-                flat = x.float().flatten(0, -2)
-                totals[index] += unit.by_unit(flat.square().sum(0))
-                seen[index] += len(flat)
+    for index, read in reader_inputs(model, units, (images for images, _ in batches)):
+        totals[index] += units[index].by_unit(read.square().sum(0))
+        seen[index] += len(read)
     return [(total / max(count, 1)).sqrt() for total, count in zip(totals, seen, strict=True)]
 
 
-def readers_of(units: Sequence[Units]) -> list[nn.Module]:
-    return [unit.reader for unit in units]
+def reader_inputs(model: nn.Module, units: Sequence[Units], batches: Iterable[Any]) -> Iterator[tuple[int, Tensor]]:
+    """What the units' readers read, [tokens, inputs], batch by batch, each with the number of the units."""
+    for images in batches:
+        with recorded_inputs([unit.reader for unit in units]) as inputs:
+            model(images)
+        yield from ((index, x.float().flatten(0, -2)) for index, x in enumerate(inputs) if x is not None)
 
 
 @contextmanager

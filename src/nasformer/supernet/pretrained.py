@@ -19,6 +19,7 @@ from nasformer.models.pretrained import (
     TRAIN_AGAIN,
     is_file_of_space,
     model_folder,
+    space_of,
     space_of_model,
     split_source,
     supernet_folder,
@@ -32,8 +33,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.importance import find_units
 from nasformer.supernet.storage import copy_slice, load_supernet
 from nasformer.supernet.supernet import Supernet
-from nasformer.utils.files import read_json, read_tensors
-from nasformer.utils.schema import from_json
+from nasformer.utils.files import read_tensors
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def load_net(net: str) -> Pretrained:
     if net.startswith("timm:"):
         return from_timm(net)
     if (path := supernet_folder(Path(net))) is not None:
-        return from_supernet(load_supernet(path), read_facts(path / SUPERNET_CONFIG))
+        return from_supernet(load_supernet(path), WeightFacts.load(path / SUPERNET_CONFIG, TRAIN_AGAIN))
     folder = model_folder(net)
-    model, facts = load_model(folder), read_facts(folder / CONFIG)
+    model, facts = load_model(folder), WeightFacts.load(folder / CONFIG, TRAIN_AGAIN)
     space = space_of_model(model)
     if model.arch == space.root.largest():
         return Pretrained(space, model, facts)
@@ -131,19 +131,11 @@ def from_timm(source: str) -> Pretrained:
 
 
 def timm_weights(name: str, file: Path | None = None) -> dict[str, Tensor]:
-    """The weights of a model of timm: those of a file, or those that timm has of it."""
-    return read_timm_file(file) if file else download_timm(name)
-
-
-def read_timm_file(path: Path) -> dict[str, Tensor]:
-    """Weights of a file, which is never unpickled; those inside {"model": ...} or {"state_dict": ...} are taken."""
-    if not path.is_file():
-        raise UserError(f"there is no file of weights {path}; leave it out for the weights that timm downloads")
-    return read_tensors(path)
-
-
-def download_timm(name: str) -> dict[str, Tensor]:
-    """The weights that timm has of a model, from its cache or its hub."""
+    """The weights of a timm model: those of a file, which is never unpickled, or those in timm's cache or hub."""
+    if file and not file.is_file():
+        raise UserError(f"there is no file of weights {file}; leave it out for the weights that timm downloads")
+    if file:
+        return read_tensors(file)
     import timm
 
     try:
@@ -154,11 +146,6 @@ def download_timm(name: str) -> dict[str, Tensor]:
             f"timm cannot load the weights of {name} ({reason}); download them and name the file: "
             f"timm:{name}:weights.safetensors"
         ) from error
-
-
-def read_facts(path: Path) -> WeightFacts:
-    """What the weights of a folder were saved with."""
-    return from_json(WeightFacts, read_json(path), path, TRAIN_AGAIN)
 
 
 def timm_facts(name: str) -> WeightFacts:
@@ -177,8 +164,6 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     >>> supernet_of(vit)
     Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 932,554 shared parameters, cpu)
     """
-    from nasformer.models.pretrained import space_of
-
     if isinstance(model, Backbone):
         space, state = space_of_model(model), dict(model.state_dict())
     else:

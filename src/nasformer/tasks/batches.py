@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +24,7 @@ from nasformer.data.files import BadImages, fits
 from nasformer.data.images import normalise
 from nasformer.data.loaders import SPLITS, WHOLE, BatchSource, Share, Split, SplitBatches
 from nasformer.data.options import AugmentOptions
+from nasformer.data.streaming import ahead
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
 from nasformer.supernet.pretrained import IMAGENET
@@ -285,15 +285,10 @@ class FileBatches(SplitBatches):
             for batch in batches:
                 yield [item(*arguments) for arguments in batch]
             return
-        waiting = deque[list[Future[Pair]]]()
         pool = ThreadPoolExecutor(self.workers)
         try:
-            for batch in batches:
-                waiting.append([pool.submit(item, *arguments) for arguments in batch])
-                if len(waiting) > AHEAD:
-                    yield [future.result() for future in waiting.popleft()]
-            while waiting:
-                yield [future.result() for future in waiting.popleft()]
+            for futures in ahead(([pool.submit(item, *arguments) for arguments in batch] for batch in batches), AHEAD):
+                yield [future.result() for future in futures]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

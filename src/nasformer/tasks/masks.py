@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
-from nasformer.data.decode import BadImage, read_header
+from nasformer.data.decode import BadImage, attempt, read_header
 from nasformer.data.files import FEW, SURVEY_THREADS, BadImages
 from nasformer.data.images import SplitAmounts, Splits, make_splits
 from nasformer.errors import UserError
@@ -383,16 +383,9 @@ def check_pairs(
 
 def check_all(images: Sequence[str], check: Callable[[int], T], bad: BadImages) -> Iterator[T | None]:
     """What a check gives for the number of each image; None where it raises BadImage, which is noted."""
-
-    def try_check(index: int) -> T | BadImage:
-        try:
-            return check(index)
-        except BadImage as error:
-            return error
-
     quiet = bad.quiet or len(images) < FEW
     with progress("check", len(images), quiet) as report, ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        for index, result in enumerate(pool.map(try_check, range(len(images)))):
+        for index, result in enumerate(pool.map(attempt(check), range(len(images)))):
             report(index + 1)
             if isinstance(result, BadImage):
                 bad.add(images[index], str(result))
