@@ -106,8 +106,9 @@ class Listing:
         if not len(self.train):
             raise UserError(f"{self.name} has no training images; check that it is complete")
 
-    def split(self, **amounts: Unpack[SplitAmounts]) -> Splits[Files]:
-        """The three parts in use; before anything is decoded, so that a file that breaks moves no other one."""
+    def split(self, holdout: float | str, seed: int, train_images: int | None = None) -> Splits[Files]:
+        """The three parts in use; made before anything is decoded, so that a broken file does not move others."""
+        amounts: SplitAmounts = {"holdout": holdout, "seed": seed, "train_images": train_images}
         splits = make_splits(self.train, self.val, self.test, self.classes, **amounts)
         splits.notes[:0] = self.notes
         return splits
