@@ -136,7 +136,7 @@ ORIENTATION = 0x0112  # Exif's tag
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """Size and components of a JPEG, and what the camera wrote beside the pixels."""
+    """Size, components and Exif data of a JPEG."""
 
     height: int
     width: int
@@ -149,7 +149,7 @@ class JpegHeader:
 
     @property
     def upright(self) -> bool:
-        """Whether the camera was held straight, as far as it says."""
+        """Whether the image needs no rotation, by its Exif orientation."""
         from PIL import Image as Pillow
 
         if not self.exif:
@@ -214,7 +214,7 @@ def decodes_jpegs(device: torch.device) -> bool:
 
 
 def converted(image: Image, channels: int) -> Image:
-    """An image with this number of channels. Transparency is laid on white where there is no channel for it."""
+    """The image with this number of channels; transparency becomes white where there is no channel for it."""
     image = _eight_bits(image)
     if channels < 4 and image.has_transparency_data:
         image = _on_white(image)
@@ -224,7 +224,7 @@ def converted(image: Image, channels: int) -> Image:
 
 
 def _eight_bits(image: Image) -> Image:
-    """The high byte of 16 bits, as Pillow itself does for colour; converting grey would cut off at 255 instead."""
+    """The image in 8 bits: the high byte of 16, as Pillow takes for colour; for grey it would clip at 255."""
     if image.mode == "F":
         raise ValueError("pixels are floats; save them as 8 or 16 bits")
     if not image.mode.startswith("I"):
@@ -244,12 +244,12 @@ def _on_white(image: Image) -> Image:
 
 
 def upright(image: Image) -> Image:
-    """The image turned as the camera was held."""
+    """The image, rotated by its Exif orientation."""
     from PIL import ImageOps
 
     try:
         turned = ImageOps.exif_transpose(image)
-    except (SyntaxError, ValueError, KeyError, TypeError):  # what a camera wrote beside the pixels may be broken
+    except (SyntaxError, ValueError, KeyError, TypeError):  # Exif data may be broken
         return image
     return turned or image
 
@@ -269,6 +269,8 @@ def channels_first(image: Image) -> np.ndarray:
 
 CROP_PCT = 224 / 256
 """Of image files: the short side is resized to 256 pixels for every 224 that the central crop keeps."""
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and deviation of ImageNet's channels, by which most pretrained nets were trained."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,7 @@ class Preprocessing:
         in_chans: Channels: 1 is grey, 3 RGB, 4 RGBA.
         crop_pct: The share of the resized short side that the central crop keeps.
         interpolation: How images are resized, by Pillow's name.
-        mean: Of each channel, for pixels in 0..1; None where it is not known.
+        mean: Of each channel, for pixels in 0..1; None where it is unknown.
         std: Likewise.
     """
 
@@ -329,7 +331,7 @@ def resize_and_crop(image: Image, img_size: tuple[int, int], crop_pct: float, in
 
 
 def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """A mean or deviation for images of other channels than it was measured on: their average in grey, else in turn.
+    """A mean or deviation for another number of channels: their average for grey images, else its values in turn.
 
     >>> for_channels([0.25, 0.5, 0.75], 1), for_channels([0.5], 3)
     ((0.5,), (0.5, 0.5, 0.5))

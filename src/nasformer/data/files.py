@@ -50,9 +50,9 @@ USUAL_SIZE = 224
 SURVEYED = 10_000  # files whose headers are read; of larger sets so many, evenly spread
 SURVEY_THREADS = 16  # they wait for the disk
 FEW = 2000  # so many are decoded in a few seconds, without a progress bar
-NAMED_FILES = 3  # unreadable files that a message names
+NAMED_FILES = 3  # unreadable files named in a message
 STATS_IMAGES = 2048  # training images, evenly spread, whose mean and deviation stand for all
-LONGEST = 3  # times the short side: of a longer image the middle
+LONGEST = 3  # times the short side; of a longer image only the middle is kept
 
 
 @dataclass
@@ -129,7 +129,7 @@ class BadImages:
     Args:
         limit: The share of all images from which on they are an error. A single one never is, unless this is 0.
         log: A file to list them in, one a line with the reason.
-        what: What they are called, where they are no images.
+        what: The words for them in messages.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class BadImages:
         self.reasons: dict[str, str] = {}
 
     def add(self, path: str, reason: str) -> bool:
-        """Note a file; False where it was noted before."""
+        """Record a file; False where it was recorded before."""
         name = printable(path)
         if name in self.reasons:
             return False
@@ -196,7 +196,7 @@ class Survey:
 
 
 def survey(splits: Splits[Files], bad: BadImages, what: str) -> Survey:
-    """Read the headers of the files of all splits. Too many that are no images are refused here, before any work."""
+    """Read the headers of the files of all splits, and refuse too many unreadable ones before any further work."""
     share = min(1.0, SURVEYED / len(splits))
     chosen = [(part, index) for part in splits.parts() for index in spread(len(part), math.ceil(len(part) * share))]
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
@@ -241,7 +241,7 @@ class ImageFiles:
         return len(self.splits) * self.channels * self.size**2
 
     def memory(self, uncropped: bool) -> int:
-        """About how many bytes `decode` needs, if whole images have 4 : 3."""
+        """About how many bytes `decode` needs, where whole images are 4 : 3."""
         whole = len(self.splits.train) * self.channels * (self.size / self.crop_pct) ** 2 * 4 / 3
         return self.decoded_bytes + int(whole if uncropped and self.scaled else 0)
 
@@ -348,7 +348,7 @@ def prepare_files(
     usual_size: int,
     **amounts: Unpack[SplitAmounts],
 ) -> ImageFiles:
-    """Split the files, and decide on what is left open by a survey of them; whatever was decided is said.
+    """Split the files and choose what is left open by a survey of them; each choice is reported.
 
     Images that are all square and of one size keep it, others get `usual_size`. They are read in colour unless
     every one of them is grey.
@@ -391,7 +391,7 @@ def _free_in_machine() -> int:
         for line in MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # not known: half of all there is
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # unknown: half of the total
 
 
 def _free_in_container() -> int:

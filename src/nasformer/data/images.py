@@ -1,6 +1,6 @@
-"""Image sets in memory: bytes and labels in three parts, checked once when they are made, so that nothing later has to.
+"""Image sets in memory: bytes and labels in three parts, checked once, when they are made.
 
-Also how a set is split into these parts: what its author left open is made here, balanced over the classes.
+Also how a set is split into these parts: those that its author does not provide are made here, balanced over classes.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def check_classes(classes: list[str], what: str) -> None:
 
 
 class Labelled(Protocol):
-    """Images with labels, in memory or in files."""
+    """Interface of labelled images that can be split, in memory or in files."""
 
     labels: Tensor
 

@@ -1,6 +1,6 @@
-"""Batches: which samples make up batch `step`, and what they look like, wherever the images lie.
+"""Batches of images: which samples are in batch `step`, and what they look like.
 
-Both are pure functions of seed and step, so that any step can be the first.
+Both are pure functions of (seed, step), so that a training can start at any step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
 
 
 def batch_indices(n: int, batch_size: int, step: int, seed: int, repeats: int = 1) -> Tensor:
-    """Sample numbers of global batch `step`.
+    """Indices of the samples in global batch `step`.
 
     With `repeats` > 1 (repeated augmentation, as in DeiT) every sample comes that many times before the next
     one, while an epoch keeps its n // batch_size batches and so sees about one in `repeats` of the samples.
@@ -100,17 +100,17 @@ def _epoch_order(n: int, epoch: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageText:
-    """Images with a text each, as one input of a model: the backbone sees the images, its head the words as well.
+    """Images with a text each, as one input of a model: the backbone sees the images, the head also the words.
 
     Args:
-        words: Numbers of words, [batch, words].
+        words: Word indices, [batch, words].
     """
 
     images: Tensor
     words: Tensor
 
     is_cuda: ClassVar[bool] = False
-    """Evaluation pads the last batch of plain images alone."""
+    """Evaluation asks for this: it pads the last batch, which only images can have."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -120,7 +120,7 @@ class ImageText:
 
     @staticmethod
     def split(x: Tensor | ImageText) -> tuple[Tensor, list[Tensor]]:
-        """The images, and what the head is given beside its maps."""
+        """The images, and what the head is given besides their maps."""
         return (x.images, [x.words]) if isinstance(x, ImageText) else (x, [])
 
 
@@ -130,12 +130,12 @@ Batch = tuple[Tensor, Tensor]
 
 
 Share = tuple[int, int]
-"""A process's number and how many there are: every so many-th batch, from that number on."""
+"""Rank and number of processes: of n processes, process r takes batches r, r + n, r + 2n ..."""
 WHOLE: Share = (0, 1)
 
 
 class BatchSource(Protocol):
-    """What training and evaluation need of data (see `Batches`)."""
+    """The interface of data to training and evaluation (see `Batches`)."""
 
     classes: list[str]
 
@@ -158,11 +158,11 @@ class BatchSource(Protocol):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """How images are normalised. A trained model wants them as in its training: set them before any batch."""
+    """Normalisation of the images. To use a trained model, set its own before the first batch."""
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How evaluation prepares images, for whoever uses a model elsewhere."""
+        """How evaluation prepares images, so that a model can be used elsewhere."""
 
     @property
     def class_counts(self) -> Tensor:
@@ -180,7 +180,7 @@ class BatchSource(Protocol):
         """A whole split once, in a fixed order: normalised images and labels; or a share of its batches.
 
         Args:
-            numbers: The images to show, where not all are.
+            numbers: Indices of the images to evaluate; None: all.
         """
 
     def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:

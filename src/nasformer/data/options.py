@@ -94,12 +94,12 @@ class HoldoutAmount:
 
 
 SHIFTED = 16
-"""Images of so many pixels or more are shifted by default; smaller ones were learned worse so (docs/results.md)."""
+"""Images of this side or more are shifted by default; for smaller ones it did harm (docs/results.md)."""
 
 
 @dataclass(frozen=True)
 class AugmentOptions:
-    """How training images are augmented. Those of an evaluation never are."""
+    """How training images are augmented; those of an evaluation never are."""
 
     crop: Literal["none", "pad", "resized"] = "pad"
     """none; pad: shift by up to `padding` pixels; resized: a random part, scaled to the whole"""

@@ -42,7 +42,7 @@ OPEN_SHARDS = 512  # mapped into memory at once; a process may open about 1,000 
 
 @dataclass(frozen=True)
 class PackSettings:
-    """How images were packed, which a packing that goes on must share."""
+    """How images are packed; a packing that is resumed must have the same settings."""
 
     size: int
     quality: int
@@ -195,7 +195,7 @@ def _read_contents(shard: Path) -> ShardContents:
 def pack_files(
     listing: Listing, folder: Path, size: int, quality: int, shard_images: int, max_bad: float
 ) -> ShardIndex:
-    """Pack the files of a listing. A packing that was stopped goes on: finished shards are kept.
+    """Pack the files of a listing. A packing that was stopped is resumed: finished shards are kept.
 
     Args:
         size: Images with a longer short side are scaled down to it (bicubic, antialiased) and saved as JPEG of this
@@ -255,7 +255,7 @@ def _pack_part(files: Files, prefix: Path, settings: PackSettings) -> Iterator[S
 
 
 def _finished(path: Path) -> ShardContents | None:
-    """What an earlier start has packed."""
+    """The contents of a shard that was finished before; None where there is none."""
     if not (path.is_file() and path.with_suffix(".json").is_file()):
         return None
     contents = _read_contents(path)
@@ -324,7 +324,7 @@ def _sha256(path: Path) -> str:
 
 
 def describe(index: ShardIndex, folder: Path) -> str:
-    """One line about a packed set."""
+    """A packed set in one line: its images, shards and size."""
     entries = {part: entries for part, entries in (index.parts or {}).items() if entries}
     counts = ", ".join(f"{sum(shard.images for shard in shards):,} {part}" for part, shards in entries.items())
     sizes = [shard.bytes / 2**20 for shards in entries.values() for shard in shards]

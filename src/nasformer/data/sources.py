@@ -200,7 +200,7 @@ def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list
 
 @dataclass(frozen=True)
 class Request:
-    """Which set the caller asked for, and where sets with a name are."""
+    """A request for a set: its source, and where sets by name are."""
 
     source: str
     root: Path
@@ -280,7 +280,7 @@ def open_data(
         download: Fetch a set with a name that is not there.
         max_bad: The share of image files that may be unreadable; they are left out.
         bad_list: A file to list them in.
-        quiet: Say nothing of what was decided, and show no progress.
+        quiet: Report no choices and show no progress.
         answers: The classes of a net whose answers stand for labels, or how many there are: images of other classes, or
             without any, are taken as if all were of the first.
     """
@@ -304,7 +304,7 @@ def open_data(
 
 
 def open_files(source: str, **options: Unpack[LoadOptions]) -> ImageFiles:
-    """Files of a source (see `open_data`), which must have some."""
+    """The image files of a source (see `open_data`); an error where it is not made of files."""
     opened = open_data(source, **options)
     if not isinstance(opened, ImageFiles):
         raise UserError(f"{source} is not made of image files, so it cannot be streamed; leave --stream out")
@@ -312,7 +312,7 @@ def open_files(source: str, **options: Unpack[LoadOptions]) -> ImageFiles:
 
 
 def list_files(source: str, root: str | Path = "data", download: bool = False) -> Listing:
-    """The files of a source, which must have some."""
+    """The files of a source, as its author split them; an error where it is not made of files."""
     opened = _find(source, root, download)
     if not isinstance(opened, Listing):
         raise UserError(f"{source} is not made of image files, so there is nothing to pack; use it as it is")
@@ -439,7 +439,7 @@ def _class_names(path: str, names: np.ndarray) -> list[str]:
 # Image folders, one folder a class: `<class>/*.jpg`, or `train/<class>/*.jpg` with `val/` or `test/` beside it
 
 UNLABELLED = ["photo", "no photo"]
-"""Stand for classes where there are none, until a net's own take their place."""
+"""Placeholders for the classes of unlabelled photos, until those of a net replace them."""
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 VAL = ("val", "valid", "validation")
 EXPECTED = "expected <class>/*.jpg, or train/<class>/*.jpg with val/ or test/ beside it"
@@ -501,7 +501,7 @@ def list_folder(root: str | Path) -> Listing:
 
 @dataclass
 class ClassFolders:
-    """The image files in the folders of a folder, by the names of these folders, and how many others by ending."""
+    """The image files of class folders, by the names of these folders, and counts of other files by ending."""
 
     folder: Path
     images: dict[str, list[str]] = field(default_factory=dict)
@@ -558,7 +558,7 @@ def note_on_others(parts: list[ClassFolders]) -> str:
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
-    """Raises for a folder that cannot be opened, which must not look like an empty one."""
+    """Refuses a folder that cannot be opened, which would look like an empty one."""
     raise UserError(f"cannot read the folder {error.filename} ({error.strerror}); check its permissions") from error
 
 
@@ -596,7 +596,7 @@ class NamedSet:
 
 
 def read_official(name: str, folder: Path, read: Callable[[], Any]) -> Any:
-    """What `read` gives, or an error that names the folder."""
+    """The result of `read`, or an error that names the folder."""
     try:
         return read()
     except (OSError, RuntimeError, KeyError, ValueError, IndexError) as error:

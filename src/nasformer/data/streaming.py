@@ -1,8 +1,8 @@
-"""Image files that are too large for memory (ImageNet): threads read and decode them ahead of their use.
+"""Image sets too large for memory (ImageNet): threads read and decode files ahead of their use.
 
 Nothing here is random. A batch is decoded to the bytes that it would have in memory, so that all that follows, from
-augmentation to evaluation, is the same (see `Batches`). A file that cannot be read gives its place in training to the
-next one of its class, which is the same one each time.
+augmentation to evaluation, is the same (see `Batches`). In training, a file that cannot be read is replaced by the next
+one of its class, which is always the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StreamedData:
 
 
 def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1) -> StreamedData:
-    """Streams the images of files by a number of threads; auto: one for each core, shared by `world` processes."""
+    """The images of files, streamed by a number of threads; auto: one for each core, shared by `world` processes."""
     files.bad.tell(len(files.splits), files.name)
     threads = max(1, (os.cpu_count() or 1) // world if workers == "auto" else int(workers))
     train, holdout, test = (ImageStream(part, files, files.view, threads) for part in files.splits.parts())
@@ -90,7 +90,7 @@ class ImageStream:
     Attributes:
         load: From a file's content to bytes [C, H, W].
         fill: The colour beside images that differ in size; None: all have one size.
-        keep: Read them once and keep them in memory, if they need little of it.
+        keep: Whether to read them once and keep them in memory, if they need little of it.
     """
 
     files: Files
@@ -133,7 +133,7 @@ class ImageStream:
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
         """Queues the reading and decoding of a batch. Work never waits for what was queued after it."""
         # Evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's.
-        if self.together and replace:
+        if self.decodes_on_gpu and replace:
             parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
             files = [pool.submit(self._read, part, replace) for part in parts]
             return pool.submit(self._decode_together, numbers, files, replace)
@@ -209,7 +209,7 @@ class ImageStream:
     # JPEGs on a GPU: the files of a batch are read by threads and decoded by one call
 
     @property
-    def together(self) -> bool:
+    def decodes_on_gpu(self) -> bool:
         """Whether batches of training are decoded by the GPU: not views that are scaled, which Pillow does exactly."""
         on_gpu = self.device.type == "cuda" and decodes_jpegs(self.device)
         return on_gpu and (self.fill is not None or not self.source.scaled)
@@ -251,12 +251,12 @@ class ImageStream:
             return [None] if len(contents) == 1 else [image for half in halves for image in self._decode_jpegs(half)]
 
     def _bounded(self, image: Tensor) -> Tensor:
-        """Images that are far larger than needed are scaled, since a batch has room for its largest one."""
+        """The image, scaled if it is far larger than needed, since a batch has room for its largest one."""
         short_side = round(self.source.size / self.source.crop_pct)
         return shrink(image, short_side) if max(image.shape[1:]) > 2 * short_side else image
 
     def _note(self, bad: list[Bad]) -> None:
-        """Tell of each unreadable file once, until they are too many."""
+        """Report each unreadable file once; too many are an error."""
         all_bad = self.source.bad
         for path, reason in bad:
             if all_bad.add(path, reason) and not all_bad.quiet:

@@ -94,11 +94,11 @@ class Backbone(nn.Module):
 
     family: ClassVar[str]
     no_decay_suffixes: ClassVar[frozenset[str]] = frozenset()
-    """Ends of the names of weights without weight decay, besides biases and norms."""
+    """Suffixes of the names of weights without weight decay, besides biases and norms."""
     task: ClassVar[str] = "classify"
-    """What it is for: logits of whole images, as models of timm give, or another task (`models/dense.py`)."""
+    """The task: classification of whole images, as by models of timm, or another one (`models/dense.py`)."""
     classifiers: ClassVar[tuple[str, ...]] = ("head.fc.",)
-    """Beginnings of the names of weights that are for single classes."""
+    """Prefixes of the names of weights that belong to single classes."""
     plan: ClassVar[Callable[..., list[Segment]]]
     """Class method ``plan(arch, *, option=default ...)``: the network of an arch as a list of segments."""
     head: Any
@@ -433,7 +433,7 @@ GIVE_ANOTHER = "give another value"
 
 
 def option_types(model: type[Backbone]) -> dict[str, Any]:
-    """The types of a model's options as its plan declares them; anything for those of a plugin that declares none."""
+    """The types of a model's options as its plan declares them; Any where a plugin declares none."""
     try:
         hints = get_type_hints(model.plan)
     except NameError:  # imported for type checkers alone
@@ -442,6 +442,7 @@ def option_types(model: type[Backbone]) -> dict[str, Any]:
 
 
 def check_option_range(name: str, value: Any) -> None:
+    """Refuses numbers outside of the range of an option (see `OPTION_RANGES`)."""
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
@@ -462,7 +463,7 @@ def patch_grid(
     """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
 
     Args:
-        most: Patches that are refused beyond, rather than computed for days.
+        most: The largest number of patches that is accepted; more would be computed for days.
 
     >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
     ((14, 14), (27, 27), (4, 8))
@@ -483,7 +484,7 @@ def patch_grid(
 
 
 def total_depth(arch: Arch) -> int:
-    """How many blocks the four stages of an arch have."""
+    """The number of blocks in the four stages of an arch."""
     return sum(len(arch[stage].blocks) for stage in STAGES)
 
 

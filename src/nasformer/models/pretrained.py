@@ -1,9 +1,11 @@
-"""What can be cut out of a pretrained net, by what users type behind `--from`; its weights are read elsewhere.
+"""Spaces of what can be cut out of a pretrained net, from what users type after `--from`.
 
 timm:NAME, timm:NAME:FILE    a model of timm
 FOLDER                       a run, a supernet, or a model that this library trained
 SPACE:FILE                   a supernet of that space in a file of weights, such as AutoFormer's published ones
-NET[embed_dim=160,192]       any of them with other choices than are usual; brackets stand behind NAME or FOLDER
+NET[embed_dim=160,192]       any of them with other choices than the usual ones; brackets follow NAME or FOLDER
+
+`supernet/pretrained.py` reads the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ SUPPORTED = (
     "supported are timm's plain ViTs (vit_*, deit_*, deit3_*, DINOv2, CLIP and SigLIP image towers), Swin (swin_*, "
     "swin_s3_*) and PiT (pit_*)"
 )
-"""Models of timm that can be cut, for errors."""
+"""Models of timm that can be cut, in words for errors."""
 
 
 def source_space(source: str) -> Space:
@@ -175,7 +177,7 @@ def timm_space(name: str) -> Space:
 
 
 def declare_timm(model: nn.Module, name: str) -> tuple[type[Backbone], Struct, dict[str, Any]]:
-    """What can be cut out of a model of timm, by the first family that knows it."""
+    """What can be cut out of a model of timm: its family, the declaration, and our options for it."""
     for family in list_families().values():
         declared = family.space_of(model)
         if declared is not None:

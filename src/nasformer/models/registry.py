@@ -59,7 +59,7 @@ def _register(registered: dict[str, Any], what: str, name: str, item: Any) -> No
 
 
 def registered_spaces() -> list[Space]:
-    """The spaces that were registered so far; the built-in families are not imported for it."""
+    """The spaces registered so far, without importing the built-in families."""
     return list(_spaces.values())
 
 
@@ -142,7 +142,7 @@ class SpaceOptions(OptionGroup):
     """Which space, and for which images."""
 
     fresh_weights: ClassVar = False
-    """Whether the command starts from fresh weights, so that it has no use for those of a net."""
+    """Whether the command starts from fresh weights, and so refuses `from_`."""
 
     space: str | None = None
     """name of the space, see `nasformer spaces`; with choices of your own: 'NAME[dimension=value,value;...]'"""

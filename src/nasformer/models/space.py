@@ -81,13 +81,13 @@ class Space:
         return replace(self, name=expression(base.name, changed), root=root, options=options, about=about, base=base)
 
     def root_with(self, names: Iterable[str]) -> Struct:
-        """The declaration with those of the model's optional dimensions that are named."""
+        """The declaration, with the optional dimensions of the model that are named."""
         optional = self.model.optional_dimensions(**self.options)
         added = {name: choice for name, choice in optional.items() if name in names and name not in self.root.fields}
         return Struct(*self.root.rules, **added, **self.root.fields) if added else self.root
 
     def limits(self) -> Mapping[str, tuple[float | None, float | None]]:
-        """The sensible ends of dimensions at these options, both inclusive; see `Backbone.limits`."""
+        """The sensible least and largest values of dimensions with these options; see `Backbone.limits`."""
         return self.model.limits(**self.options)
 
     @property
@@ -153,7 +153,7 @@ class Space:
         return f"<div>{title}{html_table(['dimension', 'values'], rows)}</div>"
 
     def _size(self) -> str:
-        """How many archs, and how large they are."""
+        """The number of archs and the range of their sizes, in words."""
         count = self.root.cardinality
         archs = f"{count:,} archs" if count < 1_000_000 else f"{Decimal(count):.2e} archs"
         try:

@@ -50,12 +50,12 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class WeightFacts:
-    """Facts that a supernet or a model was saved with, as far as they are read again; None where one is not known.
+    """The facts saved with a supernet or a model, as far as they are read again; None where one is unknown.
 
     Args:
         mean, std: Of each channel of the images.
-        words: Which a model knows that answers questions.
-        text_encoder: That of transformers which reads the questions for it.
+        words: The vocabulary of a model that answers questions.
+        text_encoder: The encoder of the library transformers that reads the questions for such a model.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
     """
@@ -75,7 +75,7 @@ class WeightFacts:
     def __post_init__(self) -> None:
         for name, values in {"mean": self.mean, "std": self.std}.items():
             if values is not None and not (values and all(map(math.isfinite, values))):
-                raise ValueError(f"{name} has no values or such that are not finite")
+                raise ValueError(f"{name} has no values, or values that are not finite")
         if self.std is not None and min(self.std) <= 0:
             raise ValueError("std has a value that is not above 0")
 
@@ -135,12 +135,12 @@ def load_as_saved(folder: Path) -> Backbone:
 
 
 def build_saved(family: type[Backbone], config: ModelConfig, state: Mapping[str, Tensor], path: Path) -> Backbone:
-    """The model of a config. One that needs more weights than there are is refused before it takes the memory."""
+    """Builds the model of a config; refuses one that needs more weights than there are before it takes the memory."""
     try:
         options = family.check_options(options_from_json(config.options))
         needed = sum(segment.cost().params for segment in family.plan(config.arch, **options))
-        if needed > (found := sum(weight.numel() for weight in state.values())):
-            raise UserError(f"it needs {needed:,} weights, there are {found:,}")
+        if needed > (stored := sum(weight.numel() for weight in state.values())):
+            raise UserError(f"it needs {needed:,} weights, there are {stored:,}")
         return family(config.arch, **options)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, UserError) as error:
         if is_out_of_memory(error):
@@ -186,7 +186,7 @@ def timm_config(model: Backbone, facts: Mapping[str, Any]) -> dict[str, Any]:
 def pretrained_config(
     options: Mapping[str, Any], facts: Mapping[str, Any] | None = None, first_conv: str | None = None
 ) -> dict[str, Any]:
-    """What timm knows about a model beside its arguments; from the model's options and facts about it."""
+    """Timm's config of a model's weights, from the model's options and the facts about it."""
     return {
         **preprocessing_of(options, facts or {}).timm_config(),
         "fixed_input_size": True,
@@ -214,7 +214,7 @@ def first_convolution(model: nn.Module) -> str | None:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A digest of all weights, which tells models and supernets apart."""
+    """A digest of all weights, which identifies a model or a supernet."""
     digest = hashlib.blake2b(digest_size=8)
     for weight in model.parameters():
         digest.update(weight.detach().cpu().numpy().tobytes())
@@ -224,7 +224,7 @@ def fingerprint(model: nn.Module) -> str:
 # Our families in timm: `timm.create_model("nasformer_autoformer", arch=...)` (see `models/registry.py`).
 
 TIMM_OPTIONS = ("pretrained_cfg_overlay", "cache_dir", "pretrained_model_args")
-"""What timm's factory passes on to `build_model_with_cfg`; the last one since timm 1.0.31."""
+"""Arguments that timm's factory passes on to `build_model_with_cfg`; the last one since timm 1.0.31."""
 
 
 def create_model(
@@ -338,9 +338,9 @@ def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
 
 
 def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool) -> Backbone:
-    """The model of the space with the weights of another one of the same arch, which is resized on the way.
+    """The model of a space with the weights of another one of the same arch, which is resized where needed.
 
-    What is fresh in it depends on the seed alone.
+    Fresh weights depend on the seed alone.
     """
     model = fresh_model(space, source.arch, seed)
     if input_shape(source)[1:] != input_shape(model)[1:]:

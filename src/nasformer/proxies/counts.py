@@ -109,7 +109,7 @@ def _stream(blocks: Sequence[BlockShape]) -> float:
     return float(sum(block.width for block in blocks))
 
 
-# Fitted: the best depth, the weight of its squared distance, where that levels off, the weights of late width.
+# Fitted: the best depth, the weight of the squared distance from it, where that levels off, the weights of late width.
 DEPTH, DEPTH_WEIGHT, LEVEL, MLP, ATTENTION = 13.52, 0.08, 2.14, 0.087, 0.08
 
 

@@ -1,4 +1,4 @@
-"""What proxies work with: the inputs they show to a network (`Probe`), and the parts of it that they read.
+"""Building blocks of proxies: the inputs that they show to a network (`Probe`), and the parts of it that they read.
 
 Parts are found by name and type, in our models and in others': blocks, attention, MLPs, weights, activations.
 """

@@ -23,7 +23,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 
 Labelled = tuple[Any, Any]
-"""Images, and what is learned of them: labels or soft targets (None where there are none), or another task's."""
+"""Images and their targets: labels or soft targets (None where there are none), or those of another task."""
 BatchLoss = Callable[[nn.Module, Any, Any], Tensor]
 """The loss of a model on a batch."""
 
@@ -55,7 +55,7 @@ class Units:
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
-        """Puts the units into another order, in every weight that knows them."""
+        """Puts the units into another order, in all weights that write or read them."""
         for weight in (w for w in (self.writer.weight, self.writer.bias) if w is not None):
             units = weight.unflatten(0, (self.parts, self.count, self.width))
             weight.copy_(units[:, order].flatten(0, 2))
@@ -85,7 +85,7 @@ _measures: dict[str, Measure] = {}
 
 
 def register_importance(name: str) -> Callable[[Measure], Measure]:
-    """Decorator that makes a measure of importance known by name."""
+    """Decorator that registers a measure of importance under a name."""
 
     def register(measure: Measure) -> Measure:
         if _measures.setdefault(name, measure) is not measure:
@@ -96,11 +96,12 @@ def register_importance(name: str) -> Callable[[Measure], Measure]:
 
 
 def list_importances() -> dict[str, str]:
-    """What each measure is: the first line of its docstring."""
+    """The measures of importance by name, with the first line of their docstrings."""
     return {name: (measure.__doc__ or "").splitlines()[0] for name, measure in _measures.items()}
 
 
 def find_importance(name: str) -> Measure:
+    """The measure of this name."""
     if name not in _measures:
         raise UserError(f"unknown measure of importance {name!r}; there are: {', '.join(_measures)}")
     return _measures[name]
@@ -274,7 +275,7 @@ def unit_losses(unit: Units, covariance: Tensor) -> Tensor:
 
 
 RIDGE = 1e-2
-"""What is added to a covariance's diagonal, as a share of its mean; few images then do not decide too much."""
+"""Added to the diagonal of a covariance, as a share of its mean, so that it can be inverted even with few images."""
 
 
 @dataclass(frozen=True)
@@ -380,7 +381,7 @@ class Compensation:
         return model
 
     def _fit(self, name: str, count: int) -> tuple[Tensor, Tensor]:
-        """Weight and bias that come nearest to the layer's output from its first so many units."""
+        """Weight and bias of the best fit to the layer's output from its first `count` units."""
         unit, moments = self.layers[name]
         weight, covariance, kept = unit.reader.weight, moments.regular(), count * unit.width
         regression = torch.linalg.solve(covariance[:kept, :kept], covariance[:kept, kept:])  # of the lost on the kept

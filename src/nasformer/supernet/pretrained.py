@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.pretrained import (
@@ -43,9 +44,9 @@ class Pretrained:
     Args:
         space: Its largest member is the model.
         model: The largest member with its weights.
-        arch: That of the net itself, where its blocks differ; `model` then has further units, which no layer reads yet.
         facts: How its images were normalised, and its classes.
-        supernet: The supernet, where the weights are one's: then all members are trained, not the largest alone.
+        supernet: The supernet whose weights they are, if any: then all members are trained, not only the largest.
+        arch: That of the net itself, where its blocks differ: `model` then has further units, which no layer reads yet.
     """
 
     space: Space
@@ -61,7 +62,7 @@ class Pretrained:
 
 
 def find_pretrained(source: str) -> Pretrained:
-    """The weights that a source names, with their space."""
+    """The weights of a source that a user names, with their space."""
     net, choices = split_source(source)
     pretrained = load_net(net)
     if choices and pretrained.supernet is not None:
@@ -73,7 +74,9 @@ def load_net(net: str) -> Pretrained:
     """The weights of a source without choices."""
     if is_file_of_space(net):
         name, _, file = net.partition(":")
-        return from_supernet(load_supernet(Path(file), get_space(name)), WeightFacts(mean=IMAGENET[0], std=IMAGENET[1]))
+        return from_supernet(
+            load_supernet(Path(file), get_space(name)), WeightFacts(mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        )
     if net.startswith("timm:"):
         return from_timm(net)
     if (path := supernet_folder(Path(net))) is not None:
@@ -92,7 +95,7 @@ def from_supernet(supernet: Supernet, facts: WeightFacts) -> Pretrained:
 
 @torch.no_grad()
 def widen(model: Backbone, space: Space) -> Backbone:
-    """The largest member of a space, which computes what a smaller model does: what it has more, no layer reads yet.
+    """The largest member of a space, which computes what a smaller model does: no layer reads its further units yet.
 
     The weights that write the additional heads and neurons are fresh, so that training can make use of them.
     """
@@ -104,10 +107,6 @@ def widen(model: Backbone, space: Space) -> Backbone:
     for name, weight in model.state_dict().items():
         copy_slice(weight, weights[name], rule_for(name, rules), weight.shape)
     return large
-
-
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and deviation of the images that published supernets were trained on."""
 
 
 def from_timm(source: str) -> Pretrained:

@@ -73,7 +73,7 @@ def sandwich(space: Space, seed: int = 0, *, inner: SamplerFactory = hierarchica
 # Archs of all sizes
 
 LEAN = 3.0
-"""How much likelier the last value of a choice may be than the first, as the logarithm of the ratio."""
+"""The most by which the last value of a choice may be likelier than the first, as the logarithm of the ratio."""
 
 
 @dataclass(frozen=True)

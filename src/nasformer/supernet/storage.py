@@ -24,7 +24,7 @@ from nasformer.utils.files import read_tensors, save_tensors, write_json
 
 WEIGHTS, CONFIG = "supernet.safetensors", SUPERNET_CONFIG
 HARMLESS = 10_000_000
-"""Weights that any machine has memory for, so that what does not fit can be named weight by weight."""
+"""As many weights fit into any memory, so that an error can name the weight that does not fit."""
 
 
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
@@ -54,11 +54,11 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
 
 
 def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Supernet:
-    """A supernet with these weights. One that needs more than there are is refused before it takes the memory."""
+    """A supernet with these weights; refuses one that needs more than there are before it takes the memory."""
     needed = max(space.cost(arch).params for arch in corners(space.root))
-    if needed > max(HARMLESS, found := sum(weight.numel() for weight in state.values())):
+    if needed > max(HARMLESS, stored := sum(weight.numel() for weight in state.values())):
         raise UserError(
-            f"{source} has {found:,} weights, a supernet of {space.name} needs {needed:,} at least; it is of another "
+            f"{source} has {stored:,} weights, a supernet of {space.name} needs {needed:,} at least; it is of another "
             "space or of other model options (img_size, num_classes ...)"
         )
     supernet = Supernet(space)
@@ -123,12 +123,12 @@ ShapeByHeads = dict[int, Size]
 
 @dataclass(frozen=True)
 class Carried:
-    """How many of the new supernet's tensors came from the old one.
+    """Counts of the new supernet's tensors that came from the old one.
 
     Args:
         whole: All of their entries came.
-        part: Some came, for the old tensor was smaller.
-        fresh: None came, for the old supernet had no such tensor.
+        part: Some came, as the old tensor was smaller.
+        fresh: None came, as the old supernet had no such tensor.
         inexact: Names of tensors that members of both spaces may read in another order than before.
     """
 
@@ -144,7 +144,7 @@ class Carried:
 
 @torch.no_grad()
 def carry_over(old: Supernet, new: Supernet) -> Carried:
-    """Copies into the new supernet what the old one has of it.
+    """Copies the weights that both supernets have from the old one into the new one.
 
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-micro", img_size=8)
@@ -176,7 +176,7 @@ def carry_over(old: Supernet, new: Supernet) -> Carried:
 
 @torch.no_grad()
 def carry_backbone(old: Supernet, new: Supernet) -> None:
-    """Copies what a supernet of the same space for another task has in the same shape, but for norm and head."""
+    """Copies weights of one shape from a supernet of the same space for another task, except norm and head."""
     given = old.shared()
     for name, weight in new.shared().items():
         if name in given and given[name].shape == weight.shape and not name.startswith(NOT_OF_BACKBONE):
@@ -195,9 +195,9 @@ def copy_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) ->
 
 
 def common_shapes(before: ShapeByHeads, after: ShapeByHeads) -> list[tuple[int, Size]]:
-    """What to copy, in this order: for each number of heads that both have, the shape that both have.
+    """The slices to copy, in this order: for each number of heads that both have, the shape that both have.
 
-    First comes all of the tensor by the most heads of the new one, for entries that no member of both uses.
+    The whole tensor comes first, by the most heads of the new one, for entries that no member of both spaces uses.
     """
     everything = Size(map(min, largest(before), largest(after)))
     heads = sorted(before.keys() & after.keys())
@@ -215,7 +215,7 @@ def rule_of(name: str, supernet: Supernet, heads: int) -> SharingRule:
 
 
 def used_shapes(supernet: Supernet) -> Mapping[str, ShapeByHeads]:
-    """How much of each shared tensor members use: all of it, but for those that are sliced by heads."""
+    """The part of each shared tensor that members use: all of it, unless it is sliced by heads."""
     shapes: dict[str, ShapeByHeads] = {name: {1: weight.shape} for name, weight in supernet.shared().items()}
     sliced_by_heads = {name for name in shapes if isinstance(declared_rule(name, supernet.rules), MultiHeadSharing)}
     if not sliced_by_heads:

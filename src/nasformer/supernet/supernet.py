@@ -82,7 +82,7 @@ class Supernet(nn.Module):
         return next(self.weights.buffers(), None) is not None
 
     def forward(self, x: Any, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
-        """The logits of an arch; `outputs` keeps what its segments before the last give, by name.
+        """The logits of an arch; `outputs` collects the outputs of all segments but the last, by name.
 
         Args:
             targets: For a head that computes losses itself, which it then gives in place of answers.
@@ -97,11 +97,11 @@ class Supernet(nn.Module):
             if outputs is not None:
                 outputs[segment.name] = x
         inputs = [*(kept[name] for name in read_later), *text] if read_later else x
-        told = () if targets is None else (targets,)
-        return self.skeleton(head)(inputs, self.weights_of(head, shared), head.drop_path, self.training, *told)
+        of_training = () if targets is None else (targets,)
+        return self.skeleton(head)(inputs, self.weights_of(head, shared), head.drop_path, self.training, *of_training)
 
     def run(self, segment: Segment, x: Tensor, shared: Mapping[str, Tensor], before: str) -> Tensor:
-        """What a segment gives for the output of the one before it, or for images."""
+        """The output of a segment for that of the segment before it, or for images."""
         skeleton, weights = self.skeleton(segment), self.weights_of(segment, shared)
         if not self.graphs:
             return skeleton(x, weights, segment.drop_path, self.training)
@@ -165,7 +165,7 @@ class Supernet(nn.Module):
 
     @contextmanager
     def replaying(self, graphs: CudaGraphs | None) -> Iterator[None]:
-        """Meanwhile segments are recorded and replayed; an output is overwritten when its segment runs again."""
+        """Context in which segments are recorded and replayed; an output is overwritten when its segment runs again."""
         before, self.graphs = self.graphs, graphs
         try:
             yield
@@ -173,7 +173,7 @@ class Supernet(nn.Module):
             self.graphs = before
 
     def forget_layers(self) -> None:
-        """Has skeletons and recordings made anew."""
+        """Drops skeletons and recordings, which are made anew when they are needed."""
         self.skeletons.clear()
         if self.graphs:
             self.graphs.clear()
@@ -276,11 +276,11 @@ class Skeleton:
         self.layer, self.compile_options = without_weights(layer), compile_options
         self.forwards = dict[bool, Forward]()
 
-    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool, *told: Any) -> Any:
+    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool, *targets: Any) -> Any:
         if training not in self.forwards:
             self.forwards[training] = self.make_forward(training)
         rate = self.rate(drop_path) if self.drop_paths and training else None
-        return self.forwards[training](x, weights, rate, *told)
+        return self.forwards[training](x, weights, rate, *targets)
 
     def rate(self, drop_path: float) -> Tensor:
         """A stochastic-depth rate as a tensor, made once."""
@@ -292,12 +292,12 @@ class Skeleton:
         """The forward pass in training or evaluation mode, perhaps compiled."""
         layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
 
-        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None, *told: Any) -> Any:
+        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None, *targets: Any) -> Any:
             tensors = slice_parts(parts, weights)
             if rate is not None:
                 tensors |= dict.fromkeys(drop_paths, rate)
             # No layer has tied weights, and looking for them takes a sixth of the time that Python takes.
-            return functional_call(layer, tensors, (x, *told), tie_weights=False)
+            return functional_call(layer, tensors, (x, *targets), tie_weights=False)
 
         if self.compile_options is None:
             return forward

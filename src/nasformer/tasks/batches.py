@@ -1,4 +1,4 @@
-"""Images in files with what is to be learned of them: fitted into squares, jittered in training, put into batches."""
+"""Batches of image files and their targets: fitted into squares, jittered in training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as V
 
 from nasformer.data.augment import color_jitter
-from nasformer.data.decode import Preprocessing, channels_first, check_channels, converted
+from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, channels_first, check_channels, converted
 from nasformer.data.files import BadImages, fits
 from nasformer.data.images import normalise
 from nasformer.data.loaders import SPLITS, WHOLE, BatchSource, Share, Split, SplitBatches
@@ -27,7 +27,6 @@ from nasformer.data.options import AugmentOptions
 from nasformer.data.streaming import ahead
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
-from nasformer.supernet.pretrained import IMAGENET
 from nasformer.tasks.masks import IGNORED, FileData
 from nasformer.tasks.options import JitterOptions, TaskFacts
 from nasformer.tasks.registry import Evaluation, Task, example_images
@@ -51,7 +50,7 @@ def fit(image: Tensor, size: int, fill: list[int]) -> Tensor:
 
 
 def scaled_canvas(image: Tensor, size: int, scale: float, fill: list[int]) -> Tensor:
-    """The image scaled as if to be fitted, and further, at the top left of a square or of what it needs beyond."""
+    """The image, fitted and scaled further, at the top left of a square, or of a larger canvas where it needs one."""
     shape = list(fitted_size(image.shape[1], image.shape[2], size, scale))
     scaled = V.resize(tv_tensors.Image(image), shape, antialias=True)
     border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
@@ -112,19 +111,13 @@ def jitter_together(
 
 
 def empty_like(part: Tensor, shape: list[int]) -> Tensor:
-    """No masks or boxes of an image that has another size now; torchvision resizes none."""
+    """Masks or boxes of an image without objects, after resizing, which torchvision cannot do for none."""
     if isinstance(part, tv_tensors.BoundingBoxes):
         return tv_tensors.wrap(part.as_subclass(Tensor), like=part, canvas_size=(shape[0], shape[1]))
     return tv_tensors.Mask(part.new_zeros(0, *shape))
 
 
 # Files of images
-
-
-def existing(file: str) -> str:
-    if not Path(file).is_file():
-        raise UserError(f"there is no image {file}; check the path")
-    return file
 
 
 def unique_stems(files: Sequence[str]) -> list[str]:
@@ -138,12 +131,19 @@ def unique_stems(files: Sequence[str]) -> list[str]:
 
 
 def read_pixels(path: str, channels: int) -> Tensor:
-    """The image as its pixels lie in the file, since masks are drawn on these; uint8 [channels, rows, columns]."""
+    """The pixels of a file, uint8 [channels, rows, columns]; never rotated by Exif data, as masks are drawn on them."""
     try:
         with Image.open(path) as image:
             return torch.from_numpy(np.ascontiguousarray(channels_first(converted(image, channels))))
     except Exception as error:  # Pillow's decoders raise a dozen kinds of exception on broken files
         raise UserError(f"{path} cannot be read any more ({error}); restore it") from error
+
+
+def read_named(file: str, channels: int) -> Tensor:
+    """The pixels of an image that a user names."""
+    if not Path(file).is_file():
+        raise UserError(f"there is no image {file}; check the path")
+    return read_pixels(file, channels)
 
 
 # Batches
@@ -152,7 +152,7 @@ def read_pixels(path: str, channels: int) -> Tensor:
 class FileBatches(SplitBatches):
     """Batches of images in files, decoded by threads as they are needed, or once where all fit into memory.
 
-    What an item looks like depends on (seed, step, position in the global batch) alone. Subclasses say what belongs to
+    What an item looks like depends only on (seed, step, position in the global batch). Subclasses say what belongs to
     an image (`read_pair`) and what is learned of it (`jittered`).
     """
 
@@ -184,7 +184,8 @@ class FileBatches(SplitBatches):
         self.data, self.options, self.workers = data, options or self.task.options(), workers  # type: ignore[misc]
         self.augment = check_augment(augment.for_images(img_size, in_chans))
         self.img_size, self.in_chans = img_size, check_channels(in_chans)
-        self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
+        normalisation = (IMAGENET_MEAN, IMAGENET_STD)
+        self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in normalisation)
         keeps = fits(data.pixels * (in_chans + self.target_bytes), torch.device("cpu"), world)
         self.decoded: dict[str, tuple[Tensor, Any]] | None = {} if keeps else None
         self.streamed = not keeps
@@ -206,7 +207,7 @@ class FileBatches(SplitBatches):
         """An image and what belongs to it, from their files, at their own size."""
         raise NotImplementedError
 
-    def learned(self, content: Any) -> Any:
+    def to_target(self, content: Any) -> Any:
         """What is learned of an image, at its own size."""
         return content
 
@@ -214,7 +215,7 @@ class FileBatches(SplitBatches):
         """An image in the square of the model as training sees it, and what is learned of it."""
         raise NotImplementedError
 
-    def together(self, targets: Sequence[Any]) -> Any:
+    def collate(self, targets: Sequence[Any]) -> Any:
         """The targets of a training batch, on the device."""
         raise NotImplementedError
 
@@ -223,7 +224,7 @@ class FileBatches(SplitBatches):
         return list(contents)
 
     def pair(self, files: Any, index: int) -> tuple[Tensor, Any]:
-        """An image and what belongs to it, which are kept where all fit into memory."""
+        """An image and what belongs to it, kept in memory where all fit."""
         path = files.images[index]
         if self.decoded is None:
             return self.read_pair(files, index)
@@ -237,7 +238,7 @@ class FileBatches(SplitBatches):
         def item(step: int, position: int, index: int) -> tuple[Tensor, Any]:
             source = generator(self.seed, Purpose.GEOMETRY, step, position)
             image, mask = self.pair(files, index)
-            return self.jittered(image, self.learned(mask), source)
+            return self.jittered(image, self.to_target(mask), source)
 
         def arguments(step: int) -> list[tuple[int, int, int]]:
             part = self.train_part(step)
@@ -245,10 +246,10 @@ class FileBatches(SplitBatches):
 
         for step, pairs in enumerate(self.loaded(item, map(arguments, count(start_step))), start_step):
             images, targets = zip(*pairs, strict=True)
-            yield self.normalised(self.coloured(torch.stack(images), step)), self.together(targets)
+            yield self.normalised(self.coloured(torch.stack(images), step)), self.collate(targets)
 
     def coloured(self, images: Tensor, step: int) -> Tensor:
-        """A batch on the device, with colours that the recipe jitters."""
+        """A batch on the device, its colours jittered as the recipe asks."""
         images, strength = images.to(self.device, non_blocking=True), self.augment.color_jitter
         draws = Draws(generator(self.seed, Purpose.JITTER, step), len(images), self.rank, self.world)
         return color_jitter(images, strength, draws) if strength else images
@@ -256,7 +257,7 @@ class FileBatches(SplitBatches):
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """A split once, or some of its images, or a share of its batches: squares, and their truths."""
+        """A split once (some of its images, or a share of its batches): squares, and what they are evaluated by."""
         for x, contents in self.fitted(split, self.evaluation_parts(split, batch_size, share, numbers)):
             yield x, self.truths(contents)
 
@@ -280,7 +281,7 @@ class FileBatches(SplitBatches):
         return normalise(images.to(self.device, non_blocking=True), self.mean, self.std)
 
     def loaded(self, item: Any, batches: Iterable[Sequence[tuple[int, ...]]]) -> Iterator[list[Pair]]:
-        """Batches of items, a few of them ahead, by threads; with no workers one after the other."""
+        """Batches of items, made a few ahead by threads, or one by one without workers."""
         if not self.workers:
             for batch in batches:
                 yield [item(*arguments) for arguments in batch]
@@ -297,7 +298,7 @@ class FileBatches(SplitBatches):
 
 
 def check_augment(augment: AugmentOptions) -> AugmentOptions:
-    """Refuses what is for whole images with one label."""
+    """Refuses augmentation that is for whole images with one label."""
     for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
         if getattr(augment, name):
             raise UserError(f"train.augment.{name} is for classification; leave it out with other tasks")
@@ -305,11 +306,11 @@ def check_augment(augment: AugmentOptions) -> AugmentOptions:
 
 
 class FileTask(Task):
-    """A task whose images lie in files beside what is to be learned of them."""
+    """Base of tasks whose images and targets are in files."""
 
     batches: ClassVar[type[FileBatches]]
     batch_norm: ClassVar[bool] = True
-    """Whether the head has it."""
+    """Whether the head has batch norm."""
 
     @abstractmethod
     def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
@@ -317,7 +318,7 @@ class FileTask(Task):
 
     @abstractmethod
     def picture(self, model: nn.Module, batches: Any, split: Split, index: int) -> Image.Image:
-        """An image of a split with truth and answer."""
+        """An image of a split with its truth and the model's answer."""
 
     def draw(
         self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
@@ -328,7 +329,7 @@ class FileTask(Task):
             self.picture(model, batches, split, index).save(folder / f"{name}.png")
 
     def check_recipe(self, recipe: Recipe, world: World) -> None:
-        """Refuses what the task cannot be trained with."""
+        """Refuses recipes that the task cannot be trained with."""
         if recipe.balance:
             raise UserError(f"balance is for classification; leave it out with --task {self.name}")
         if recipe.inplace_distillation and self.objective.taught is None:

@@ -40,7 +40,7 @@ from nasformer.utils.schema import from_json
 
 Box = tuple[float, float, float, float]
 FAR = 10
-"""Sides of the image, beyond which a corner of a polygon is no slip."""
+"""Distance, in sides of the image, from which on a corner of a polygon is refused rather than cut off."""
 SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 EXPECTED = (
     "expected annotations/instances_train2017.json with the images in train2017 (also val2017, test2017), "
@@ -126,7 +126,7 @@ def coco_mask() -> Any:
 
 
 def decode(mask: Mapping[str, Any]) -> Tensor:
-    """uint8 [rows, columns]."""
+    """A mask in run lengths as uint8 [rows, columns]."""
     return torch.from_numpy(np.ascontiguousarray(coco_mask().decode(mask)))
 
 
@@ -199,6 +199,8 @@ def uncompressed(counts: str) -> list[int] | None:
 
 @dataclass(frozen=True)
 class CocoImage:
+    """An entry of `images`."""
+
     id: int
     file_name: str
     width: int
@@ -207,6 +209,8 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoCategory:
+    """An entry of `categories`."""
+
     id: int
     name: str
 
@@ -238,7 +242,7 @@ def find_coco(root: Path) -> dict[str, Path]:
 
 
 def image_folder(root: Path, file: Path, first: str) -> Path:
-    """Where the images of a JSON file are."""
+    """The folder with the images of a JSON file."""
     name = file.stem.removeprefix("instances_")
     folders = (root / name, root / "images" / name, root / "images", file.parent, root)
     return next((folder for folder in folders if (folder / first).is_file()), folders[0])
@@ -247,7 +251,7 @@ def image_folder(root: Path, file: Path, first: str) -> Path:
 def read_coco(
     file: Path, root: Path, categories: Mapping[int, CocoCategory], masks: bool, bad: BadImages, bad_objects: BadImages
 ) -> list[Scene]:
-    """The images of a JSON file with their objects; those that cannot be used are noted.
+    """The images of a JSON file with their objects; those that cannot be used are recorded and left out.
 
     Args:
         categories: Those of the training file by their ids, in the order of classes.
@@ -293,7 +297,7 @@ def check_categories(file: Path, categories: Sequence[Any], others: Mapping[int,
 
 
 def unique_images(file: Path, images: Iterable[CocoImage], bad: BadImages) -> dict[int, CocoImage]:
-    """The images of a JSON file by id; those whose id or file occurs before are noted and left out."""
+    """The images of a JSON file by id; those whose id or file occurs before are recorded and left out."""
     by_id, names = dict[int, CocoImage](), set[str]()
     for image in images:
         if image.id in by_id or image.file_name in names:
@@ -355,7 +359,8 @@ def read_png(image: str, path: str, masks: bool) -> Scene:
 
 
 def mask_box(mask: np.ndarray) -> Box:
-    """
+    """The box around the pixels of a mask.
+
     >>> mask_box(np.array([[0, 0, 0], [0, 1, 1]]))
     (1.0, 1.0, 3.0, 2.0)
     """
@@ -367,7 +372,7 @@ def mask_box(mask: np.ndarray) -> Box:
 
 
 def open_scenes(root: Path, options: DetectOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
-    """Reads, splits and checks the images of a folder; one that is left out moves no other one."""
+    """Reads, splits and checks the images of a folder; one that is left out does not move others."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; name one with images and objects: {EXPECTED}")
     coco_mask()  # says what to install before anything is read
@@ -424,7 +429,7 @@ def check_listed_once(parts: Mapping[str, SceneFiles], root: Path) -> None:
 
 
 def check_scenes(files: SceneFiles, bad: BadImages) -> list[Scene]:
-    """The images that can be read and have the size that is said; others are noted."""
+    """The images that can be read and have the annotated size; others are recorded and left out."""
 
     def check(index: int) -> Scene:
         scene = files.scenes[index]

@@ -1,4 +1,4 @@
-"""Classification, the first task: one class an image. Most of it is what the other packages do by themselves."""
+"""Classification: one class an image. Most of this task is the default of the other packages."""
 
 from __future__ import annotations
 
@@ -69,13 +69,15 @@ class ClassPrediction:
 
 @register_task
 class Classify(Task):
+    """Classification of whole images."""
+
     facts, objective = CLASSIFY, CLASSIFICATION
 
     def space(self, space: Space, options: Any) -> Space:
         return space
 
     def load_batches(self, *args: Any, **options: Any) -> None:
-        """Images with a label each are opened as ever (`runs/data.py`)."""
+        """None: images with a label each are opened by `runs/data.py`."""
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
         return find_confusion(model, batches, split, classes)

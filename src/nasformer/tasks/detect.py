@@ -30,7 +30,7 @@ from nasformer.layers.segmentation import fitted_size
 from nasformer.layers.stem import Grid
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
-from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, jitter_together, read_pixels, unique_stems
+from nasformer.tasks.batches import FileBatches, FileTask, fit, jitter_together, read_named, read_pixels, unique_stems
 from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, open_scenes
 from nasformer.tasks.masks import FileData, draw_objects, side_by_side
 from nasformer.tasks.options import DETECT, DetectOptions, PredictOptions
@@ -75,7 +75,7 @@ class DetectedObjects:
         return cls(boxes, detection["scores"].float().cpu()[kept], detection["labels"].cpu()[kept] - 1, encoded)
 
     def sure(self) -> DetectedObjects:
-        """What is more likely than not."""
+        """Only the objects that are more likely than not."""
         kept = (self.scores >= SHOWN).nonzero()[:, 0]
         masks = None if self.masks is None else [self.masks[index] for index in kept.tolist()]
         return DetectedObjects(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
@@ -91,7 +91,7 @@ class DetectedObjects:
 def detect_image(
     model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> DetectedObjects:
-    """What a model finds in an image (uint8, at its own size)."""
+    """The objects that a model detects in an image (uint8, at its own size)."""
     square = fit(image, size, [round(255 * value) for value in mean])[None].to(next(model.parameters()).device)
     rows, columns = image.shape[1:]
     return DetectedObjects.of(model.eval()(normalise(square, mean, std))[0], (rows, columns), size, masks=True)
@@ -168,7 +168,7 @@ def class_aps(evaluation: Any) -> list[float | None]:
 
 
 def image_scores(evaluation: Any, images: int) -> list[float]:
-    """F1 at IoU 0.5 of what is surely found in each image; NaN where there is nothing, neither in truth nor answer."""
+    """F1 at IoU 0.5 of the likely objects in each image; NaN where there are none, neither in truth nor answer."""
     sums, areas = np.zeros((images, 2)), len(evaluation.params.areaRng)
     for index, cell in enumerate(evaluation.evalImgs):
         if cell is None or index // images % areas:  # by class, then by area (any, small, ...), then by image
@@ -196,7 +196,7 @@ class CocoAP:
         self.scenes, self.answers, self.images = list[Scene](), list[DetectedObjects](), 0
 
     def update(self, logits: Any, targets: Sequence[Scene]) -> None:
-        """Adds images: what is found in their squares, and what they hold."""
+        """Adds images: the detections in their squares, and their true objects."""
         for detection, scene in zip(logits, targets, strict=True):
             self.scenes.append(scene)
             self.answers.append(
@@ -286,7 +286,7 @@ class SceneBatches(FileBatches):
     def read_pair(self, files: SceneFiles, index: int) -> tuple[Tensor, Scene]:
         return read_pixels(files.images[index], self.in_chans), files.scenes[index]
 
-    def learned(self, content: Scene) -> Target:
+    def to_target(self, content: Scene) -> Target:
         return content.target()
 
     def jittered(self, image: Tensor, target: Target, source: torch.Generator) -> tuple[Tensor, Target]:
@@ -301,7 +301,7 @@ class SceneBatches(FileBatches):
         jittered = {"boxes": moved[kept], "labels": target["labels"][kept]}
         return picture, jittered | ({"masks": masks[0][kept]} if masks else {})
 
-    def together(self, targets: Sequence[Target]) -> list[Target]:
+    def collate(self, targets: Sequence[Target]) -> list[Target]:
         return [
             {name: value.to(self.device, non_blocking=True) for name, value in target.items()} for target in targets
         ]
@@ -321,7 +321,7 @@ class DetectedObject:
 
 @dataclass(frozen=True)
 class ObjectPrediction:
-    """What is surely found in an image, and where all of it, with masks, and a picture were written."""
+    """The likely objects of an image, and where all objects, with masks, and a picture were written."""
 
     file: str
     objects: list[DetectedObject]
@@ -364,7 +364,7 @@ class Detect(FileTask):
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[ObjectPrediction]:
         folder = options.folder("boxes and masks")
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             objects = detect_image(trained.model, image, trained.img_size, trained.mean, trained.std)
             table, picture = folder / f"{stem}.json", folder / f"{stem}_overlay.png"
             write_json(table, {"file": file, "objects": coco_results(objects, trained.classes)})

@@ -29,7 +29,7 @@ from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import from_json
 
 IGNORED = 255
-"""What pixels without a class have in the masks that training and evaluation see."""
+"""The value of pixels without a class in the masks that training and evaluation see."""
 UNKNOWN = -1
 MOST_CLASSES = 255
 IDS = MOST_ID + 1
@@ -78,7 +78,7 @@ class MaskFiles:
 
 @dataclass
 class MaskListing:
-    """What a folder holds, as its author split it, and the names of ids where the layout has some."""
+    """The content of a folder, as its author split it, and the names of ids where the layout has some."""
 
     train: MaskFiles
     val: MaskFiles | None = None
@@ -292,7 +292,7 @@ def read_text(path: Path) -> str:
 
 
 def occurring_ids(files: MaskFiles) -> list[int]:
-    """The ids in the masks; those that cannot be read tell so later."""
+    """The ids that occur in the masks; unreadable masks are reported later."""
 
     def ids(path: str) -> set[int]:
         try:
@@ -327,7 +327,7 @@ def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: U
 def split_masks(
     root: Path, listing: MaskListing, labels: MaskReader, bad: BadImages, **amounts: Unpack[SplitAmounts]
 ) -> FileData:
-    """Splits and checks what a folder holds; a file that is left out moves no other one."""
+    """Splits and checks the content of a folder; a file that is left out does not move others."""
     splits = make_splits(listing.train, listing.val, listing.test, labels.classes, **amounts)
     parts, checks = splits.parts(), list[list[PairCheck | None]]()
     uses = Counter(path for part in parts for path in (*part.images, *part.masks))
@@ -353,7 +353,7 @@ def val_and_test(parts: Mapping[str, T]) -> tuple[T | None, T | None]:
 
 
 class PairCheck(NamedTuple):
-    """What is seen of an image and its mask that can be used."""
+    """The pixels of a usable image, and whether any of them has a class."""
 
     pixels: int
     has_classes: bool
@@ -362,7 +362,7 @@ class PairCheck(NamedTuple):
 def check_pairs(
     files: MaskFiles, labels: MaskReader, uses: Mapping[str, int], bad: BadImages
 ) -> Iterator[PairCheck | None]:
-    """What is seen of each pair; None where it cannot be used, which is noted.
+    """The check of each pair; None where it cannot be used, which is recorded.
 
     Args:
         uses: How often each file is listed, in all parts.
@@ -382,7 +382,7 @@ def check_pairs(
 
 
 def check_all(images: Sequence[str], check: Callable[[int], T], bad: BadImages) -> Iterator[T | None]:
-    """What a check gives for the number of each image; None where it raises BadImage, which is noted."""
+    """The result of a check for each image, by its index; None where it raises BadImage, which is recorded."""
     quiet = bad.quiet or len(images) < FEW
     with progress("check", len(images), quiet) as report, ThreadPoolExecutor(SURVEY_THREADS) as pool:
         for index, result in enumerate(pool.map(attempt(check), range(len(images)))):
@@ -429,15 +429,15 @@ def palette() -> np.ndarray:
 
 
 def overlay(image: Tensor, mask: Tensor) -> Image.Image:
-    """A mask in colours, through which the image (uint8, 1 or 3 channels) can be seen."""
+    """A mask in colours, laid over its image (uint8, 1 or 3 channels)."""
     pixels = image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy().astype(np.float32)
     mixed = OPACITY * palette()[mask.cpu().numpy()] + (1 - OPACITY) * pixels
     return Image.fromarray(mixed.round().astype(np.uint8))
 
 
-def beside(image: Tensor, truth: Tensor, answer: Tensor) -> Image.Image:
+def compare_masks(image: Tensor, truth: Tensor, answer: Tensor) -> Image.Image:
     """The image, the true mask and the answered one, from left to right."""
-    return side_by_side(plain(image), overlay(image, truth), overlay(image, answer))
+    return side_by_side(as_picture(image), overlay(image, truth), overlay(image, answer))
 
 
 def side_by_side(*panels: Image.Image) -> Image.Image:
@@ -463,8 +463,8 @@ def with_legend(picture: Image.Image, classes: Sequence[str], *masks: Tensor) ->
     return whole
 
 
-def plain(image: Tensor) -> Image.Image:
-    """An image (uint8, 1 or 3 channels) as it is."""
+def as_picture(image: Tensor) -> Image.Image:
+    """An image (uint8, 1 or 3 channels) as a picture."""
     return Image.fromarray(image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
 
 
@@ -477,7 +477,7 @@ def draw_objects(image: Tensor, boxes: Tensor, masks: Tensor | None, labels: Ten
     if len(boxes):
         named = {"label_colors": "white", "label_background_colors": colours, "fill_labels": True}
         picture = draw_bounding_boxes(picture, boxes.cpu(), words, colours, width=2, **named)
-    return plain(picture)
+    return as_picture(picture)
 
 
 def indexed(mask: Tensor) -> Image.Image:

@@ -30,7 +30,7 @@ from nasformer.errors import UserError
 from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
-from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
+from nasformer.tasks.batches import FileTask, read_named, unfit, unique_stems
 from nasformer.tasks.boxes import check_categories
 from nasformer.tasks.masks import (
     IGNORED,
@@ -38,7 +38,7 @@ from nasformer.tasks.masks import (
     FileData,
     MaskFiles,
     MaskListing,
-    beside,
+    compare_masks,
     overlay,
     split_masks,
     val_and_test,
@@ -119,6 +119,8 @@ def read_segment_ids(path: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SegmentEntry:
+    """An entry of `segments_info`."""
+
     id: int
     category_id: int = -1
     iscrowd: int | bool = 0
@@ -126,6 +128,8 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class AnnotationEntry:
+    """An entry of `annotations`."""
+
     image_id: int | str
     file_name: str
     segments_info: list[SegmentEntry]
@@ -133,12 +137,16 @@ class AnnotationEntry:
 
 @dataclass(frozen=True)
 class ImageEntry:
+    """An entry of `images`."""
+
     id: int | str
     file_name: str
 
 
 @dataclass(frozen=True)
 class CategoryEntry:
+    """An entry of `categories`."""
+
     id: int
     name: str
     isthing: int | bool
@@ -194,7 +202,7 @@ def list_images(
     segments: dict[str, dict[int, int | str]],
     bad: BadImages,
 ) -> MaskFiles:
-    """The images and PNGs of a JSON file, whose segments are added to those that are known."""
+    """The images and PNGs of a JSON file; its segments are added to `segments`."""
     folder = root / file.stem.removeprefix("panoptic_")
     listed = {entry.id: entry for entry in reversed(content.images)}
     annotations = {entry.image_id: entry for entry in reversed(content.annotations)}
@@ -240,7 +248,7 @@ def split_segments(segments: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def make_targets(segments: Tensor, sigma: float) -> Tensor:
-    """What is learned of a map of segments: float [5, rows, columns].
+    """The targets of a map of segments: float [5, rows, columns].
 
     The class, the heat of centres, rows and columns to the centre, and what a pixel of a thing counts (else 0).
     """
@@ -262,7 +270,7 @@ def make_targets(segments: Tensor, sigma: float) -> Tensor:
 
 
 class Answer(NamedTuple):
-    """The parts of what the head answers."""
+    """The parts of the output of the head."""
 
     logits: Tensor
     heat: Tensor
@@ -533,7 +541,7 @@ class PanopticBatches(MaskBatches):
 
     @property
     def head_options(self) -> dict[str, int]:
-        """What the head must know of the classes."""
+        """Options of the head that follow from the classes."""
         return {"num_things": self.num_things}
 
     def target(self, mask: Tensor) -> Tensor:
@@ -562,13 +570,13 @@ class Panoptic(FileTask):
         image, truth = batches.pair(batches.files[split], index)
         of_images = (batches.img_size, batches.mean, batches.std)
         answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
-        return beside(image, colours(truth), colours(answer))
+        return compare_masks(image, colours(truth), colours(answer))
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
         of_images = (trained.img_size, trained.mean, trained.std)
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             segments = find_segments(trained.model, image, *of_images, things, PanopticOptions().stuff_area)
             png, picture = folder / f"{stem}_panoptic.png", folder / f"{stem}_overlay.png"
             numbered, listed = list_segments(segments, trained.classes, things)

@@ -1,4 +1,4 @@
-"""What a task is, and the registry of tasks by name."""
+"""The interface of tasks, and their registry by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nasformer.utils.files import write_json
 
 
 class Evaluation(Protocol):
-    """How a model does on a split, in detail."""
+    """The results of a model on a split, in detail."""
 
     @property
     def scores(self) -> dict[str, float]:
@@ -38,14 +38,14 @@ class Evaluation(Protocol):
         """The same for each class: dataclasses with a `name`."""
 
     def sentences(self) -> list[str]:
-        """What a person wants to know first, a line each."""
+        """The main results in words, a line each."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a program wants to know."""
+        """All results as JSON."""
 
 
 class Prediction(Protocol):
-    """What a model answers to an image: a dataclass, which `str` puts in words."""
+    """The answer of a model to an image: a dataclass, which `str` puts in words."""
 
     @property
     def file(self) -> str: ...

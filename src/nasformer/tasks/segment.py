@@ -25,14 +25,14 @@ from nasformer.tasks.batches import (
     FileBatches,
     FileTask,
     Pair,
-    existing,
     jitter,
+    read_named,
     read_pixels,
     scaled_canvas,
     unfit,
     unique_stems,
 )
-from nasformer.tasks.masks import IGNORED, FileData, MaskFiles, beside, indexed, open_masks, overlay, with_legend
+from nasformer.tasks.masks import IGNORED, FileData, MaskFiles, compare_masks, indexed, open_masks, overlay, with_legend
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
 from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.train.evaluate import Agreement, Objective, predictions
@@ -122,7 +122,8 @@ def class_ious(counts: Tensor) -> Tensor:
 
 
 def mean_iou(counts: Tensor) -> float:
-    """
+    """The mean of the IoUs of classes that occur, from counts by true (row) and answered class.
+
     >>> mean_iou(torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]]))
     0.775
     """
@@ -205,7 +206,7 @@ class MaskBatches(FileBatches):
         """What is learned of a mask in the square of the model."""
         return mask
 
-    def together(self, targets: Sequence[Tensor]) -> Tensor:
+    def collate(self, targets: Sequence[Tensor]) -> Tensor:
         stacked = torch.stack(list(targets)).to(self.device, non_blocking=True)
         return stacked if stacked.is_floating_point() else stacked.long()
 
@@ -310,12 +311,12 @@ class Segment(FileTask):
         image, truth = batches.pair(batches.files[split], index)
         logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
         answer = logits.argmax(0).cpu()
-        return with_legend(beside(image, truth, answer), batches.classes, truth, answer)
+        return with_legend(compare_masks(image, truth, answer), batches.classes, truth, answer)
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder = options.folder("masks")
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             answer = segment_image(trained.model, image, trained.img_size, trained.mean, trained.std).argmax(0).cpu()
             mask, picture = folder / f"{stem}_mask.png", folder / f"{stem}_overlay.png"
             indexed(answer).save(mask)

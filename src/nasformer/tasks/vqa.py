@@ -37,8 +37,8 @@ from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.models.storage import facts_in
-from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_pixels
-from nasformer.tasks.masks import IMAGE_ENDINGS, FileData, MaskFiles, check_all, check_image, plain, val_and_test
+from nasformer.tasks.batches import FileBatches, FileTask, fit, read_named, read_pixels
+from nasformer.tasks.masks import IMAGE_ENDINGS, FileData, MaskFiles, as_picture, check_all, check_image, val_and_test
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
 from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.train.evaluate import SHARED_PROBABILITY, Objective, predictions
@@ -64,7 +64,8 @@ LINE = 40  # letters of a line below a picture
 
 
 def normal_answer(text: str) -> str:
-    """
+    """An answer in the form in which answers are compared.
+
     >>> normal_answer("The two Chairs."), normal_answer("3.5 m")
     ('2 chairs', '3.5 m')
     """
@@ -105,7 +106,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The answers to choose from, the words that are known, and all questions by name."""
+    """The answers to choose from, the words of the vocabulary, and all questions by name."""
 
     classes: list[str]
     words: list[str]
@@ -129,7 +130,7 @@ def best_answer(question: Question) -> str:
 
 
 def most_frequent(counts: Counter[str], most: int) -> list[str]:
-    """The most frequent ones, in an order that does not depend on that of the files."""
+    """The most frequent texts, in an order that does not depend on that of the files."""
     return [text for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]]
 
 
@@ -211,6 +212,8 @@ def find_files(root: Path, part: str) -> QuestionFiles | None:
 
 @dataclass(frozen=True)
 class QuestionEntry:
+    """An entry of `questions`."""
+
     question_id: int | str
     image_id: int
     question: str
@@ -225,11 +228,15 @@ class QuestionsFile:
 
 @dataclass(frozen=True)
 class GivenAnswer:
+    """An entry of `answers`."""
+
     answer: str | int | float
 
 
 @dataclass(frozen=True)
 class AnswerEntry:
+    """An entry of `annotations`."""
+
     question_id: int | str
     answers: list[GivenAnswer]
     multiple_choice_answer: str | int | float
@@ -250,7 +257,7 @@ def read_entries(cls: type[T], path: Path, name: str, keys: Sequence[str]) -> T:
 
 
 def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]], dict[str, Question]]:
-    """The names of the questions about each image, and the questions; those that cannot be used are noted."""
+    """The names of the questions about each image, and the questions; unusable ones are recorded and left out."""
     paths, answered = numbered_images(files.images, bad), read_answers(files, bad)
     keys, names = ("question_id", "image_id", "question"), set[str]()
     by_image, questions = dict[str, list[str]](), dict[str, Question]()
@@ -277,7 +284,7 @@ def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]
 
 
 def numbered_images(folder: Path, bad: BadImages) -> dict[int, str]:
-    """Image files by the last number in their name; a second one of a number is noted."""
+    """Image files by the last number in their name; a second one with the same number is recorded."""
     paths = dict[int, str]()
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in IMAGE_ENDINGS and (digits := re.findall(r"\d+", path.stem)):
@@ -288,7 +295,7 @@ def numbered_images(folder: Path, bad: BadImages) -> dict[int, str]:
 
 
 def read_answers(files: QuestionFiles, bad: BadImages) -> dict[int | str, dict[str, float]]:
-    """What each answer is worth, by question; a second list of answers to a question is noted."""
+    """What each answer is worth, by question; a second list of answers to a question is recorded."""
     keys, answered = ("question_id", "answers", "multiple_choice_answer"), dict[int | str, dict[str, float]]()
     for number, entry in enumerate(read_entries(AnswersFile, files.annotations, "annotations", keys).annotations):
         if entry.question_id in answered:
@@ -326,7 +333,7 @@ def open_questions(root: Path, options: VQAOptions, bad: BadImages, **amounts: U
 
 
 def readable_images(paths: Sequence[str], bad: BadImages) -> dict[str, int]:
-    """The pixels of each image; those that cannot be read are noted, and left out."""
+    """The pixels of each image; unreadable ones are recorded and left out."""
     sizes = check_all(paths, lambda index: check_image(paths[index]), bad)
     return {path: size[0] * size[1] for path, size in zip(paths, sizes, strict=True) if size}
 
@@ -450,19 +457,19 @@ class QuestionBatches(FileBatches):
 
     @property
     def head_options(self) -> dict[str, int]:
-        """What the head must know of the questions."""
+        """Options of the head that follow from the questions."""
         if self.encoder:
             return {"text_dim": self.encoder.dim, "max_words": self.options.max_words}
         return {"vocab_size": len(self.numbers) + UNKNOWN + 1, "max_words": self.options.max_words}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a stored model must know of the questions."""
+        """Facts about the questions that are saved with a model."""
         encoder = {"text_encoder": self.options.text} if self.encoder else {}
         return {"words": self.vocabulary.words, **encoder}
 
     def adopt(self, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Takes answers and words of a model, to judge it by: those of other training questions may be others."""
+        """Takes over the answers and words of a model to judge it by: its training questions may have been others."""
         if not {"classes", "words"} <= set(facts):
             raise UserError("the model does not say which answers and words it knows; train it again")
         vocabulary = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
@@ -539,7 +546,7 @@ class VisualQuestions(FileTask):
         question = batches.vocabulary.questions[files.masks[index]]
         answer = batches.classes[int(logits[0].argmax())]
         lines = [question.text, f"answer: {answer}", f"right: {best_answer(question)}"]
-        return with_text(plain(read_pixels(files.images[index], batches.in_chans)), lines)
+        return with_text(as_picture(read_pixels(files.images[index], batches.in_chans)), lines)
 
     @torch.inference_mode()
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
@@ -554,7 +561,7 @@ class VisualQuestions(FileTask):
         else:
             words = encode(options.question, word_numbers(facts["words"]), length)[None].to(device)
         for file in options.images:
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             square = fit(image, trained.img_size, [round(255 * value) for value in trained.mean])
             x = normalise(square[None].to(device), trained.mean, trained.std)
             chances = model(ImageText(x, words)).float().sigmoid()[0]

@@ -80,7 +80,7 @@ class Checkpoints:
         self.remove_others([step, *([keep] if keep is not None else older[-1:] if not last else [])])
 
     def remove_others(self, steps: list[int]) -> None:
-        """Removes all but these checkpoints; also what a kill left half written."""
+        """Removes all but these checkpoints, and drafts that a kill left half written."""
         kept = {self.rollback_path, *map(self.path, steps)}
         for path in self.folder.iterdir():
             if path not in kept:
@@ -125,7 +125,7 @@ class Checkpoints:
             say(f"{damage}; {then}")
 
     def warn_of_other_processes(self, step: int) -> None:
-        """Says where a training goes on from a checkpoint of more or fewer processes."""
+        """Warns where a training goes on from a checkpoint of more or fewer processes."""
         before = read_json(self.path(step) / SETTINGS).get(PROCESSES, self.processes)
         if before != self.processes:
             say(
@@ -249,7 +249,7 @@ class NotFinite(UserError):
 
 @dataclass(frozen=True)
 class Rollback:
-    """That a training went back, and how it goes on.
+    """The return of a training to an earlier step, and how it goes on.
 
     Args:
         back_to: The step it went back to.
@@ -288,7 +288,7 @@ class Rollback:
 
 @dataclass(frozen=True)
 class RollbackRecord:
-    """The rollback of a training, and the settings of that."""
+    """The content of rollback.json: a rollback, and the settings of its training."""
 
     settings: dict[str, Any]
     rollback: Rollback
@@ -324,9 +324,9 @@ class TrainingStopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """While this context lasts, a first signal is a request to stop, and a second one raises KeyboardInterrupt.
+    """Context in which a first signal is a request to stop, and a second one raises KeyboardInterrupt.
 
-    Outside of the main thread, where Python allows no handlers, it does nothing; nor to signals that are ignored.
+    Outside of the main thread, where Python allows no handlers, it does nothing; nor for signals that are ignored.
     """
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def weights_by_scale(model: nn.Module, layer_decay: float) -> dict[float, dict[str, nn.Parameter]]:
-    """The weights by the share of the learning rate that they get: 1 in the head, less in each layer before it."""
+    """The weights by their share of the learning rate: 1 in the head, less in each layer before it."""
     if layer_decay == 1:
         return {1.0: dict(model.named_parameters())}
     if not isinstance(model, Supernet | Backbone):
@@ -87,7 +87,7 @@ def weights_by_scale(model: nn.Module, layer_decay: float) -> dict[float, dict[s
 
 
 def weights_of_timm(model: Any, layer_decay: float) -> dict[float, dict[str, nn.Parameter]]:
-    """The same of a model of timm, which knows the order of its layers."""
+    """`weights_by_scale` for a model of timm, which knows the order of its layers."""
     from timm.models import group_parameters
 
     if not hasattr(model, "group_matcher"):

@@ -49,7 +49,7 @@ class Threads:
 
 
 def recorded_threads(folder: Path | None) -> int | None:
-    """The threads that a training began with."""
+    """The threads that a training began with; None where none are recorded."""
     path = folder / THREADS_FILE if folder else None
     return from_json(Threads, read_json(path), path).threads if path and path.exists() else None
 
@@ -72,7 +72,7 @@ def training_threads(folder: Path | None, steps: int, work: Callable[[], object]
 
 
 def threads_of_training(folder: Path) -> AbstractContextManager[None]:
-    """Computes on the threads that were chosen for a training, unless others were asked for."""
+    """Context with the threads that were chosen for a training, unless others were asked for."""
     count = recorded_threads(folder)
     return nullcontext() if count is None or threads_are_fixed() else cpu_threads(count)
 
@@ -101,7 +101,7 @@ RECORD = "nasformer.json"
 
 
 def compile_model(model: nn.Module) -> None:
-    """Has a model compiled in place, graph by graph as they are needed; a supernet has one for each kind of block."""
+    """Compiles a model in place, each graph when it is needed; a supernet has one for each kind of block."""
     if isinstance(model, Supernet):
         model.compile()
     else:
@@ -125,19 +125,19 @@ class Verdict:
     reason: str
 
 
-def judge(steps: int, step_seconds: float, graphs: int, known_seconds: float | None = None) -> Verdict:
+def judge(steps: int, step_seconds: float, graphs: int, cached_seconds: float | None = None) -> Verdict:
     """Whether compilation pays for so many steps on a GPU.
 
     Args:
-        known_seconds: What it took the last time, where the cache has the graphs; None: nothing is known.
+        cached_seconds: What it took the last time, where the cache has the graphs; None: nothing is cached.
 
     >>> judge(10_000, 0.07, 14).reason
     'saves about 5 min of 12 min, takes about 98 s (14 graphs)'
-    >>> judge(100, 0.07, 14).pays, judge(100, 0.07, 14, known_seconds=2.0).pays
+    >>> judge(100, 0.07, 14).pays, judge(100, 0.07, 14, cached_seconds=2.0).pays
     (False, True)
     """
-    left, cost = steps * step_seconds, GRAPH_SECONDS * graphs if known_seconds is None else known_seconds
-    cached = "" if known_seconds is None else ", cached"
+    left, cost = steps * step_seconds, GRAPH_SECONDS * graphs if cached_seconds is None else cached_seconds
+    cached = "" if cached_seconds is None else ", cached"
     words = (
         f"about {in_hours(SAVED * left)} of {in_hours(left)}, takes about {in_hours(cost)} ({graphs} graphs{cached})"
     )
@@ -194,7 +194,7 @@ def kinds_of(supernet: Supernet, archs: Iterable[Arch | None]) -> set[Any]:
 
 
 def covering(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
-    """Those of the archs that have a kind of segment which none before them has."""
+    """The archs that add a kind of segment to those of the archs before them."""
     seen, chosen = set[Any](), list[Arch]()
     for arch in archs:
         if new := kinds_of(supernet, [arch]) - seen:
@@ -205,7 +205,7 @@ def covering(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Afterwards random numbers and statistics are as before, and there are no gradients, even if something fails."""
+    """Context after which random numbers and statistics are as before and there are no gradients, even on errors."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     device = next(model.parameters()).device
     try:
@@ -220,7 +220,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Fills the compiler's cache, in a process of its own."""
+    """A job of another process that fills the compiler's cache."""
 
     rehearsal: Rehearsal
 
@@ -302,7 +302,7 @@ class AutoCompile:
         return self.change_over()
 
     def compile_beside(self, rehearsal: Rehearsal) -> None:
-        """Has another process compile; what cannot be pickled is compiled here."""
+        """Compiles in another process; a model that cannot be pickled is compiled in this one."""
         keep_compiled_code()  # here too, for the process to have the same folder
         try:
             self.child = Child(CompileJob(rehearsal), quiet=True)
@@ -334,7 +334,7 @@ def record_path() -> Path:
 
 
 def recorded_seconds(key: str) -> float | None:
-    """What compilation took the last time; None where it is not known."""
+    """The seconds that compilation took the last time; None where they are unknown."""
     with suppress(OSError, UserError):
         seconds = read_json(record_path()).get(key)
         return float(seconds) if isinstance(seconds, int | float) else None
@@ -342,7 +342,7 @@ def recorded_seconds(key: str) -> float | None:
 
 
 def record_seconds(key: str, seconds: float) -> None:
-    """Records what compilation took, for the next decision; a folder that cannot be written keeps nothing."""
+    """Records the seconds of a compilation for the next decision, if the folder can be written."""
     with suppress(OSError, UserError):
         records = read_json(record_path()) if record_path().exists() else {}
         write_json(record_path(), {**records, key: round(seconds, 2)})
