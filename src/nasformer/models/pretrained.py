@@ -5,7 +5,7 @@ FOLDER                       a run, a supernet, or a model that this library tra
 SPACE:FILE                   a supernet of that space in a file of weights, such as AutoFormer's published ones
 NET[embed_dim=160,192]       any of them with other choices than the usual ones; brackets follow NAME or FOLDER
 
-`supernet/pretrained.py` reads the weights.
+`supernet/storage.py` reads the weights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def source_space(source: str) -> Space:
 def source_arch(source: str) -> Arch:
     """The arch of the net itself; where its blocks differ, it is smaller than the largest member of its space."""
     net, _ = split_source(source)
-    in_folder = not net.startswith("timm:") and not is_file_of_space(net) and supernet_folder(Path(net)) is None
+    in_folder = not net.startswith("timm:") and not is_file_of_space(net) and find_supernet(Path(net)) is None
     return load_model(model_folder(net)).arch if in_folder else net_space(net).root.largest()
 
 
@@ -61,7 +61,7 @@ def net_space(net: str) -> Space:
         return get_space(space)
     if net.startswith("timm:"):
         return get_space(":".join(net.split(":")[:2]))
-    if (folder := supernet_folder(Path(net))) is not None:
+    if (folder := find_supernet(Path(net))) is not None:
         return read_space(folder / SUPERNET_CONFIG)
     return space_of_model(load_model(model_folder(net)))
 
@@ -120,7 +120,7 @@ def read_space(path: Path) -> Space:
         raise UserError(f"{path} is damaged ({error}); {TRAIN_AGAIN}") from None
 
 
-def supernet_folder(path: Path) -> Path | None:
+def find_supernet(path: Path) -> Path | None:
     """The folder of a supernet, which may be in a run folder; None where there is none."""
     return next((folder for folder in (path / "supernet", path) if (folder / SUPERNET_CONFIG).exists()), None)
 

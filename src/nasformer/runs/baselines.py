@@ -33,7 +33,7 @@ from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget
-from nasformer.supernet.pretrained import timm_weights
+from nasformer.supernet.storage import timm_weights
 from nasformer.supernet.supernet import ALONE
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model

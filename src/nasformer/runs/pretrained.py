@@ -66,8 +66,7 @@ from nasformer.supernet.importance import (
     sort_by_importance,
     sort_channels,
 )
-from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
-from nasformer.supernet.storage import carry_backbone, carry_over
+from nasformer.supernet.storage import Pretrained, carry_backbone, carry_over, find_pretrained, supernet_from
 from nasformer.supernet.supernet import Supernet, recalibrated
 from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of, predictions
 from nasformer.train.loop import train_model

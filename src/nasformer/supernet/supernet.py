@@ -68,7 +68,7 @@ class Supernet(nn.Module):
         Args:
             options: Of the model, such as num_classes or img_size; other classes get a fresh classifier.
         """
-        from nasformer.supernet.pretrained import supernet_of
+        from nasformer.supernet.storage import supernet_of
 
         return supernet_of(model, **options)
 
