@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import nasformer
-from nasformer.data.decode import Preprocessing
+from nasformer.data.decode import Preprocessing, for_channels
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.layers.stem import to_2tuple
 from nasformer.models.base import Backbone, options_from_json
@@ -206,6 +206,14 @@ def preprocessing_of(options: Mapping[str, Any], facts: Mapping[str, Any]) -> Pr
     settings = {"mean": facts.get("mean"), "std": facts.get("std"), **stored}
     shape = {"img_size": to_2tuple(options["img_size"]), "in_chans": options["in_chans"]}
     return from_json(Preprocessing, {**settings, **shape}, CONFIG, EXTRACT_AGAIN)
+
+
+def normalisation(model: Backbone, folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation by which images are normalised for a model of a folder, one value for each channel."""
+    preprocessing, channels = preprocessing_of(model.options, facts_in(folder)), model.options["in_chans"]
+    if preprocessing.mean is None or preprocessing.std is None:
+        raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
+    return for_channels(preprocessing.mean, channels), for_channels(preprocessing.std, channels)
 
 
 def first_convolution(model: nn.Module) -> str | None:

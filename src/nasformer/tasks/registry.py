@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import torch
 from torch import nn
 
-from nasformer.data.decode import for_channels
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
-from nasformer.models.storage import class_names, facts_in, load_model, preprocessing_of
+from nasformer.models.storage import class_names, facts_in, input_shape, load_model, normalisation
 from nasformer.tasks.options import BUILTIN_TASKS, TASKS, PredictOptions, TaskFacts, find_task
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
@@ -70,16 +69,12 @@ class TrainedModel:
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Self:
         model = load_model(folder).to(choose_device(device))
-        facts, channels = facts_in(folder), model.options["in_chans"]
-        preprocessing = preprocessing_of(model.options, facts)
-        if preprocessing.mean is None or preprocessing.std is None:
-            raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
-        mean, std = (for_channels(values, channels) for values in (preprocessing.mean, preprocessing.std))
-        return cls(model, folder, class_names(facts.get("classes"), model, folder), mean, std)
+        classes = class_names(facts_in(folder).get("classes"), model, folder)
+        return cls(model, folder, classes, *normalisation(model, folder))
 
     @property
     def img_size(self) -> int:
-        return preprocessing_of(self.model.options, facts_in(self.folder)).img_size[0]
+        return input_shape(self.model)[1]
 
     @property
     def in_chans(self) -> int:
