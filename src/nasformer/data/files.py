@@ -176,7 +176,7 @@ class BadImages:
 
     @staticmethod
     def _write(log: Path, line: str) -> None:
-        """Append to the list of bad images what an earlier start of the same run has not written."""
+        """Append a line to the list of bad images, unless an earlier start of the same run has written it."""
         before = log.read_text(encoding="utf-8") if log.exists() else ""
         if line not in before:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ class BadImages:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the files have in common; `size` is None where they differ or are not square."""
+    """Properties that all files share; `size` is None where they differ in it or are not square."""
 
     size: int | None
     grey: bool
@@ -265,7 +265,7 @@ class ImageFiles:
         return shrink(decode_image(content, self.channels), round(self.size / self.crop_pct))
 
     def decode(self, uncropped: bool = False) -> Data:
-        """All images in memory, without those that cannot be read.
+        """Decode all images into memory, without those that cannot be read.
 
         Args:
             uncropped: Keep all of the training images as well, where the view of evaluation is a part of them.

@@ -83,7 +83,7 @@ class ImageSet:
 
 @dataclass
 class UncroppedSet:
-    """Images of different sizes (uint8, C x H x W each) and their labels; `fill` is the colour beside them."""
+    """Images of different sizes (uint8, C x H x W each) and their labels; `fill` is the colour that pads them."""
 
     images: list[Tensor]
     labels: Tensor
@@ -113,7 +113,7 @@ def pad(images: list[Tensor], fill: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fill_colour(mean: tuple[float, ...]) -> Tensor:
-    """The colour (uint8) of what lies outside an image: the mean."""
+    """The colour (uint8) of pixels outside an image: the mean."""
     return torch.tensor([round(255 * value) for value in mean], dtype=torch.uint8)
 
 
@@ -213,7 +213,7 @@ Images = TypeVar("Images", bound=Labelled)
 
 @dataclass
 class Splits(Generic[Images]):
-    """Three parts that share no image; `notes` tell the user how they were made."""
+    """Three parts that share no image; `notes` for the user say how they were made."""
 
     train: Images
     holdout: Images
@@ -304,7 +304,7 @@ def stratified(
 
 
 def balanced_subset(labels: Tensor, images: int, source: torch.Generator) -> Tensor:
-    """Numbers of `images` samples, ascending, as many of each class as of the others where there are enough.
+    """Indices of `images` samples, ascending, equally many of each class where there are enough.
 
     A larger subset by the same generator holds the smaller one.
 
@@ -353,7 +353,7 @@ def _class_quota(counts: Tensor, amount: int, classes: Sequence[str] | None) -> 
 
 
 def _even_quota(available: Tensor, total: int) -> Tensor:
-    """Share out a number evenly as far as classes have enough; what does not divide goes to the first of them.
+    """Divide a number evenly among classes, as far as each has enough; the first ones get the remainder.
 
     >>> _even_quota(torch.tensor([9, 2, 9]), 11).tolist()
     [5, 2, 4]
@@ -375,7 +375,7 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 
 
 def send(small: Tensor, device: torch.device) -> Tensor:
-    """Copy numbers to a device without waiting for what it is doing, as a plain `to` does.
+    """Copy a small tensor to a device without waiting for its work in progress, as a plain `to` would.
 
     That is safe from ordinary (not pinned) memory, which the driver copies before the call returns.
     """

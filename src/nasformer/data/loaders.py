@@ -154,7 +154,7 @@ class BatchSource(Protocol):
 
     @property
     def test_images(self) -> int:
-        """How many images there are to test on."""
+        """How many images the test split has."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -289,7 +289,7 @@ class Batches(SplitBatches):
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """The mean to normalise by: that of the augmentation, so that training and evaluation show images alike."""
+        """The mean to normalise by: that of the augmentation, so that training and evaluation agree."""
         return self.augment.mean
 
     @mean.setter

@@ -164,7 +164,7 @@ def _load_part(folder: Path, part: str, index: ShardIndex, shards: list[Path]) -
 
 
 def check_shards(folder: Path) -> list[str]:
-    """The shards whose content is not what was packed: every byte is read."""
+    """The shards whose content has changed since it was packed; every byte is read."""
     parts = _read_index(folder).parts or {}
     entries = [entry for part in parts.values() for entry in part]
     damaged = []
@@ -287,7 +287,7 @@ def _pack_shard(
 
 
 def packed_image(content: Tensor, size: int, quality: int) -> tuple[str, bytes]:
-    """The ending and the bytes of an image: its own, unless it is larger than needed; raises BadImage."""
+    """The ending and the bytes of an image: those of its file, unless it is larger than needed; raises BadImage."""
     from PIL import Image
 
     (width, height), grey = read_header(content)

@@ -190,7 +190,7 @@ def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, I
 
 
 def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
-    """The names of the classes: as given, as the dataset has them, or numbers."""
+    """The names of the classes: those given, those of the dataset, or numbers."""
     names = classes if classes is not None else getattr(train, "classes", None)
     count = int(labels.max()) + 1
     if classes is None and not (isinstance(names, (list, tuple)) and len(names) >= count):
@@ -327,7 +327,7 @@ def _find(source: str, root: str | Path, download: bool, answers: Sequence[str] 
 
 
 def same_classes(classes: Sequence[str], answers: Sequence[str] | int) -> bool:
-    """Whether images have the classes that a net answers with; where only their number is known, that counts."""
+    """Whether images have the classes of a net, or as many where only their number is known."""
     return len(classes) == answers if isinstance(answers, int) else list(classes) == list(answers)
 
 
@@ -509,7 +509,7 @@ class ClassFolders:
 
     @classmethod
     def scan(cls, folder: Path) -> ClassFolders:
-        """Walk through each folder and those below it, without hidden ones."""
+        """The class folders in a folder, each with all images below it; hidden folders are left out."""
         scanned = cls(folder)
         try:
             names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
@@ -641,7 +641,7 @@ def read_pets(name: str, root: Path) -> Listing:
 
 
 def read_caltech(name: str, root: Path) -> Listing:
-    """Caltech-101, which has no split of its own, so one is made; its background images are no class."""
+    """Caltech-101, which has no split of its own; its background images are left out."""
     scanned = ClassFolders.scan(root / "caltech101" / "101_ObjectCategories")
     scanned.images.pop("BACKGROUND_Google", None)
     if not scanned.images:

@@ -34,7 +34,7 @@ Bad = tuple[str, str]  # a file that cannot be read, and why
 
 @dataclass
 class StreamedData:
-    """A dataset like `Data` whose images are read from files whenever they are asked for."""
+    """A dataset like `Data` whose images are read from files on demand."""
 
     name: str
     train: ImageStream
@@ -85,7 +85,7 @@ def ahead(items: Iterable[T], count: int) -> Iterator[T]:
 
 @dataclass
 class ImageStream:
-    """Images read from files whenever they are asked for; the counterpart of `ImageSet`.
+    """Images read from files on demand; the counterpart of `ImageSet`.
 
     Attributes:
         load: From a file's content to bytes [C, H, W].
@@ -131,7 +131,7 @@ class ImageStream:
             pool.shutdown(cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
-        """Queues the reading and decoding of a batch. Work never waits for what was queued after it."""
+        """Queues the reading and decoding of a batch. No job waits for a later one."""
         # Evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's.
         if self.decodes_on_gpu and replace:
             parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
@@ -150,7 +150,7 @@ class ImageStream:
         return Item(None, 0, bad)
 
     def _candidates(self, number: int, replace: bool) -> Iterator[int]:
-        """The file itself; to replace it, those after it in turn, first the ones of its class."""
+        """The file itself, and then its replacements: the files after it, first those of its class."""
         yield number
         if replace:
             after = torch.arange(1, len(self)).add(number).remainder(len(self))
@@ -164,7 +164,7 @@ class ImageStream:
 
     @contextmanager
     def _lane(self) -> Iterator[None]:
-        """Context of a CUDA stream of its own, whose work has ended when the context does; nothing on a CPU.
+        """Context with a CUDA stream of its own, whose work ends with the context; without effect on a CPU.
 
         Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
         memory that was given back meanwhile might be written to while it is read.
@@ -215,7 +215,7 @@ class ImageStream:
         return on_gpu and (self.fill is not None or not self.source.scaled)
 
     def _read(self, numbers: list[int], replace: bool) -> list[Tensor | Item]:
-        """The contents of files; those that the GPU cannot decode are decoded here."""
+        """The contents of files; images that the GPU cannot decode are decoded here."""
         contents = [(number, self._read_jpeg(number)) for number in numbers]
         return [self._load(number, replace) if content is None else content for number, content in contents]
 
@@ -243,7 +243,7 @@ class ImageStream:
             return self._batch(items)
 
     def _decode_jpegs(self, contents: list[Tensor]) -> list[Tensor | None]:
-        """Each image on the device; None for those that are broken."""
+        """Each image on the device; None for broken ones."""
         try:
             return list(decode_jpegs(contents, self.source.channels, self.device)) if contents else []
         except RuntimeError:  # it gives nothing at all if one of them is broken

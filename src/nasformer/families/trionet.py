@@ -178,7 +178,7 @@ STAND_ALONE: dict[str, dict[str, Any]] = {
 
 
 def stand_alone(operator: str, layers: int, width: int = 256) -> Arch:
-    """The net of one operator that Table 2 has with so many layers; `width` is that of the first stage."""
+    """The net of one operator and a number of layers in Table 2; `width` is that of the first stage."""
     blocks = {operator: STAND_ALONE[operator]}
     stages = enumerate(zip(STAGES, DEPTHS[layers], strict=True))
     return Arch.from_dict(

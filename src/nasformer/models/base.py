@@ -122,7 +122,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as `plan` declares them; UserError for unknown ones and those of a wrong type or range."""
+        """The options with their declared types; refuses unknown options, wrong types and values out of range."""
         defaults, types = cls.default_options(), option_types(cls)
         for name in options:
             if name not in defaults:
@@ -144,7 +144,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def limits(cls, **options: Any) -> Mapping[str, tuple[float | None, float | None]]:
-        """Least and largest sensible value of dimensions, both inclusive; None where there is no limit.
+        """Least and largest sensible values of dimensions, both inclusive; None: no limit.
 
         Values beyond are legal, but name the same network.
         """
@@ -169,7 +169,7 @@ class Backbone(nn.Module):
         return None
 
     def cuts(self) -> tuple[str, Struct] | None:
-        """What can be cut out of this net: the name of a space of the same form, and the declaration; None: nothing."""
+        """The cuts of this net: the name of a space of the same form, and the declaration; None: it cannot be cut."""
         return None
 
     @classmethod
@@ -186,7 +186,7 @@ class Backbone(nn.Module):
         return self.options["num_classes"]
 
     def run_segments(self, names: Sequence[str], x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
-        """Runs layers in turn, and keeps the output of each by name in `outputs`, if there is such a dict."""
+        """Runs layers in turn and stores the output of each in the dict `outputs`, if given, by name."""
         for name in names:
             layer = self.get_submodule(name)
             if self.grad_checkpointing and torch.is_grad_enabled():
@@ -386,7 +386,7 @@ def add_submodule(root: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def container(root: nn.Module, path: str) -> nn.Module:
-    """The module at a dotted path, made of empty containers where there is none yet."""
+    """The module at a dotted path; empty containers are added where there is none."""
     for part in filter(None, path.split(".")):
         if not hasattr(root, part):
             root.add_module(part, nn.Sequential())
@@ -424,7 +424,7 @@ def keyword_options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuses a value of an option that is not among those allowed."""
+    """Refuses a value of an option that is not allowed."""
     if value not in allowed:
         raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
 
@@ -489,7 +489,7 @@ def total_depth(arch: Arch) -> int:
 
 
 def drop_path_rates(depth: int, last: float) -> Iterator[float]:
-    """Stochastic-depth rate of each block: from 0 to that of the last, evenly.
+    """Stochastic-depth rates of the blocks, evenly from 0 to the last one's.
 
     >>> [round(rate, 2) for rate in drop_path_rates(4, 0.3)]
     [0.0, 0.1, 0.2, 0.3]

@@ -175,7 +175,7 @@ class SpaceOptions(OptionGroup):
         return {name: value for name, value in named.items() if value is not None} | self.model
 
     def chosen_space(self) -> Space:
-        """The space that was named, with the options of the model."""
+        """The space that the options name, with the options of the model."""
         if self.from_:
             return self.source_space()
         if not self.space:
@@ -183,7 +183,7 @@ class SpaceOptions(OptionGroup):
         return get_space(self.space, **self.model_options())
 
     def source_space(self) -> Space:
-        """The space of what can be cut out of the net that was named."""
+        """The space of what can be cut out of the net behind `from_`."""
         from nasformer.models.pretrained import source_space
 
         if self.space:

@@ -114,7 +114,7 @@ class Space:
         return total_cost([segment.cost() for segment in self.plan(arch)])
 
     def costs(self, arch: Arch) -> dict[str, float]:
-        """The costs by name, as budgets and journals have them: those of `cost`, and predicted ones."""
+        """The costs by name, as in budgets and journals: those of `cost`, and predicted ones."""
         plan = self.plan(arch)
         counted = vars(total_cost([segment.cost() for segment in plan]))
         return counted | dict(self.predicted(plan) if self.predicted else {})
@@ -251,7 +251,7 @@ def parse_value(base: Choice, text: str) -> Scalar:
 
 
 def changed_choices(base: Struct, root: Struct) -> dict[str, tuple[Scalar, ...]]:
-    """The dimensions of `root` whose values are not those of `base`, in the order of the declaration."""
+    """The dimensions of `root` whose values differ from those of `base`, in the order of the declaration."""
     ours, theirs = dimensions(root), dimensions(base)
     return {n: choice.values for n, choice in ours.items() if n not in theirs or choice.values != theirs[n].values}
 

@@ -37,7 +37,7 @@ OUR_KEYS = ("family", "arch", "options", "nasformer")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model is built from."""
+    """The family, arch and options that a model is built from."""
 
     family: str
     arch: Arch
@@ -149,7 +149,7 @@ def build_saved(family: type[Backbone], config: ModelConfig, state: Mapping[str,
 
 
 def class_names(names: Sequence[str] | None, model: Backbone, folder: Path) -> list[str]:
-    """The names of a model's classes, or their numbers where there are none."""
+    """The names of a model's classes, or their numbers where they have no names."""
     if names is not None and len(names) != model.num_classes:
         raise UserError(f"{folder} names {len(names)} classes for a model of {model.num_classes}; {EXTRACT_AGAIN}")
     return list(names) if names is not None else [str(number) for number in range(model.num_classes)]
@@ -217,7 +217,7 @@ def normalisation(model: Backbone, folder: Path) -> tuple[tuple[float, ...], tup
 
 
 def first_convolution(model: nn.Module) -> str | None:
-    """The name of the first convolution, if there is one."""
+    """The name of the first convolution; None where a model has none."""
     return next((name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)), None)
 
 
@@ -284,7 +284,7 @@ def create_model(
 
 
 def as_dict(pretrained_cfg: Any) -> dict[str, Any]:
-    """timm's config of the weights to load; empty if there is none."""
+    """timm's config of the weights to load, as a dict; empty without one."""
     if pretrained_cfg is None or isinstance(pretrained_cfg, str):
         return {}
     return dict(pretrained_cfg) if isinstance(pretrained_cfg, Mapping) else pretrained_cfg.to_dict()

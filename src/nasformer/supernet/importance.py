@@ -199,7 +199,7 @@ def gradient_products(
 
 
 def class_loss(model: nn.Module, images: Any, labels: Any) -> Tensor:
-    """The cross-entropy of all images; where there are no labels, the top classes stand for them."""
+    """The cross-entropy summed over images; without labels, the model's own top classes stand for them."""
     logits = model(images)
     return F.cross_entropy(logits.float(), logits.detach().argmax(-1) if labels is None else labels, reduction="sum")
 
@@ -293,7 +293,7 @@ class Moments:
 
 @torch.no_grad()
 def input_moments(model: nn.Module, units: Sequence[Units], images: Iterable[Tensor]) -> list[Moments]:
-    """The moments of what each layer's reader reads, over all tokens of the images."""
+    """The moments of the inputs of each layer's reader, over all tokens of the images."""
     sums = [torch.zeros(unit.reader.in_features, device=unit.reader.weight.device).double() for unit in units]
     squares, counts = [torch.zeros_like(total).outer(total) for total in sums], [0] * len(units)
     for index, read in reader_inputs(model, units, images):
@@ -317,7 +317,7 @@ def input_norms(model: nn.Module, units: Sequence[Units], batches: Iterable[Labe
 
 
 def reader_inputs(model: nn.Module, units: Sequence[Units], batches: Iterable[Any]) -> Iterator[tuple[int, Tensor]]:
-    """What the units' readers read, [tokens, inputs], batch by batch, each with the number of the units."""
+    """The inputs of the units' readers, [tokens, inputs], batch by batch, each with the index of its units."""
     for images in batches:
         with recorded_inputs([unit.reader for unit in units]) as inputs:
             model(images)
@@ -353,7 +353,7 @@ def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -
 
 
 class Compensation:
-    """Cuts archs out of a full net and fits what is left to its outputs.
+    """Cuts archs out of a full net and fits the rest to its outputs.
 
     Args:
         supernet: Its largest member is the full net, sorted by importance.
@@ -370,7 +370,7 @@ class Compensation:
 
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
-        """The arch as an ordinary model whose linear maps make up for what is cut."""
+        """The arch as an ordinary model whose linear maps compensate for what is cut."""
         model = self.supernet.extract(arch).eval()
         for unit in find_units(model):
             whole, _ = self.layers[unit.name]

@@ -93,7 +93,7 @@ def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Sup
 
 
 def supernet_folder(path: Path) -> Path:
-    """Where the supernet is: in a folder of its own, or in that of a run."""
+    """The folder of a supernet, which may be in the folder of a run."""
     return path / "supernet" if (path / "supernet").is_dir() else path
 
 
@@ -386,7 +386,7 @@ def largest(shapes: ShapeByHeads) -> Size:
 
 
 def rule_of(name: str, supernet: Supernet, heads: int) -> SharingRule:
-    """The rule of a tensor for members with so many heads."""
+    """The rule of a tensor for members with this number of heads."""
     rule = declared_rule(name, supernet.rules)
     return rule.bind({rule.option: heads}) if isinstance(rule, MultiHeadSharing) else rule
 

@@ -78,7 +78,7 @@ class Supernet(nn.Module):
 
     @property
     def has_statistics(self) -> bool:
-        """Whether there is batch norm, whose shared statistics fit no single arch."""
+        """Whether the supernet has batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
     def forward(self, x: Any, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
@@ -351,7 +351,7 @@ def has_batch_norm(space: Space) -> bool:
 def recalibrated(
     supernet: Supernet, arch: Arch, batches: BatchSource, images: int = CALIBRATION_IMAGES, world: World = ALONE
 ) -> Backbone:
-    """The arch as an ordinary model in evaluation mode, with statistics estimated on so many training images."""
+    """The arch as an ordinary model in evaluation mode, with statistics estimated on `images` training images."""
     model = supernet.extract(arch).eval()
     recalibrate(model, batches, images, world)
     return model

@@ -121,7 +121,7 @@ def empty_like(part: Tensor, shape: list[int]) -> Tensor:
 
 
 def unique_stems(files: Sequence[str]) -> list[str]:
-    """Names for what is written of each file: its own, or its number where another file has the same.
+    """Names for the outputs of each file: its own, or its index where another file has the same name.
 
     >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
     ['0', 'y', '2']
@@ -208,11 +208,11 @@ class FileBatches(SplitBatches):
         raise NotImplementedError
 
     def to_target(self, content: Any) -> Any:
-        """What is learned of an image, at its own size."""
+        """The target of an image, at its own size."""
         return content
 
     def jittered(self, image: Tensor, target: Any, source: torch.Generator) -> tuple[Tensor, Any]:
-        """An image in the square of the model as training sees it, and what is learned of it."""
+        """An image in the square of the model, augmented, and its target."""
         raise NotImplementedError
 
     def collate(self, targets: Sequence[Any]) -> Any:
@@ -220,7 +220,7 @@ class FileBatches(SplitBatches):
         raise NotImplementedError
 
     def truths(self, contents: Sequence[Any]) -> Any:
-        """What the images of a batch are evaluated by, at their own size."""
+        """The truths by which the images of a batch are judged, at their own size."""
         return list(contents)
 
     def pair(self, files: Any, index: int) -> tuple[Tensor, Any]:
@@ -257,7 +257,7 @@ class FileBatches(SplitBatches):
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """A split once (some of its images, or a share of its batches): squares, and what they are evaluated by."""
+        """A split once (some of its images, or a share of its batches): squares and truths."""
         for x, contents in self.fitted(split, self.evaluation_parts(split, batch_size, share, numbers)):
             yield x, self.truths(contents)
 

@@ -69,7 +69,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image file and what is in it."""
+    """An image file and its objects."""
 
     image: str
     rows: int
@@ -281,7 +281,7 @@ def read_coco(
 
 
 def check_categories(file: Path, categories: Sequence[Any], others: Mapping[int, Any]) -> None:
-    """Refuses categories of a file that are ambiguous, or other ones than those of the training file.
+    """Refuses categories of a file that are ambiguous or contradict those of the training file.
 
     Args:
         others: Those of the training file by id; an object of another id is noted as it is read.
@@ -310,7 +310,7 @@ def unique_images(file: Path, images: Iterable[CocoImage], bad: BadImages) -> di
 
 
 def read_instance(raw: Mapping[str, Any], shape: Grid, classes: Mapping[int, int], masks: bool) -> Instance:
-    """An annotation of COCO's JSON; what reaches beyond the image is cut off. Raises BadImage."""
+    """An object from an annotation of COCO's JSON, clipped to the image; raises BadImage."""
     category = raw.get("category_id")
     if not isinstance(category, int) or category not in classes:
         raise BadImage(f"its category {category} is not listed")
@@ -422,7 +422,7 @@ def read_pngs(files: MaskFiles, masks: bool, bad: BadImages) -> list[Scene]:
 
 
 def check_listed_once(parts: Mapping[str, SceneFiles], root: Path) -> None:
-    """Refuses images that are in two parts: what is tested would be trained on."""
+    """Refuses images that are in two parts, as they would be trained and tested on."""
     counts = Counter(image for part in parts.values() for image in part.images)
     if twice := [image for image, count in counts.items() if count > 1]:
         raise UserError(f"{root}: {len(twice)} images are in two parts, such as {twice[0]}; keep each in one")

@@ -53,7 +53,7 @@ NAMES: dict[Kind, str] = {"bbox": "box", "segm": "mask"}
 
 @dataclass(frozen=True)
 class DetectedObjects:
-    """Objects that a model detects in an image, at its own size, the surest first."""
+    """Objects that a model detects in an image, at its own size, the likeliest first."""
 
     boxes: Tensor
     scores: Tensor
@@ -182,7 +182,7 @@ def image_scores(evaluation: Any, images: int) -> list[float]:
 
 
 class CocoAP:
-    """COCO's AP of boxes and, where that is asked for, of masks.
+    """COCO's AP of boxes and, on request, of masks.
 
     Its loss is 1 - AP, as the losses of the head need targets in training mode.
 
@@ -290,7 +290,7 @@ class SceneBatches(FileBatches):
         return content.target()
 
     def jittered(self, image: Tensor, target: Target, source: torch.Generator) -> tuple[Tensor, Target]:
-        """An image and its objects, of which those that are cut off or too small are left out."""
+        """An augmented image and its objects, without those that are cut off or too small."""
         boxes = tv_tensors.BoundingBoxes(target["boxes"], format="XYXY", canvas_size=image.shape[1:])  # type: ignore[call-overload]
         parts: list[Tensor] = [tv_tensors.Image(image), boxes]
         parts += [tv_tensors.Mask(target["masks"])] if "masks" in target else []

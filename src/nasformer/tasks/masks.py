@@ -309,13 +309,13 @@ def occurring_ids(files: MaskFiles) -> list[int]:
 
 @dataclass(frozen=True)
 class FileData:
-    """Images in files with what is to be learned of them, in three splits, all of which can be used."""
+    """Images in files with their targets, in three splits; all of them can be used."""
 
     splits: Splits[Any]
     pixels: int
     """Of all images together, to know what they take in memory."""
     labels: Any = None
-    """What a task needs besides to read a target: a `MaskReader`, or the vocabulary of questions."""
+    """Further data to read a target by: a `MaskReader`, or the vocabulary of questions."""
 
 
 def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:

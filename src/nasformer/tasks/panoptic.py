@@ -283,7 +283,7 @@ class Answer(NamedTuple):
 
 
 def loss_weights(size: int, sigma: float) -> tuple[float, float]:
-    """The paper's weights of heat and offsets, so that both count as much in smaller images as in those of the paper.
+    """The weights of heat and offsets, scaled so that both count as much as in images of the paper's size.
 
     A centre fills more of a small image, and ways to it are shorter: with weights as they are, heat would count a
     hundred times as much as offsets at 96 pixels, and offsets would not be learned.
@@ -319,7 +319,7 @@ def panoptic_loss(output: Tensor, images: Tensor, targets: Tensor, sigma: float 
 
 
 def group(answer: Answer, num_things: int, stuff_area: float = 0.0) -> Tensor:
-    """The map of segments, int64 [rows, columns], of what the head answers for an image.
+    """The map of segments, int64 [rows, columns], from the output of the head for an image.
 
     Pixels of things go to the centre that is nearest to where they point; each instance gets the class that most of
     its pixels have. Without a centre, and in areas of stuff below `stuff_area` (a share of the image), pixels have no
@@ -375,7 +375,7 @@ def enlarged(output: Tensor, size: int) -> Answer:
 
 @dataclass(frozen=True)
 class ClassPQ:
-    """How a model does on the segments of one class; None where there are none, neither in truth nor answer."""
+    """The results of a model on the segments of one class; None where there are none, neither in truth nor answer."""
 
     name: str
     kind: str
@@ -447,7 +447,7 @@ class PanopticQuality:
         self.sums = torch.zeros(len(self.classes), 4, dtype=torch.float64)
 
     def update(self, output: Tensor, targets: Sequence[Tensor]) -> None:
-        """Adds images: what the head answers for their squares, and their maps of segments at their own size."""
+        """Adds images: outputs of the head for their squares, and their maps of segments at their own size."""
         for square, segments in zip(output, targets, strict=True):
             answer, (classes, _) = at_own_size(square, *segments.shape), split_segments(segments)
             self.loss += float(pixel_cross_entropy(answer.logits[None], square, classes[None]))
@@ -475,7 +475,7 @@ class PanopticQuality:
 
 @dataclass(frozen=True)
 class PanopticEvaluation:
-    """How a model does on a split."""
+    """The results of a model on a split."""
 
     metric: PanopticQuality
 

@@ -52,7 +52,7 @@ class Prediction(Protocol):
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model from a folder, with what it needs to answer single images.
+    """A model from a folder, ready to answer single images.
 
     Args:
         folder: Where it is.
@@ -109,7 +109,7 @@ class Task(ABC):
         usual_size: int = 224,
         bad_list: Path | None = None,
     ) -> Any:
-        """The batches (`BatchSource`) of what a command's options name; None where images with a label each will do."""
+        """The batches (`BatchSource`) that a command's options name; None for images with a label each."""
 
     @abstractmethod
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Evaluation:
@@ -117,7 +117,7 @@ class Task(ABC):
 
     @abstractmethod
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
-        """Answers to image files; what is not said in words goes into the folder `options.out`."""
+        """Answers to image files; masks, pictures and the like go into the folder `options.out`."""
 
     def draw(
         self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
@@ -156,7 +156,7 @@ _tasks: dict[str, Task] = {}
 
 
 def register_task(task: T) -> T:
-    """Makes a task known by its name, also to the command line; a decorator."""
+    """Decorator that registers a task under its name, for Python and the command line."""
     name = task.facts.name
     if name in _tasks or TASKS.get(name, task.facts) is not task.facts:
         raise UserError(f"there is another task named {name!r} already; give yours another name")

@@ -67,7 +67,7 @@ def taught_pixels(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassIoU:
-    """How a model does on the pixels of one class; iou is None where there are none, neither in truth nor answer."""
+    """The results of a model on the pixels of one class; iou is None where there are none in truth and answer."""
 
     name: str
     pixels: int
@@ -203,7 +203,7 @@ class MaskBatches(FileBatches):
         return x, self.target(moved)
 
     def target(self, mask: Tensor) -> Tensor:
-        """What is learned of a mask in the square of the model."""
+        """The target of a mask in the square of the model."""
         return mask
 
     def collate(self, targets: Sequence[Tensor]) -> Tensor:

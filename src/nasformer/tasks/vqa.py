@@ -308,7 +308,7 @@ def read_answers(files: QuestionFiles, bad: BadImages) -> dict[int | str, dict[s
 
 
 def open_questions(root: Path, options: VQAOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
-    """Questions in three parts; those about one image stay together. Without test, val is the test part."""
+    """Questions in three parts; questions about one image stay together. Without test, val is the test part."""
     files = {part: named for part in PARTS if (named := find_files(root, part))}
     if "train" not in files:
         raise UserError(
@@ -365,7 +365,7 @@ def answer_outcomes(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class VQAAccuracy:
-    """The mean worth of the answers that are chosen."""
+    """The mean worth of the chosen answers."""
 
     def __init__(self) -> None:
         self.images, self.sums, self.by_question = 0, torch.zeros(2, dtype=torch.float64), list[float]()
@@ -389,7 +389,7 @@ class VQAAccuracy:
 
 @dataclass(frozen=True)
 class KindScore:
-    """How a model does on the questions that begin with a word."""
+    """The results of a model on the questions that begin with one word."""
 
     name: str
     questions: int
@@ -437,7 +437,7 @@ OBJECTIVE = Objective(
 
 
 class QuestionBatches(FileBatches):
-    """Batches of images with questions; what counts as an image elsewhere is a question here."""
+    """Batches of images with questions; each question counts as an image does in other tasks."""
 
     task, objective, calibration_batch = VQA, OBJECTIVE, EVALUATION_BATCH
 

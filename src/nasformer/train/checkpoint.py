@@ -98,7 +98,7 @@ class Checkpoints:
         return sorted(int(match[1]) for match in names if match)
 
     def load(self, start_over: bool = False) -> tuple[int, Parts]:
-        """The newest sound checkpoint's step and tensors; step 0 and nothing where there is none.
+        """Step and tensors of the newest intact checkpoint; step 0 and no tensors where there is none.
 
         Args:
             start_over: Whether step 0 will do as well where all checkpoints are damaged.
@@ -134,7 +134,7 @@ class Checkpoints:
             )
 
     def read(self, step: int) -> tuple[dict[str, Any], Parts]:
-        """A checkpoint's settings and tensors, verified; those of versions without checksums are taken as they are."""
+        """A checkpoint's settings and tensors, verified; checkpoints of versions without checksums are not."""
         folder = self.path(step)
         try:
             settings = read_json(folder / SETTINGS)
@@ -168,7 +168,7 @@ class Checkpoints:
         write_json(self.rollback_path, {"settings": self.settings, "rollback": asdict(rollback)})
 
     def load_rollback(self) -> Rollback | None:
-        """The rollback of this training; but not one of other settings, which left no checkpoint behind."""
+        """The rollback of this training; None where there is none, or it is of other settings."""
         if not self.rollback_path.exists():
             return None
         saved = from_json(RollbackRecord, read_json(self.rollback_path), self.rollback_path)
@@ -295,7 +295,7 @@ class RollbackRecord:
 
 
 def batches_from(source: BatchSource, start: int, rollback: Rollback | None) -> Iterator[Batch]:
-    """The batches from a step on, without end; those after a rollback are others."""
+    """The batches from a step on, without end; after a rollback they are different ones."""
     if rollback and start < rollback.back_to:
         yield from islice(source.train_batches(start), rollback.back_to - start)
         start = rollback.back_to

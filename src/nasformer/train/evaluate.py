@@ -39,7 +39,7 @@ WORST = 3
 
 
 def autocast(device: torch.device, precision: str = "auto") -> AbstractContextManager[object]:
-    """bf16 autocast where it is asked for, or by itself on a GPU that has it."""
+    """bf16 autocast: on request, or with `auto` on a GPU that supports it."""
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
@@ -222,7 +222,7 @@ def predictions(
 
 
 def top_classes(logits: Tensor) -> Tensor:
-    """The five best guesses for each image, best first; all classes, where there are fewer."""
+    """The five most likely classes of each image (or all, if fewer), the likeliest first."""
     return logits.topk(min(5, logits.shape[1])).indices
 
 
@@ -288,7 +288,7 @@ class SubnetEvaluator:
         return torch.cat(outcomes, dim=1).cpu()
 
     def _model_for(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
-        """The model to run and the arch to run it as: where there is batch norm one of its own, else the supernet."""
+        """The model to run and the arch to run it as: a separate model where there is batch norm, else the supernet."""
         return (self.model(arch), None) if self.supernet.has_statistics else (self.supernet, arch)
 
 
@@ -315,7 +315,7 @@ class Snapshots:
         self.subnets = fixed_subnets(supernet.space, seed) if self.interval else {}
 
     def due(self, done: int, total: int) -> bool:
-        """Whether there is a snapshot after so many steps out of all."""
+        """Whether a snapshot is due after `done` of `total` steps."""
         return self.interval > 0 and (done % self.interval == 0 or done == total)
 
     def take(self) -> dict[str, dict[str, float]]:

@@ -65,7 +65,7 @@ class TrainLog:
 
     @staticmethod
     def last_loss(path: Path) -> float:
-        """The loss that was written last; NaN where there is none."""
+        """The last loss in the log; NaN without one."""
         losses = [line["loss"] for line in TrainLog.read(path) if line.get("loss") is not None]
         return losses[-1] if losses else math.nan
 

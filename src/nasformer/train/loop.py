@@ -325,7 +325,7 @@ class Trainer:
         self.start()
 
     def start(self) -> None:
-        """Sets what changes as the training goes on."""
+        """Initialises the state that changes in the course of the training."""
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
         self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
@@ -344,7 +344,7 @@ class Trainer:
             return self.train()
 
     def choose_threads(self) -> int:
-        """The threads of the CPU to train on; among other processes, those that are set.
+        """The number of CPU threads to train on; among several processes, the number that is set.
 
         Beside a GPU one: what is left to the CPU is small, and threads for it would wait for those that decode images.
         """
@@ -634,7 +634,7 @@ class Trainer:
         return True
 
     def save_within_interval(self, checkpoints: Checkpoints, losses: Tensor) -> None:
-        """Writes a checkpoint with the losses so far; for a rollback, that of the interval's start is kept beside it.
+        """Writes a checkpoint with the losses so far; that of the interval's start is kept as well, for a rollback.
 
         Step 0 needs none: it is what a training starts with.
         """

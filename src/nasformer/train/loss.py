@@ -74,7 +74,7 @@ class Answers:
     smoothing: float = 0.0
 
     def classes(self, logits: Tensor) -> Tensor:
-        """What is learned of logits whose classes are the second dimension."""
+        """Targets from logits whose classes are the second dimension."""
         if not self.hard:
             return logits.softmax(1)
         top = torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
@@ -207,7 +207,7 @@ def load_teacher(
 
 
 def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
-    """A timm model with its published weights, or with those of a local file, which we read: timm may unpickle it."""
+    """A timm model with its published weights, or those of a local file, which timm itself might unpickle."""
     import timm
 
     _, name, *weights = source.split(":", 2)

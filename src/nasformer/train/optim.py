@@ -113,7 +113,7 @@ def decays_by_loss(model: nn.Module, recipe: Recipe) -> bool:
 
 
 def add_decay(supernet: Supernet, arch: Arch, recipe: Recipe) -> None:
-    """Adds the gradients of weight_decay / 2 * |w|^2 over those weights of one arch that decay at all."""
+    """Adds the gradients of weight_decay / 2 * |w|^2 over the decaying weights of one arch."""
     decaying = decaying_weights(supernet, recipe)
     slices = [part for name, part in supernet.slices(arch).items() if f"weights.{name}" in decaying]
     # The gradient of the term at each slice is known; the sharing rules carry it to the shared weights.

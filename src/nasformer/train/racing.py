@@ -66,7 +66,7 @@ Outcomes = Callable[[Arch, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Judgement:
-    """The score of an arch, its standard error and its loss, from so many images."""
+    """The score of an arch, its standard error and its loss, from a number of images."""
 
     score: float
     error: float
@@ -280,7 +280,7 @@ class Predictions:
         return mean + weights @ (values - mean), variance * (1 + NOISE - explained)
 
     def _noise(self, scores: Tensor, images: Tensor) -> Tensor:
-        """Variances of the log-odds of scores that rest on some images: those with the least certain answers."""
+        """Variances of the log-odds of scores that rest on some images, those with the least certain answers."""
         information = (self.shares * (1 - self.shares)).sort(descending=True).values.cumsum(0)
         slope = information[-1] / len(information) / (scores * (1 - scores))  # of the log-odds by ability
         return torch.where(images == len(information), 0.0, slope**2 / information[images - 1])
@@ -337,7 +337,7 @@ class Expectation:
     variance: float
 
     def most_doubtful_first(self, numbers: Tensor) -> Tensor:
-        """Image numbers, those first that it may as well recognise as not; equal ones in the order of `numbers`."""
+        """Image numbers, those that it may as well recognise as not first; equal ones in the order of `numbers`."""
         return numbers[self.log_odds.abs()[numbers].argsort(stable=True)]
 
     def judge(self, order: Tensor, outcomes: Tensor) -> Judgement:

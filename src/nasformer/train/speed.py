@@ -55,7 +55,7 @@ def recorded_threads(folder: Path | None) -> int | None:
 
 
 def training_threads(folder: Path | None, steps: int, work: Callable[[], object], label: str, quiet: bool) -> int:
-    """The threads for a training: those asked for, those that it began with, or what a trial of its steps shows."""
+    """The number of threads for a training: as asked for, as when it began, or as a trial of its steps shows."""
     count = torch.get_num_threads() if threads_are_fixed() else recorded_threads(folder)
     if count is None:
         available = torch.get_num_threads()
@@ -126,7 +126,7 @@ class Verdict:
 
 
 def judge(steps: int, step_seconds: float, graphs: int, cached_seconds: float | None = None) -> Verdict:
-    """Whether compilation pays for so many steps on a GPU.
+    """Whether compilation pays for a number of steps on a GPU.
 
     Args:
         cached_seconds: What it took the last time, where the cache has the graphs; None: nothing is cached.
@@ -169,7 +169,7 @@ class Rehearsal:
         return max(1, sum(isinstance(module, nn.LayerNorm | nn.BatchNorm2d) for module in self.model.modules()) // 2)
 
     def run(self) -> None:
-        """Compiles what the model has not compiled yet."""
+        """Runs all graphs, which compiles those that are not compiled yet."""
         device = next(self.model.parameters()).device
         x = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device).normal_()
         for arch in self.archs:
@@ -181,7 +181,7 @@ class Rehearsal:
 
     @property
     def key(self) -> str:
-        """What the compiled code depends on, as a hash."""
+        """A hash of all that the compiled code depends on."""
         device = next(self.model.parameters()).device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         layers = kinds_of(self.model, self.archs) if isinstance(self.model, Supernet) else [repr(self.model)]
