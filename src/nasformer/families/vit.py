@@ -305,7 +305,7 @@ def check_plain(model: Any) -> None:
     """Refuses a ViT of timm with a part that ours does not have."""
     for what, present in unknown_parts(model):
         if present:
-            raise UserError(f"this ViT of timm has {what}, which ours has not; {SUPPORTED}")
+            raise UserError(f"this ViT of timm has {what}, which ours lacks; {SUPPORTED}")
 
 
 def unknown_parts(model: Any) -> Iterator[tuple[str, bool]]:
@@ -344,4 +344,4 @@ def activation_name(mlp: Any) -> str:
         for name in ACTIVATIONS[:3]:
             if torch.allclose(mlp.act(x), Mlp(1, 1, name).act(x), atol=1e-6):
                 return name
-    raise UserError(f"this ViT of timm has an MLP of the type {type(mlp).__name__} that we do not have; {SUPPORTED}")
+    raise UserError(f"this ViT of timm has an MLP of the type {type(mlp).__name__}, which ours lacks; {SUPPORTED}")

@@ -185,7 +185,7 @@ def teacher_of(
         return None
     depths, taught = FEATURE_DEPTHS if recipe.teacher_features else 0, objective_of(batches).taught
     if taught is None and not depths:
-        raise UserError("of a teacher only features can be learned in this task; set teacher_features to 5 or so")
+        raise UserError("in this task only features of a teacher can be learned; set teacher_features to 5 or so")
     answers = Answers(recipe.teacher_weight, recipe.teacher_answers == "hard", recipe.augment.smoothing)
     return Teacher(model, answers, depths, taught)
 
