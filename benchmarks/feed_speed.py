@@ -171,11 +171,11 @@ def main() -> None:
         for name, files in opened.items():
             results.setdefault(name, {}).update(measure(Batches(stream_files(files), *common), training, args.steps))
             tell(args, results)
-        on_gpu, ImageStream.together = ImageStream.together, property(lambda self: False)  # type: ignore[assignment]
+        on_gpu, ImageStream.decodes_on_gpu = ImageStream.decodes_on_gpu, property(lambda self: False)  # type: ignore[assignment]
         for name, files in opened.items() if device.type == "cuda" and args.threads else ():
             results[f"{name} by threads"] = measure(Batches(stream_files(files), *common), training, args.steps)
             tell(args, results)
-        ImageStream.together = on_gpu  # type: ignore[method-assign]
+        ImageStream.decodes_on_gpu = on_gpu  # type: ignore[method-assign]
 
 
 def tell(args: argparse.Namespace, results: dict[str, dict[str, float]]) -> None:

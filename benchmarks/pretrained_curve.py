@@ -25,7 +25,7 @@ from nasformer.search.run import search
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, uniform_arch
 from nasformer.supernet.importance import Compensation, sort_by_importance
-from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
+from nasformer.supernet.storage import Pretrained, find_pretrained, supernet_from
 from nasformer.train.evaluate import autocast
 from record import benchmark_parser, save_record
 

@@ -49,7 +49,7 @@ from nasformer.runs.pretrained import sort_net
 from nasformer.search.run import search
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, sample_feasible
-from nasformer.supernet.pretrained import find_pretrained, supernet_from
+from nasformer.supernet.storage import find_pretrained, supernet_from
 from nasformer.train.evaluate import SubnetEvaluator, evaluate
 from nasformer.train.loop import train_model, train_supernet
 from nasformer.train.recipe import Recipe

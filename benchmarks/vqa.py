@@ -16,7 +16,7 @@ import argparse
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from nasformer.data.files import BadImages
-from nasformer.data.loaders import ImageText
+from nasformer.data.loaders import ImageText, Split
 from nasformer.data.options import AugmentOptions
 from nasformer.tasks.options import VQAOptions
 from nasformer.tasks.vqa import QuestionBatches, best_answer, open_questions
@@ -65,8 +65,8 @@ def write_easy_vqa(root: Path) -> None:
 class QuestionsAlone(QuestionBatches):
     """The same questions about images that are grey all over."""
 
-    def batches(self, split: str, parts: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
-        for x, targets in super().batches(split, parts):
+    def fitted(self, split: Split, parts: Iterable[Any]) -> Iterator[tuple[ImageText, Any]]:
+        for x, targets in super().fitted(split, parts):
             yield ImageText(torch.zeros_like(x.images), x.words), targets
 
 

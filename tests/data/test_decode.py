@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from nasformer.data.decode import (
+    CROP_PCT,
     ORIENTATION,
     BadImage,
     channels_first,
@@ -20,9 +21,9 @@ from nasformer.data.decode import (
     read_bytes,
     read_header,
     read_image,
+    resize_and_crop,
 )
 from nasformer.data.files import shrink
-from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.data.sources import load_data
 
 Maker = Callable[..., Path]

@@ -113,7 +113,8 @@ def test_batches_decoded_by_one_call(
     expected, calls = take(stream(root, **settings), 3), list[int]()
     original = streaming.decode_jpegs
     monkeypatch.setattr(streaming, "decode_jpegs", lambda *args: (calls.append(len(args[0])), original(*args))[1])
-    monkeypatch.setattr(ImageStream, "together", property(lambda self: self.fill is not None or not self.source.scaled))
+    by_one_call = property(lambda self: self.fill is not None or not self.source.scaled)
+    monkeypatch.setattr(ImageStream, "decodes_on_gpu", by_one_call)
     found = take(stream(root, **settings), 3)
     assert max(calls) == 19  # one is turned, one no JPEG; halved until the broken one is found
     for (x, targets), (x_too, targets_too) in zip(expected, found, strict=True):

@@ -19,10 +19,10 @@ from torch import Tensor
 
 import tiny
 from export.test_source import imported
+from nasformer.data.decode import CROP_PCT, Preprocessing
 from nasformer.data.files import ImageFiles
 from nasformer.data.loaders import Batches, BatchSource
 from nasformer.data.options import AugmentOptions
-from nasformer.data.preprocessing import CROP_PCT, Preprocessing
 from nasformer.data.sources import open_data
 from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError

@@ -124,7 +124,7 @@ def test_photos_without_labels_are_refused_where_a_net_is_trained(
 
 def test_compensation_comes_nearer_to_the_full_net_than_a_bare_cut(source: Path) -> None:
     from nasformer.supernet.importance import Compensation, sort_by_importance
-    from nasformer.supernet.pretrained import find_pretrained, supernet_from
+    from nasformer.supernet.storage import find_pretrained, supernet_from
 
     found, data = find_pretrained(str(source)), load_data("digits")
     images = (data.train.images[:256].float() / 255 - 0.5) / 0.25

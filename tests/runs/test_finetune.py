@@ -21,9 +21,8 @@ from nasformer.models.storage import adapt_channels, build_from, fresh_model, lo
 from nasformer.results.folder import RunFolder
 from nasformer.runs import single
 from nasformer.runs.finish import provenance
-from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.storage import load_supernet, save_supernet
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import Supernet, recalibrated
 from nasformer.train.loop import Trainer
 from nasformer.utils.files import read_json, save_tensors, write_json
 from small_run import contents, parse, pictures, refused

@@ -23,10 +23,9 @@ from nasformer.models.storage import load_model
 from nasformer.runs.search import search_supernet
 from nasformer.search.journal import read_journal
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import recalibrate, recalibrated
 from nasformer.supernet.health import fixed_subnets
 from nasformer.supernet.storage import load_supernet, save_supernet
-from nasformer.supernet.supernet import Skeleton, Supernet
+from nasformer.supernet.supernet import Skeleton, Supernet, recalibrate, recalibrated
 from nasformer.train.evaluate import SubnetEvaluator, evaluate, operator_archs
 from nasformer.train.log import read_snapshots
 from nasformer.train.loop import train_supernet

@@ -29,7 +29,7 @@ from nasformer.supernet.importance import (
     sort_by_importance,
     sort_channels,
 )
-from nasformer.supernet.pretrained import find_pretrained, supernet_from
+from nasformer.supernet.storage import find_pretrained, supernet_from
 from nasformer.supernet.supernet import Supernet
 
 SMALL: dict[str, Any] = {"img_size": 32, "depth": 2, "embed_dim": 64, "num_heads": 4, "num_classes": 7}

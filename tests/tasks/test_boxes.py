@@ -16,7 +16,8 @@ from PIL import Image
 
 from nasformer.data.files import BadImages
 from nasformer.errors import UserError
-from nasformer.tasks.boxes import SceneData, find_coco, open_scenes
+from nasformer.tasks.boxes import find_coco, open_scenes
+from nasformer.tasks.masks import FileData
 from nasformer.tasks.options import DetectOptions
 from tasks.objects import run_lengths, write_objects
 from tasks.shapes import SIZE, draw, write_set
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     return write_objects(tmp_path / "set", 6, 2, 2)
 
 
-def opened(root: Path, bad: BadImages | None = None, **options: Any) -> SceneData:
+def opened(root: Path, bad: BadImages | None = None, **options: Any) -> FileData:
     bad = bad or BadImages(1.0, quiet=True)
     return open_scenes(root, DetectOptions(**options), bad, holdout=0.25, seed=0)
 
@@ -45,7 +46,7 @@ def change(root: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
 
 def test_polygons_and_run_lengths_are_the_same_masks(root: Path) -> None:
     data = opened(root)
-    assert data.labels.classes == ["square", "disc"]  # in the order of their ids
+    assert data.splits.classes == ["square", "disc"]  # in the order of their ids
     assert [len(part) for part in data.splits.parts()] == [6, 2, 2]
     for number, scene in enumerate(data.splits.train.scenes):
         ids, target = draw(number)[1], scene.target()
@@ -80,7 +81,7 @@ def test_png_masks_have_a_number_for_each_object(tmp_path: Path) -> None:
     Image.fromarray(ids).save(tmp_path / "train" / "masks" / "000.png")
     data = opened(tmp_path)
     scene = data.splits.train.scenes[0]
-    assert data.labels.classes == ["object"]
+    assert data.splits.classes == ["object"]
     assert [instance.box for instance in scene.instances] == [(3, 2, 9, 6), (10, 10, 30, 20)]
     assert [instance.area for instance in scene.instances] == [24, 200]
     assert scene.target()["masks"].sum((1, 2)).tolist() == [24, 200]

@@ -13,17 +13,17 @@ from PIL import Image
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
 from nasformer.errors import UserError
-from nasformer.tasks.masks import CITYSCAPES_CLASSES, Labels, MaskData, list_masks, open_masks, read_ids
+from nasformer.tasks.masks import CITYSCAPES_CLASSES, FileData, Labels, list_masks, open_masks, read_ids
 from nasformer.tasks.options import SegmentOptions
 from tasks.shapes import CLASSES, write_pair, write_set
 
 
-def open_set(root: Path, bad: BadImages | None = None, **options: Any) -> MaskData:
+def open_set(root: Path, bad: BadImages | None = None, **options: Any) -> FileData:
     amounts: dict[str, Any] = {"holdout": 0.25, "seed": 0}
     return open_masks(root, SegmentOptions(**options), bad or BadImages(quiet=True), **amounts)
 
 
-def counts(data: MaskData) -> list[int]:
+def counts(data: FileData) -> list[int]:
     return [len(part) for part in data.splits.parts()]
 
 

@@ -12,7 +12,7 @@ from nasformer.data.files import BadImages
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.tasks.batches import fit, jitter, unfit
-from nasformer.tasks.masks import beside, indexed, open_masks, overlay, with_legend
+from nasformer.tasks.masks import compare_masks, indexed, open_masks, overlay, with_legend
 from nasformer.tasks.options import SegmentOptions
 from nasformer.tasks.registry import example_images
 from nasformer.tasks.segment import MaskBatches, MeanIoU, Segmentation, pixel_cross_entropy, segment_image
@@ -143,9 +143,9 @@ def test_pictures() -> None:
     mask[0] = 1
     assert overlay(image, mask).getpixel((0, 0)) == (117, 40, 40)
     assert overlay(image, mask).getpixel((0, 3)) == (40,) * 3
-    assert beside(image, mask, mask).size == (3 * 6 + 8, 4)
+    assert compare_masks(image, mask, mask).size == (3 * 6 + 8, 4)
     assert indexed(mask).getpixel((0, 0)) == 1
-    named = with_legend(beside(image, mask, mask).resize((260, 40)), ["sky", "road", "car"], mask, mask)
+    named = with_legend(compare_masks(image, mask, mask).resize((260, 40)), ["sky", "road", "car"], mask, mask)
     lines = -(-mask.unique().numel() // 2)
     assert named.size == (260, 40 + 4 + 16 * lines)
     assert (128, 0, 0) in named.crop((0, 44, 130, 60)).get_flattened_data()  # the colour of roads

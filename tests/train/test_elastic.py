@@ -20,7 +20,7 @@ import tiny
 from nasformer.cli.main import main
 from nasformer.data.loaders import Batches
 from nasformer.models.registry import get_space
-from nasformer.supernet.calibration import recalibrate
+from nasformer.supernet.supernet import recalibrate
 from nasformer.train.evaluate import evaluate
 from nasformer.train.optim import reduce_gradients
 from nasformer.utils.device import World, join_world

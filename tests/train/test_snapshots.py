@@ -16,9 +16,8 @@ from nasformer.data.options import DataOptions
 from nasformer.data.sources import load_data
 from nasformer.errors import UserError
 from nasformer.space.nodes import Choice, OneOf, Repeat, Struct
-from nasformer.supernet.calibration import IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import CALIBRATION_IMAGES, Supernet, recalibrated
 from nasformer.train.evaluate import Snapshots, evaluate, operator_archs
 from nasformer.train.log import TrainLog, read_snapshots
 from nasformer.train.loop import train_supernet
@@ -169,4 +168,4 @@ def test_without_held_out_images_they_are_refused() -> None:
 
 
 def test_the_number_of_calibration_images_has_one_default() -> None:
-    assert DataOptions().calibration_images == IMAGES
+    assert DataOptions().calibration_images == CALIBRATION_IMAGES

@@ -91,7 +91,7 @@ def draw_move(
 
 
 def apply_move(images: Tensor, move: Move, padding: int, fill: Tensor, size: tuple[int, int] | None = None) -> Tensor:
-    """Move uint8 images; what lies outside them has the colour `fill` (uint8, one value a channel)."""
+    """Move uint8 images; pixels from outside get the colour `fill` (uint8, one value a channel)."""
     rows = move.resample.nonzero().flatten()
     if len(rows) == len(images):
         return warp(images, move.matrix, fill, size, move.points)
@@ -256,7 +256,7 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert what is not below the threshold."""
+    """Invert pixels from the threshold on."""
     return torch.where(images < threshold.view(-1, 1, 1, 1), images, 255 - images)
 
 
@@ -518,7 +518,7 @@ class Mixing:
         return images, targets * drawn.keep + targets.index_select(0, partner) * (1 - drawn.keep)
 
     def draw(self, seed: int, step: int, height: int, width: int) -> Mix:
-        """What is mixed in a step, which is the same for every rank."""
+        """Draw the mix of a step, which is the same on every rank."""
         source, mixup, cutmix = random.Random(mix(seed, Purpose.MIXING, step)), self.options.mixup, self.options.cutmix
         if not (mixup or cutmix) or source.random() >= self.options.mix_prob:
             return Mix()
@@ -529,7 +529,7 @@ class Mixing:
 
 
 def cut(keep: float, source: random.Random, height: int, width: int) -> Mix:
-    """A box of 1 - keep of the area round a random pixel; what is kept is all outside the clipped box."""
+    """A box of 1 - keep of the area around a random pixel, clipped to the image; all outside of it is kept."""
     side = (1 - keep) ** 0.5
     h, w = int(height * side), int(width * side)
     y, x = source.randrange(height), source.randrange(width)

@@ -1,4 +1,4 @@
-"""Image files to pixels of 8 bits: grey, RGB or RGBA, whatever the file has.
+"""From image files to what a model sees: decoding to 8-bit pixels (grey, RGB or RGBA), and preprocessing.
 
 Pillow reads every format and says what is wrong with a broken file. JPEGs are decoded by torchvision where it gives the
 same pixels, since it does so in threads, and on a GPU.
@@ -7,12 +7,14 @@ same pixels, since it does so in threads, and on a GPU.
 from __future__ import annotations
 
 import io
+import math
 import os
 import stat
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,8 +30,24 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 
 
+A = TypeVar("A")
+B = TypeVar("B")
+
+
 class BadImage(Exception):
     """A file that cannot be decoded; the message says why."""
+
+
+def attempt(function: Callable[[A], B]) -> Callable[[A], B | BadImage]:
+    """The same function, but it returns a BadImage instead of raising it: for threads, whose results come in order."""
+
+    def attempted(argument: A) -> B | BadImage:
+        try:
+            return function(argument)
+        except BadImage as error:
+            return error
+
+    return attempted
 
 
 def check_channels(channels: int) -> int:
@@ -118,7 +136,7 @@ ORIENTATION = 0x0112  # Exif's tag
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """Size and components of a JPEG, and what the camera wrote beside the pixels."""
+    """Size, components and Exif data of a JPEG."""
 
     height: int
     width: int
@@ -131,7 +149,7 @@ class JpegHeader:
 
     @property
     def upright(self) -> bool:
-        """Whether the camera was held straight, as far as it says."""
+        """Whether the image needs no rotation, by its Exif orientation."""
         from PIL import Image as Pillow
 
         if not self.exif:
@@ -196,7 +214,7 @@ def decodes_jpegs(device: torch.device) -> bool:
 
 
 def converted(image: Image, channels: int) -> Image:
-    """An image with this number of channels. Transparency is laid on white where there is no channel for it."""
+    """The image with this number of channels; transparency becomes white where there is no channel for it."""
     image = _eight_bits(image)
     if channels < 4 and image.has_transparency_data:
         image = _on_white(image)
@@ -206,7 +224,7 @@ def converted(image: Image, channels: int) -> Image:
 
 
 def _eight_bits(image: Image) -> Image:
-    """The high byte of 16 bits, as Pillow itself does for colour; converting grey would cut off at 255 instead."""
+    """The image in 8 bits: the high byte of 16, as Pillow takes for colour; for grey it would clip at 255."""
     if image.mode == "F":
         raise ValueError("pixels are floats; save them as 8 or 16 bits")
     if not image.mode.startswith("I"):
@@ -226,12 +244,12 @@ def _on_white(image: Image) -> Image:
 
 
 def upright(image: Image) -> Image:
-    """The image turned as the camera was held."""
+    """The image, rotated by its Exif orientation."""
     from PIL import ImageOps
 
     try:
         turned = ImageOps.exif_transpose(image)
-    except (SyntaxError, ValueError, KeyError, TypeError):  # what a camera wrote beside the pixels may be broken
+    except (SyntaxError, ValueError, KeyError, TypeError):  # Exif data may be broken
         return image
     return turned or image
 
@@ -245,3 +263,79 @@ def _reason(error: Exception) -> str:
 def channels_first(image: Image) -> np.ndarray:
     pixels = np.array(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+# Preprocessing: how evaluation turns an image into what a model sees. Exported models carry it.
+
+CROP_PCT = 224 / 256
+"""Of image files: the short side is resized to 256 pixels for every 224 that the central crop keeps."""
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and deviation of ImageNet's channels, by which most pretrained nets were trained."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How evaluation prepares images, in timm's words.
+
+    Attributes:
+        img_size: Rows and columns that the model sees.
+        in_chans: Channels: 1 is grey, 3 RGB, 4 RGBA.
+        crop_pct: The share of the resized short side that the central crop keeps.
+        interpolation: How images are resized, by Pillow's name.
+        mean: Of each channel, for pixels in 0..1; None where it is unknown.
+        std: Likewise.
+    """
+
+    img_size: tuple[int, int]
+    in_chans: int = 3
+    crop_pct: float = 1.0
+    interpolation: str = "bicubic"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def short_side(self) -> int:
+        """Pixels of the short side after resizing, before the crop."""
+        return round(min(self.img_size) / self.crop_pct)
+
+    def timm_config(self) -> dict[str, Any]:
+        """The same under timm's keys.
+
+        >>> Preprocessing((32, 32), crop_pct=CROP_PCT).timm_config()["crop_pct"]  # 32 of 37 pixels
+        0.8648648648648649
+        """
+        size, short = min(self.img_size), self.short_side
+        crop_pct = size / short
+        if math.floor(size / crop_pct) != short:  # timm rounds down, where a float may be just below the integer
+            crop_pct = math.nextafter(crop_pct, 0)
+        config = {"input_size": [self.in_chans, *self.img_size], "interpolation": self.interpolation}
+        normalisation = {"mean": self.mean, "std": self.std}
+        listed = {name: list(values) for name, values in normalisation.items() if values is not None}
+        return {**config, "crop_pct": crop_pct, **listed}
+
+
+def resize_and_crop(image: Image, img_size: tuple[int, int], crop_pct: float, interpolation: str = "bicubic") -> Image:
+    """Resize an image until `crop_pct` of its short side has the wanted size, and crop the centre.
+
+    Only what the crop shows is resized: the whole of a very long image would not fit into memory.
+    """
+    from PIL.Image import Resampling
+
+    rows, columns = img_size
+    scale = max(columns / crop_pct / image.width, rows / crop_pct / image.height)
+    width, height = max(columns, round(image.width * scale)), max(rows, round(image.height * scale))
+    x, y = image.width / width, image.height / height
+    left, top = (width - columns) // 2 * x, (height - rows) // 2 * y
+    box = (left, top, min(left + columns * x, image.width), min(top + rows * y, image.height))
+    return image.resize((columns, rows), Resampling[interpolation.upper()], box=box)
+
+
+def for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """A mean or deviation for another number of channels: their average for grey images, else its values in turn.
+
+    >>> for_channels([0.25, 0.5, 0.75], 1), for_channels([0.5], 3)
+    ((0.5,), (0.5, 0.5, 0.5))
+    """
+    if channels == 1:
+        return (sum(values) / len(values),)
+    return tuple(values[position % len(values)] for position in range(channels))

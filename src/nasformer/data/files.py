@@ -11,16 +11,28 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, channels_first, check_channels, decode_image, read_bytes, read_header
+from nasformer.data.decode import (
+    CROP_PCT,
+    BadImage,
+    attempt,
+    channels_first,
+    check_channels,
+    decode_image,
+    read_bytes,
+    read_header,
+    resize_and_crop,
+)
 from nasformer.data.images import (
     Data,
     ImageSet,
+    SplitAmounts,
     Splits,
     UncroppedSet,
     channel_stats,
@@ -30,7 +42,6 @@ from nasformer.data.images import (
     make_splits,
 )
 from nasformer.data.options import MAX_BAD
-from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.utils.progress import Progress, progress, say
 from nasformer.utils.units import check_number
@@ -39,9 +50,9 @@ USUAL_SIZE = 224
 SURVEYED = 10_000  # files whose headers are read; of larger sets so many, evenly spread
 SURVEY_THREADS = 16  # they wait for the disk
 FEW = 2000  # so many are decoded in a few seconds, without a progress bar
-NAMED_FILES = 3  # unreadable files that a message names
+NAMED_FILES = 3  # unreadable files named in a message
 STATS_IMAGES = 2048  # training images, evenly spread, whose mean and deviation stand for all
-LONGEST = 3  # times the short side: of a longer image the middle
+LONGEST = 3  # times the short side; of a longer image only the middle is kept
 
 
 @dataclass
@@ -96,10 +107,9 @@ class Listing:
             raise UserError(f"{self.name} has no training images; check that it is complete")
 
     def split(self, holdout: float | str, seed: int, train_images: int | None = None) -> Splits[Files]:
-        """The three parts in use; before anything is decoded, so that a file that breaks moves no other one."""
-        splits = make_splits(
-            self.train, self.val, self.test, self.classes, holdout=holdout, seed=seed, train_images=train_images
-        )
+        """The three parts in use; made before anything is decoded, so that a broken file does not move others."""
+        amounts: SplitAmounts = {"holdout": holdout, "seed": seed, "train_images": train_images}
+        splits = make_splits(self.train, self.val, self.test, self.classes, **amounts)
         splits.notes[:0] = self.notes
         return splits
 
@@ -119,7 +129,7 @@ class BadImages:
     Args:
         limit: The share of all images from which on they are an error. A single one never is, unless this is 0.
         log: A file to list them in, one a line with the reason.
-        what: What they are called, where they are no images.
+        what: The words for them in messages.
     """
 
     def __init__(
@@ -134,7 +144,7 @@ class BadImages:
         self.reasons: dict[str, str] = {}
 
     def add(self, path: str, reason: str) -> bool:
-        """Note a file; False where it was noted before."""
+        """Record a file; False where it was recorded before."""
         name = printable(path)
         if name in self.reasons:
             return False
@@ -166,7 +176,7 @@ class BadImages:
 
     @staticmethod
     def _write(log: Path, line: str) -> None:
-        """Append to the list of bad images what an earlier start of the same run has not written."""
+        """Append a line to the list of bad images, unless an earlier start of the same run has written it."""
         before = log.read_text(encoding="utf-8") if log.exists() else ""
         if line not in before:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -179,23 +189,23 @@ class BadImages:
 
 @dataclass(frozen=True)
 class Survey:
-    """What the files have in common; `size` is None where they differ or are not square."""
+    """Properties that all files share; `size` is None where they differ in it or are not square."""
 
     size: int | None
     grey: bool
 
 
 def survey(splits: Splits[Files], bad: BadImages, what: str) -> Survey:
-    """Read the headers of the files of all splits. Too many that are no images are refused here, before any work."""
+    """Read the headers of the files of all splits, and refuse too many unreadable ones before any further work."""
     share = min(1.0, SURVEYED / len(splits))
     chosen = [(part, index) for part in splits.parts() for index in spread(len(part), math.ceil(len(part) * share))]
     with ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        headers = list(pool.map(_header, chosen))
+        headers = list(pool.map(attempt(lambda file: file[0].header(file[1])), chosen))
     for (part, index), header in zip(chosen, headers, strict=True):
-        if isinstance(header, str):
-            bad.add(part.path(index), header)
+        if isinstance(header, BadImage):
+            bad.add(part.path(index), str(header))
     bad.check(len(chosen), what)
-    good = [header for header in headers if not isinstance(header, str)]
+    good = [header for header in headers if not isinstance(header, BadImage)]
     if not good:
         raise UserError(f"{what}: none of the {len(chosen)} images can be read; check the files")
     sides = {side for size, _ in good for side in size}
@@ -210,14 +220,6 @@ def spread(count: int, chosen: int) -> list[int]:
     """
     chosen = min(count, chosen)
     return [number * count // chosen for number in range(chosen)]
-
-
-def _header(file: tuple[Files, int]) -> tuple[tuple[int, int], bool] | str:
-    files, index = file
-    try:
-        return files.header(index)
-    except BadImage as error:
-        return str(error)
 
 
 # Files whose splits, size and channels are decided
@@ -239,7 +241,7 @@ class ImageFiles:
         return len(self.splits) * self.channels * self.size**2
 
     def memory(self, uncropped: bool) -> int:
-        """About how many bytes `decode` needs, if whole images have 4 : 3."""
+        """About how many bytes `decode` needs, where whole images are 4 : 3."""
         whole = len(self.splits.train) * self.channels * (self.size / self.crop_pct) ** 2 * 4 / 3
         return self.decoded_bytes + int(whole if uncropped and self.scaled else 0)
 
@@ -263,7 +265,7 @@ class ImageFiles:
         return shrink(decode_image(content, self.channels), round(self.size / self.crop_pct))
 
     def decode(self, uncropped: bool = False) -> Data:
-        """All images in memory, without those that cannot be read.
+        """Decode all images into memory, without those that cannot be read.
 
         Args:
             uncropped: Keep all of the training images as well, where the view of evaluation is a part of them.
@@ -289,21 +291,18 @@ class ImageFiles:
     def _decode(self, files: Files, report: Progress, done: int, uncropped: bool) -> Decoded:
         views = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
 
-        def load(index: int) -> Tensor | str | None:
-            try:
-                content = files.read(index)
-                views[index] = self.view(content)
-                return self.whole(content) if uncropped else None
-            except BadImage as error:
-                return str(error)
+        def load(index: int) -> Tensor | None:
+            content = files.read(index)
+            views[index] = self.view(content)
+            return self.whole(content) if uncropped else None
 
         good, wholes = torch.ones(len(files), dtype=torch.bool), list[Tensor]()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for index, loaded in enumerate(pool.map(load, range(len(files)))):
+            for index, loaded in enumerate(pool.map(attempt(load), range(len(files)))):
                 report(done + index + 1)
-                if isinstance(loaded, str):
+                if isinstance(loaded, BadImage):
                     good[index] = False
-                    self.bad.add(files.path(index), loaded)
+                    self.bad.add(files.path(index), str(loaded))
                 elif loaded is not None:
                     wholes.append(loaded)
         return Decoded(views, files.labels, good, wholes)
@@ -344,20 +343,17 @@ def shrink(pixels: Tensor, short_side: int) -> Tensor:
 def prepare_files(
     listing: Listing,
     bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None,
     img_size: int | None,
     in_chans: int | None,
     usual_size: int,
+    **amounts: Unpack[SplitAmounts],
 ) -> ImageFiles:
-    """Split the files, and decide on what is left open by a survey of them; whatever was decided is said.
+    """Split the files and choose what is left open by a survey of them; each choice is reported.
 
     Images that are all square and of one size keep it, others get `usual_size`. They are read in colour unless
     every one of them is grey.
     """
-    splits = listing.split(holdout, seed, train_images)
+    splits = listing.split(**amounts)
     common = survey(splits, bad, listing.name)
     if img_size is None and common.size is None:
         splits.notes.append(
@@ -395,7 +391,7 @@ def _free_in_machine() -> int:
         for line in MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # not known: half of all there is
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # unknown: half of the total
 
 
 def _free_in_container() -> int:

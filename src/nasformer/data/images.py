@@ -1,6 +1,6 @@
-"""Image sets in memory: bytes and labels in three parts, checked once when they are made, so that nothing later has to.
+"""Image sets in memory: bytes and labels in three parts, checked once, when they are made.
 
-Also how a set is split into these parts: what its author left open is made here, balanced over the classes.
+Also how a set is split into these parts: those that its author does not provide are made here, balanced over classes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, NotRequired, Protocol, Self, TypedDict, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +24,6 @@ from nasformer.utils.tables import html_row, html_table
 CHUNK = 512  # images turned to float at a time, to keep memory small
 TEST_FRACTION = 0.2
 SHOWN_CLASSES = 20  # in notebooks
-
-
-Part = Tensor | slice
-"""The numbers of the images of a batch."""
 
 
 @dataclass
@@ -69,10 +65,10 @@ class ImageSet:
     def to(self, device: torch.device | str) -> ImageSet:
         return ImageSet(self.images.to(device), self.labels.to(device))
 
-    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
-        """The images of each part in turn. `replace` is for files that cannot be read; here all can."""
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
+        """The images of these numbers, part by part. `replace` is for files that cannot be read; here all can."""
         for part in parts:
-            where = part if isinstance(part, slice) else send(part, self.images.device)
+            where = send(part, self.images.device)
             yield Pixels(self.images[where], self.labels[where])
 
     def subset(self, indices: Tensor) -> ImageSet:
@@ -87,7 +83,7 @@ class ImageSet:
 
 @dataclass
 class UncroppedSet:
-    """Images of different sizes (uint8, C x H x W each) and their labels; `fill` is the colour beside them."""
+    """Images of different sizes (uint8, C x H x W each) and their labels; `fill` is the colour that pads them."""
 
     images: list[Tensor]
     labels: Tensor
@@ -100,11 +96,10 @@ class UncroppedSet:
         images = [image.to(device) for image in self.images]
         return UncroppedSet(images, self.labels.to(device), self.fill.to(device))
 
-    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
         for part in parts:
-            numbers = part if isinstance(part, Tensor) else torch.arange(*part.indices(len(self)))
-            images, sizes = pad([self.images[number] for number in numbers.tolist()], self.fill)
-            yield Pixels(images, self.labels[send(numbers, self.labels.device)], sizes)
+            images, sizes = pad([self.images[number] for number in part.tolist()], self.fill)
+            yield Pixels(images, self.labels[send(part, self.labels.device)], sizes)
 
 
 def pad(images: list[Tensor], fill: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +113,7 @@ def pad(images: list[Tensor], fill: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fill_colour(mean: tuple[float, ...]) -> Tensor:
-    """The colour (uint8) of what lies outside an image: the mean."""
+    """The colour (uint8) of pixels outside an image: the mean."""
     return torch.tensor([round(255 * value) for value in mean], dtype=torch.uint8)
 
 
@@ -204,7 +199,7 @@ def check_classes(classes: list[str], what: str) -> None:
 
 
 class Labelled(Protocol):
-    """Images with labels, in memory or in files."""
+    """Interface of labelled images that can be split, in memory or in files."""
 
     labels: Tensor
 
@@ -218,7 +213,7 @@ Images = TypeVar("Images", bound=Labelled)
 
 @dataclass
 class Splits(Generic[Images]):
-    """Three parts that share no image; `notes` tell the user how they were made."""
+    """Three parts that share no image; `notes` for the user say how they were made."""
 
     train: Images
     holdout: Images
@@ -231,6 +226,14 @@ class Splits(Generic[Images]):
 
     def __len__(self) -> int:
         return sum(map(len, self.parts()))
+
+
+class SplitAmounts(TypedDict):
+    """Arguments of `make_splits`: how many images are held out, by which seed, and how many are trained on."""
+
+    holdout: float | str
+    seed: int
+    train_images: NotRequired[int | None]
 
 
 def make_splits(
@@ -301,7 +304,7 @@ def stratified(
 
 
 def balanced_subset(labels: Tensor, images: int, source: torch.Generator) -> Tensor:
-    """Numbers of `images` samples, ascending, as many of each class as of the others where there are enough.
+    """Indices of `images` samples, ascending, equally many of each class where there are enough.
 
     A larger subset by the same generator holds the smaller one.
 
@@ -350,7 +353,7 @@ def _class_quota(counts: Tensor, amount: int, classes: Sequence[str] | None) -> 
 
 
 def _even_quota(available: Tensor, total: int) -> Tensor:
-    """Share out a number evenly as far as classes have enough; what does not divide goes to the first of them.
+    """Divide a number evenly among classes, as far as each has enough; the first ones get the remainder.
 
     >>> _even_quota(torch.tensor([9, 2, 9]), 11).tolist()
     [5, 2, 4]
@@ -372,7 +375,7 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
 
 
 def send(small: Tensor, device: torch.device) -> Tensor:
-    """Copy numbers to a device without waiting for what it is doing, as a plain `to` does.
+    """Copy a small tensor to a device without waiting for its work in progress, as a plain `to` would.
 
     That is safe from ordinary (not pinned) memory, which the driver copies before the call returns.
     """

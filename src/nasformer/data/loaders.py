@@ -1,24 +1,24 @@
-"""Batches: which samples make up batch `step`, and what they look like, wherever the images lie.
+"""Batches of images: which samples are in batch `step`, and what they look like.
 
-Both are pure functions of seed and step, so that any step can be the first.
+Both are pure functions of (seed, step), so that a training can start at any step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count, islice
+from itertools import count
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from nasformer.data.augment import Augment
-from nasformer.data.images import Data, ImageSet, Part, Pixels, UncroppedSet, normalise
+from nasformer.data.decode import Preprocessing
+from nasformer.data.images import Data, ImageSet, Pixels, UncroppedSet, normalise
 from nasformer.data.options import AugmentOptions
-from nasformer.data.preprocessing import Preprocessing
 from nasformer.data.streaming import ImageStream, StreamedData
 from nasformer.errors import UserError
 from nasformer.utils.rng import Purpose, generator
@@ -51,7 +51,7 @@ def steps_per_epoch(n: int, batch_size: int) -> int:
 
 
 def batch_indices(n: int, batch_size: int, step: int, seed: int, repeats: int = 1) -> Tensor:
-    """Sample numbers of global batch `step`.
+    """Indices of the samples in global batch `step`.
 
     With `repeats` > 1 (repeated augmentation, as in DeiT) every sample comes that many times before the next
     one, while an epoch keeps its n // batch_size batches and so sees about one in `repeats` of the samples.
@@ -100,17 +100,17 @@ def _epoch_order(n: int, epoch: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageText:
-    """Images with a text each, as one input of a model: the backbone sees the images, its head the words as well.
+    """Images with a text each, as one input of a model: the backbone sees the images, the head also the words.
 
     Args:
-        words: Numbers of words, [batch, words].
+        words: Word indices, [batch, words].
     """
 
     images: Tensor
     words: Tensor
 
     is_cuda: ClassVar[bool] = False
-    """Evaluation pads the last batch of plain images alone."""
+    """Evaluation asks for this: it pads the last batch, which only images can have."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -120,21 +120,22 @@ class ImageText:
 
     @staticmethod
     def split(x: Tensor | ImageText) -> tuple[Tensor, list[Tensor]]:
-        """The images, and what the head is given beside its maps."""
+        """The images, and what the head is given besides their maps."""
         return (x.images, [x.words]) if isinstance(x, ImageText) else (x, [])
 
 
 Split = Literal["train", "holdout", "test"]
+SPLITS: tuple[Split, ...] = ("train", "holdout", "test")
 Batch = tuple[Tensor, Tensor]
 
 
 Share = tuple[int, int]
-"""A process's number and how many there are: every so many-th batch, from that number on."""
+"""Rank and number of processes: of n processes, process r takes batches r, r + n, r + 2n ..."""
 WHOLE: Share = (0, 1)
 
 
 class BatchSource(Protocol):
-    """What training and evaluation need of data (see `Batches`)."""
+    """The interface of data to training and evaluation (see `Batches`)."""
 
     classes: list[str]
 
@@ -153,15 +154,15 @@ class BatchSource(Protocol):
 
     @property
     def test_images(self) -> int:
-        """How many images there are to test on."""
+        """How many images the test split has."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """How images are normalised. A trained model wants them as in its training: set them before any batch."""
+    """Normalisation of the images. To use a trained model, set its own before the first batch."""
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How evaluation prepares images, for whoever uses a model elsewhere."""
+        """How evaluation prepares images, so that a model can be used elsewhere."""
 
     @property
     def class_counts(self) -> Tensor:
@@ -179,7 +180,7 @@ class BatchSource(Protocol):
         """A whole split once, in a fixed order: normalised images and labels; or a share of its batches.
 
         Args:
-            numbers: The images to show, where not all are.
+            numbers: Indices of the images to evaluate; None: all.
         """
 
     def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
@@ -189,10 +190,73 @@ class BatchSource(Protocol):
         """The same images for another device."""
 
 
-class Batches:
-    """Batches of a dataset, whose images live on the device as bytes or are read from files.
+class SplitBatches:
+    """Base of batches of a set in three splits: which images the batches of this process have.
 
-    `batch_size` is that of all ranks together; it is lowered to the size of the set where that is smaller.
+    Args:
+        splits: The images of "train", "holdout" and "test".
+        batch_size: That of all ranks together; it is lowered to the size of the set where that is smaller.
+        repeats: How often an image occurs in an epoch (see `batch_indices`).
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[Split, Sized],
+        classes: list[str],
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world: int,
+        device: torch.device | str,
+        repeats: int,
+    ) -> None:
+        self.sizes = {split: len(images) for split, images in splits.items()}
+        self.classes, self.batch_size = classes, clamp_batch(self.sizes["train"], batch_size, world)
+        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
+        self.device = torch.device(device)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def held_out(self) -> int:
+        return self.sizes["holdout"]
+
+    @property
+    def test_images(self) -> int:
+        return self.sizes["test"]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(self.sizes["train"], self.batch_size)
+
+    def train_part(self, step: int) -> Tensor:
+        """The images of this rank's part of global batch `step`."""
+        batch = batch_indices(self.sizes["train"], self.batch_size, step, self.seed, self.repeats)
+        return rank_slice(batch, self.rank, self.world)
+
+    def evaluation_parts(
+        self, split: Split, batch_size: int, share: Share, numbers: Tensor | None = None
+    ) -> Sequence[Tensor]:
+        """The images of a share of a split's batches, in order; or of these numbers alone."""
+        check_split(split, self.held_out)
+        chosen = torch.arange(self.sizes[split]) if numbers is None else numbers
+        return chosen.split(batch_size)[share[0] :: share[1]]
+
+    def calibration_parts(self, images: int, batch_size: int, share: Share) -> Sequence[Tensor]:
+        """The images of a share of the batches for calibration (see `calibration_indices`)."""
+        return calibration_indices(self.sizes["train"], images, batch_size, self.seed)[share[0] :: share[1]]
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same images for another device."""
+        other = copy(self)
+        other.device = torch.device(device)
+        return other
+
+
+class Batches(SplitBatches):
+    """Batches of a dataset, whose images live on the device as bytes or are read from files.
 
     >>> from nasformer.data.sources import load_data
     >>> batches = Batches(load_data("digits"), AugmentOptions(padding=1, hflip=0.0), batch_size=64, seed=0)
@@ -212,10 +276,9 @@ class Batches:
         device: torch.device | str = "cpu",
         repeats: int = 1,
     ) -> None:
-        self.data, self.classes = data, data.classes
-        self.batch_size = clamp_batch(len(data.train), batch_size, world)
-        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
-        self.device = torch.device(device)
+        splits = dict(zip(SPLITS, (data.train, data.holdout, data.test), strict=True))
+        super().__init__(splits, data.classes, batch_size, seed, rank, world, device, repeats)
+        self.data = data
         self.augment = Augment(augment, data.mean, data.std, data.num_classes)
         self._on_device: dict[str, ImageSet | UncroppedSet | ImageStream] = {}
 
@@ -226,7 +289,7 @@ class Batches:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """The mean to normalise by: that of the augmentation, so that training and evaluation show images alike."""
+        """The mean to normalise by: that of the augmentation, so that training and evaluation agree."""
         return self.augment.mean
 
     @mean.setter
@@ -242,10 +305,6 @@ class Batches:
         self.augment.std = values
 
     @property
-    def num_classes(self) -> int:
-        return self.data.num_classes
-
-    @property
     def in_chans(self) -> int:
         return self.data.in_chans
 
@@ -259,30 +318,18 @@ class Batches:
         return Preprocessing(size, self.in_chans, crop_pct, mean=self.mean, std=self.std)
 
     @property
-    def held_out(self) -> int:
-        return len(self.data.holdout)
-
-    @property
     def class_counts(self) -> Tensor:
         return self.data.train.labels.bincount(minlength=self.num_classes)
 
-    @property
-    def test_images(self) -> int:
-        return len(self.data.test)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.data.train), self.batch_size)
-
     def train(self, step: int) -> Batch:
         """This rank's part of global batch `step`: normalised images and soft targets."""
-        (batch,) = self._train_images().batches([self._train_part(step)], replace=True)
+        (batch,) = self._train_images().batches([self.train_part(step)], replace=True)
         return self._augmented(batch, step)
 
     def train_batches(self, start_step: int = 0) -> Iterator[Batch]:
         if not self.streamed:
             return map(self.train, count(start_step))
-        ahead = self._train_images().batches(map(self._train_part, count(start_step)), replace=True)
+        ahead = self._train_images().batches(map(self.train_part, count(start_step)), replace=True)
         return (self._augmented(batch, step) for step, batch in enumerate(ahead, start_step))
 
     def _train_images(self) -> ImageSet | UncroppedSet | ImageStream:
@@ -293,27 +340,20 @@ class Batches:
         size = None if batch.sizes is None else self.img_size
         return self.augment(batch.images, batch.labels, self.seed, step, self.rank, self.world, batch.sizes, size)
 
-    def _train_part(self, step: int) -> Tensor:
-        batch = batch_indices(len(self.data.train), self.batch_size, step, self.seed, self.repeats)
-        return rank_slice(batch, self.rank, self.world)
-
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
     ) -> Iterator[Batch]:
-        images = self._split(check_split(split, self.held_out))
-        whole = (slice(start, start + batch_size) for start in range(0, len(images), batch_size))
-        parts: Iterable[Part] = whole if numbers is None else numbers.split(batch_size)
-        for batch in images.batches(islice(parts, share[0], None, share[1])):
+        parts = self.evaluation_parts(split, batch_size, share, numbers)
+        for batch in self._split(split).batches(parts):
             yield normalise(batch.images, self.mean, self.std), batch.labels
 
     def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
-        parts = calibration_indices(len(self.data.train), images, batch_size, self.seed)
-        for batch in self._split("train").batches(parts[share[0] :: share[1]]):
+        for batch in self._split("train").batches(self.calibration_parts(images, batch_size, share)):
             yield normalise(batch.images, self.mean, self.std)
 
     def to(self, device: torch.device | str) -> Self:
-        other = copy(self)
-        other.device, other._on_device = torch.device(device), {}
+        other = super().to(device)
+        other._on_device = {}
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -327,9 +367,9 @@ class Batches:
         return self._on_device[split]
 
 
-def check_split(split: str, held_out: int) -> str:
-    if split not in ("train", "holdout", "test"):
+def check_split(split: str, held_out: int) -> None:
+    """Refuses a split that does not exist or has no images."""
+    if split not in SPLITS:
         raise UserError(f"no split {split!r}; give train, holdout or test")
     if split == "holdout" and not held_out:
         raise UserError("no images are held out; load the data with holdout=0.1 or so to evaluate on them")
-    return split

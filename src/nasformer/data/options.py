@@ -94,12 +94,12 @@ class HoldoutAmount:
 
 
 SHIFTED = 16
-"""Images of so many pixels or more are shifted by default; smaller ones were learned worse so (docs/results.md)."""
+"""Images of this side or more are shifted by default; for smaller ones it did harm (docs/results.md)."""
 
 
 @dataclass(frozen=True)
 class AugmentOptions:
-    """How training images are augmented. Those of an evaluation never are."""
+    """How training images are augmented; those of an evaluation never are."""
 
     crop: Literal["none", "pad", "resized"] = "pad"
     """none; pad: shift by up to `padding` pixels; resized: a random part, scaled to the whole"""
@@ -141,7 +141,7 @@ class AugmentOptions:
             RandAugment.parse(self.randaugment)
 
     def for_images(self, img_size: int, in_chans: int) -> AugmentOptions:
-        """The same for images of this size and so many channels: what was left open is chosen.
+        """The same options for images of this size and number of channels, with open ones chosen.
 
         >>> options = AugmentOptions().for_images(img_size=8, in_chans=1)
         >>> options.padding, options.hflip
@@ -159,7 +159,7 @@ FULL_MAGNITUDE = 10.0
 
 @dataclass(frozen=True)
 class RandAugment:
-    """What a string such as "rand-m9-mstd0.5-inc1" means.
+    """The settings of RandAugment, as a string such as "rand-m9-mstd0.5-inc1" gives them.
 
     >>> RandAugment.parse("rand-m9-mstd0.5-inc1")
     RandAugment(magnitude=9.0, noise=0.5, limit=10.0, layers=2, probability=0.5, increasing=True)

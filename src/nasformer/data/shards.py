@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import BadImage, decode_image, read_header
+from nasformer.data.decode import BadImage, attempt, decode_image, read_header
 from nasformer.data.files import BadImages, Files, Listing, printable, shrink
 from nasformer.errors import UserError
 from nasformer.utils.files import clear_drafts, locked, open_atomic, read_json, write_json
@@ -42,7 +42,7 @@ OPEN_SHARDS = 512  # mapped into memory at once; a process may open about 1,000 
 
 @dataclass(frozen=True)
 class PackSettings:
-    """How images were packed, which a packing that goes on must share."""
+    """How images are packed; a packing that is resumed must have the same settings."""
 
     size: int
     quality: int
@@ -164,7 +164,7 @@ def _load_part(folder: Path, part: str, index: ShardIndex, shards: list[Path]) -
 
 
 def check_shards(folder: Path) -> list[str]:
-    """The shards whose content is not what was packed: every byte is read."""
+    """The shards whose content has changed since it was packed; every byte is read."""
     parts = _read_index(folder).parts or {}
     entries = [entry for part in parts.values() for entry in part]
     damaged = []
@@ -195,7 +195,7 @@ def _read_contents(shard: Path) -> ShardContents:
 def pack_files(
     listing: Listing, folder: Path, size: int, quality: int, shard_images: int, max_bad: float
 ) -> ShardIndex:
-    """Pack the files of a listing. A packing that was stopped goes on: finished shards are kept.
+    """Pack the files of a listing. A packing that was stopped is resumed: finished shards are kept.
 
     Args:
         size: Images with a longer short side are scaled down to it (bicubic, antialiased) and saved as JPEG of this
@@ -255,7 +255,7 @@ def _pack_part(files: Files, prefix: Path, settings: PackSettings) -> Iterator[S
 
 
 def _finished(path: Path) -> ShardContents | None:
-    """What an earlier start has packed."""
+    """The contents of a shard that was finished before; None where there is none."""
     if not (path.is_file() and path.with_suffix(".json").is_file()):
         return None
     contents = _read_contents(path)
@@ -265,15 +265,12 @@ def _finished(path: Path) -> ShardContents | None:
 def _pack_shard(
     files: Files, numbers: list[int], path: Path, settings: PackSettings, pool: ThreadPoolExecutor
 ) -> ShardContents:
-    def load(number: int) -> tuple[str, bytes] | BadImage:
-        try:
-            return packed_image(files.read(number), settings.size, settings.quality)
-        except BadImage as error:
-            return error
+    def load(number: int) -> tuple[str, bytes]:
+        return packed_image(files.read(number), settings.size, settings.quality)
 
     rows, left_out = list[tuple[int, int, int, int]](), dict[str, str]()
     with open_atomic(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, image in zip(numbers, pool.map(load, numbers), strict=True):
+        for number, image in zip(numbers, pool.map(attempt(load), numbers), strict=True):
             if isinstance(image, BadImage):
                 left_out[printable(files.path(number))] = str(image)
                 continue
@@ -290,7 +287,7 @@ def _pack_shard(
 
 
 def packed_image(content: Tensor, size: int, quality: int) -> tuple[str, bytes]:
-    """The ending and the bytes of an image: its own, unless it is larger than needed; raises BadImage."""
+    """The ending and the bytes of an image: those of its file, unless it is larger than needed; raises BadImage."""
     from PIL import Image
 
     (width, height), grey = read_header(content)
@@ -327,7 +324,7 @@ def _sha256(path: Path) -> str:
 
 
 def describe(index: ShardIndex, folder: Path) -> str:
-    """One line about a packed set."""
+    """A packed set in one line: its images, shards and size."""
     entries = {part: entries for part, entries in (index.parts or {}).items() if entries}
     counts = ", ".join(f"{sum(shard.images for shard in shards):,} {part}" for part, shards in entries.items())
     sizes = [shard.bytes / 2**20 for shards in entries.values() for shard in shards]

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nasformer.data.decode import GREY_MODES, channels_first, converted
+from nasformer.data.decode import CROP_PCT, GREY_MODES, channels_first, converted, resize_and_crop
 from nasformer.data.files import FEW, USUAL_SIZE, BadImages, Files, ImageFiles, Listing, prepare_files, printable
 from nasformer.data.images import (
     Data,
     ImageSet,
+    SplitAmounts,
     channel_stats,
     check_classes,
     check_filled,
@@ -35,7 +36,6 @@ from nasformer.data.images import (
     stratified,
 )
 from nasformer.data.options import MAX_BAD
-from nasformer.data.preprocessing import CROP_PCT, resize_and_crop
 from nasformer.data.shards import is_packed, load_shards
 from nasformer.errors import UserError
 from nasformer.utils.progress import progress, say
@@ -190,7 +190,7 @@ def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, I
 
 
 def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
-    """The names of the classes: as given, as the dataset has them, or numbers."""
+    """The names of the classes: those given, those of the dataset, or numbers."""
     names = classes if classes is not None else getattr(train, "classes", None)
     count = int(labels.max()) + 1
     if classes is None and not (isinstance(names, (list, tuple)) and len(names) >= count):
@@ -200,7 +200,7 @@ def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list
 
 @dataclass(frozen=True)
 class Request:
-    """Which set the caller asked for, and where sets with a name are."""
+    """A request for a set: its source, and where sets by name are."""
 
     source: str
     root: Path
@@ -280,7 +280,7 @@ def open_data(
         download: Fetch a set with a name that is not there.
         max_bad: The share of image files that may be unreadable; they are left out.
         bad_list: A file to list them in.
-        quiet: Say nothing of what was decided, and show no progress.
+        quiet: Report no choices and show no progress.
         answers: The classes of a net whose answers stand for labels, or how many there are: images of other classes, or
             without any, are taken as if all were of the first.
     """
@@ -290,9 +290,9 @@ def open_data(
     opened = _find(source, root, download, answers)
     if answers is not None and not same_classes(opened.classes, answers):
         opened = without_labels(opened, answers)
-    amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
+    amounts: SplitAmounts = {"holdout": holdout, "seed": seed, "train_images": train_images}
     if isinstance(opened, Listing):
-        return prepare_files(opened, bad, **amounts, img_size=img_size, in_chans=in_chans, usual_size=usual_size)
+        return prepare_files(opened, bad, img_size, in_chans, usual_size, **amounts)
     check_classes(opened.classes, source)
     check_filled(opened.train, f"{source}: train")
     check_filled(opened.test, f"{source}: test")
@@ -304,7 +304,7 @@ def open_data(
 
 
 def open_files(source: str, **options: Unpack[LoadOptions]) -> ImageFiles:
-    """Files of a source (see `open_data`), which must have some."""
+    """The image files of a source (see `open_data`); an error where it is not made of files."""
     opened = open_data(source, **options)
     if not isinstance(opened, ImageFiles):
         raise UserError(f"{source} is not made of image files, so it cannot be streamed; leave --stream out")
@@ -312,7 +312,7 @@ def open_files(source: str, **options: Unpack[LoadOptions]) -> ImageFiles:
 
 
 def list_files(source: str, root: str | Path = "data", download: bool = False) -> Listing:
-    """The files of a source, which must have some."""
+    """The files of a source, as its author split them; an error where it is not made of files."""
     opened = _find(source, root, download)
     if not isinstance(opened, Listing):
         raise UserError(f"{source} is not made of image files, so there is nothing to pack; use it as it is")
@@ -327,7 +327,7 @@ def _find(source: str, root: str | Path, download: bool, answers: Sequence[str] 
 
 
 def same_classes(classes: Sequence[str], answers: Sequence[str] | int) -> bool:
-    """Whether images have the classes that a net answers with; where only their number is known, that counts."""
+    """Whether images have the classes of a net, or as many where only their number is known."""
     return len(classes) == answers if isinstance(answers, int) else list(classes) == list(answers)
 
 
@@ -439,7 +439,7 @@ def _class_names(path: str, names: np.ndarray) -> list[str]:
 # Image folders, one folder a class: `<class>/*.jpg`, or `train/<class>/*.jpg` with `val/` or `test/` beside it
 
 UNLABELLED = ["photo", "no photo"]
-"""Stand for classes where there are none, until a net's own take their place."""
+"""Placeholders for the classes of unlabelled photos, until those of a net replace them."""
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 VAL = ("val", "valid", "validation")
 EXPECTED = "expected <class>/*.jpg, or train/<class>/*.jpg with val/ or test/ beside it"
@@ -501,7 +501,7 @@ def list_folder(root: str | Path) -> Listing:
 
 @dataclass
 class ClassFolders:
-    """The image files in the folders of a folder, by the names of these folders, and how many others by ending."""
+    """The image files of class folders, by the names of these folders, and counts of other files by ending."""
 
     folder: Path
     images: dict[str, list[str]] = field(default_factory=dict)
@@ -509,7 +509,7 @@ class ClassFolders:
 
     @classmethod
     def scan(cls, folder: Path) -> ClassFolders:
-        """Walk through each folder and those below it, without hidden ones."""
+        """The class folders in a folder, each with all images below it; hidden folders are left out."""
         scanned = cls(folder)
         try:
             names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
@@ -558,7 +558,7 @@ def note_on_others(parts: list[ClassFolders]) -> str:
 
 
 def _refuse_unreadable(error: OSError) -> NoReturn:
-    """Raises for a folder that cannot be opened, which must not look like an empty one."""
+    """Refuses a folder that cannot be opened, which would look like an empty one."""
     raise UserError(f"cannot read the folder {error.filename} ({error.strerror}); check its permissions") from error
 
 
@@ -596,7 +596,7 @@ class NamedSet:
 
 
 def read_official(name: str, folder: Path, read: Callable[[], Any]) -> Any:
-    """What `read` gives, or an error that names the folder."""
+    """The result of `read`, or an error that names the folder."""
     try:
         return read()
     except (OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
@@ -641,7 +641,7 @@ def read_pets(name: str, root: Path) -> Listing:
 
 
 def read_caltech(name: str, root: Path) -> Listing:
-    """Caltech-101, which has no split of its own, so one is made; its background images are no class."""
+    """Caltech-101, which has no split of its own; its background images are left out."""
     scanned = ClassFolders.scan(root / "caltech101" / "101_ObjectCategories")
     scanned.images.pop("BACKGROUND_Google", None)
     if not scanned.images:

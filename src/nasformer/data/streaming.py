@@ -1,8 +1,8 @@
-"""Image files that are too large for memory (ImageNet): threads read and decode them ahead of their use.
+"""Image sets too large for memory (ImageNet): threads read and decode files ahead of their use.
 
 Nothing here is random. A batch is decoded to the bytes that it would have in memory, so that all that follows, from
-augmentation to evaluation, is the same (see `Batches`). A file that cannot be read gives its place in training to the
-next one of its class, which is the same one each time.
+augmentation to evaluation, is the same (see `Batches`). In training, a file that cannot be read is replaced by the next
+one of its class, which is always the same.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from nasformer.data.decode import BadImage, decode_jpegs, decodes_jpegs, jpeg_header
 from nasformer.data.files import STATS_IMAGES, Files, ImageFiles, fits, printable, shrink, spread
-from nasformer.data.images import ImageSet, Part, Pixels, channel_stats, fill_colour, pad, send
+from nasformer.data.images import ImageSet, Pixels, channel_stats, fill_colour, pad, send
 from nasformer.utils.progress import say
 
 AHEAD = 4  # batches being read and decoded while one is in use
@@ -33,7 +34,7 @@ Bad = tuple[str, str]  # a file that cannot be read, and why
 
 @dataclass
 class StreamedData:
-    """A dataset like `Data` whose images are read from files whenever they are asked for."""
+    """A dataset like `Data` whose images are read from files on demand."""
 
     name: str
     train: ImageStream
@@ -53,7 +54,7 @@ class StreamedData:
 
 
 def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1) -> StreamedData:
-    """Streams the images of files by a number of threads; auto: one for each core, shared by `world` processes."""
+    """The images of files, streamed by a number of threads; auto: one for each core, shared by `world` processes."""
     files.bad.tell(len(files.splits), files.name)
     threads = max(1, (os.cpu_count() or 1) // world if workers == "auto" else int(workers))
     train, holdout, test = (ImageStream(part, files, files.view, threads) for part in files.splits.parts())
@@ -65,14 +66,31 @@ def stream_files(files: ImageFiles, workers: int | str = "auto", world: int = 1)
     return StreamedData(Path(files.name).stem, train, holdout, test, *about, whole)
 
 
+T = TypeVar("T")
+
+
+def ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """Each item after `count` more have been taken from their source, so that work they started goes on meanwhile.
+
+    >>> list(ahead("abc", 2))
+    ['a', 'b', 'c']
+    """
+    waiting = deque[T]()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
+
+
 @dataclass
 class ImageStream:
-    """Images read from files whenever they are asked for; the counterpart of `ImageSet`.
+    """Images read from files on demand; the counterpart of `ImageSet`.
 
     Attributes:
         load: From a file's content to bytes [C, H, W].
         fill: The colour beside images that differ in size; None: all have one size.
-        keep: Read them once and keep them in memory, if they need little of it.
+        keep: Whether to read them once and keep them in memory, if they need little of it.
     """
 
     files: Files
@@ -102,26 +120,20 @@ class ImageStream:
         batches = list(moved.batches(torch.arange(len(self)).split(256)))
         return ImageSet(torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches]))
 
-    def batches(self, parts: Iterable[Part], replace: bool = False) -> Iterator[Pixels]:
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
         """The images of each part in turn. Files that cannot be read are replaced or left out."""
         # one thread an operation: the images of a batch are worked on side by side already
         pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
-        waiting = deque[Future[Loaded]]()
         try:
-            for part in parts:
-                numbers = part.tolist() if isinstance(part, Tensor) else list(range(*part.indices(len(self))))
-                waiting.append(self._submit(pool, numbers, replace))
-                if len(waiting) > AHEAD:
-                    yield from self._receive(waiting.popleft())
-            while waiting:
-                yield from self._receive(waiting.popleft())
+            for batch in ahead((self._submit(pool, part.tolist(), replace) for part in parts), AHEAD):
+                yield from self._receive(batch)
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _submit(self, pool: ThreadPoolExecutor, numbers: list[int], replace: bool) -> Future[Loaded]:
-        """Queues the reading and decoding of a batch. Work never waits for what was queued after it."""
+        """Queues the reading and decoding of a batch. No job waits for a later one."""
         # Evaluation has the pixels of `predict` and of exports, whose decoder is the CPU's.
-        if self.together and replace:
+        if self.decodes_on_gpu and replace:
             parts = [numbers[start : start + READ] for start in range(0, len(numbers), READ)]
             files = [pool.submit(self._read, part, replace) for part in parts]
             return pool.submit(self._decode_together, numbers, files, replace)
@@ -138,7 +150,7 @@ class ImageStream:
         return Item(None, 0, bad)
 
     def _candidates(self, number: int, replace: bool) -> Iterator[int]:
-        """The file itself; to replace it, those after it in turn, first the ones of its class."""
+        """The file itself, and then its replacements: the files after it, first those of its class."""
         yield number
         if replace:
             after = torch.arange(1, len(self)).add(number).remainder(len(self))
@@ -152,7 +164,7 @@ class ImageStream:
 
     @contextmanager
     def _lane(self) -> Iterator[None]:
-        """Context of a CUDA stream of its own, whose work has ended when the context does; nothing on a CPU.
+        """Context with a CUDA stream of its own, whose work ends with the context; without effect on a CPU.
 
         Torchvision decodes on a stream of its own, which does not wait for this one: were there still work on it,
         memory that was given back meanwhile might be written to while it is read.
@@ -197,13 +209,13 @@ class ImageStream:
     # JPEGs on a GPU: the files of a batch are read by threads and decoded by one call
 
     @property
-    def together(self) -> bool:
+    def decodes_on_gpu(self) -> bool:
         """Whether batches of training are decoded by the GPU: not views that are scaled, which Pillow does exactly."""
         on_gpu = self.device.type == "cuda" and decodes_jpegs(self.device)
         return on_gpu and (self.fill is not None or not self.source.scaled)
 
     def _read(self, numbers: list[int], replace: bool) -> list[Tensor | Item]:
-        """The contents of files; those that the GPU cannot decode are decoded here."""
+        """The contents of files; images that the GPU cannot decode are decoded here."""
         contents = [(number, self._read_jpeg(number)) for number in numbers]
         return [self._load(number, replace) if content is None else content for number, content in contents]
 
@@ -231,7 +243,7 @@ class ImageStream:
             return self._batch(items)
 
     def _decode_jpegs(self, contents: list[Tensor]) -> list[Tensor | None]:
-        """Each image on the device; None for those that are broken."""
+        """Each image on the device; None for broken ones."""
         try:
             return list(decode_jpegs(contents, self.source.channels, self.device)) if contents else []
         except RuntimeError:  # it gives nothing at all if one of them is broken
@@ -239,12 +251,12 @@ class ImageStream:
             return [None] if len(contents) == 1 else [image for half in halves for image in self._decode_jpegs(half)]
 
     def _bounded(self, image: Tensor) -> Tensor:
-        """Images that are far larger than needed are scaled, since a batch has room for its largest one."""
+        """The image, scaled if it is far larger than needed, since a batch has room for its largest one."""
         short_side = round(self.source.size / self.source.crop_pct)
         return shrink(image, short_side) if max(image.shape[1:]) > 2 * short_side else image
 
     def _note(self, bad: list[Bad]) -> None:
-        """Tell of each unreadable file once, until they are too many."""
+        """Report each unreadable file once; too many are an error."""
         all_bad = self.source.bad
         for path, reason in bad:
             if all_bad.add(path, reason) and not all_bad.quiet:

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import nasformer
-from nasformer.data.decode import MODES, converted, upright
-from nasformer.data.preprocessing import Preprocessing, resize_and_crop
+from nasformer.data.decode import MODES, Preprocessing, converted, resize_and_crop, upright
 from nasformer.errors import UserError
 from nasformer.export.safetensors_reader import read_safetensors
 from nasformer.layers.segmentation import fitted_size

@@ -107,7 +107,7 @@ class PiT(TokenBackbone):
 
     @classmethod
     def space_of(cls, model: Any) -> tuple[Struct, dict[str, Any]] | None:
-        """Of a PiT of timm: 1 to all blocks of each stage, and MLP ratios up to its own."""
+        """The cuts of a timm PiT: 1 to all blocks of each stage, and MLP ratios up to its own."""
         from timm.models.pit import PoolingVisionTransformer
 
         if type(model) is not PoolingVisionTransformer or len(set(model.base_dims)) > 1:
@@ -159,7 +159,7 @@ def widths(arch: Arch) -> list[int]:
 
 
 def block_options(arch: Arch, stage: str, grid: Grid) -> dict[str, Any]:
-    """What the blocks of a stage have in common."""
+    """The options that all blocks of a stage share."""
     dim = arch.base_dim * arch.num_heads[stage]
     return {
         "embed_dim": dim,

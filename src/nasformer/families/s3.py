@@ -164,7 +164,7 @@ class S3(MapBackbone):
 
     @classmethod
     def space_of(cls, model: Any) -> tuple[Struct, dict[str, Any]] | None:
-        """Of a Swin: 0 to all heads of a block (0 leaves its attention out), and an eighth to all of its neurons."""
+        """The cuts of a Swin: 0 to all heads of a block (0: no attention), and an eighth to all of its neurons."""
         from timm.models.swin_transformer import SwinTransformer
 
         if type(model) is not SwinTransformer:
@@ -235,7 +235,7 @@ def declare(
 
 
 def around_swin(num_heads: int, **others: Any) -> Struct:
-    """The space around a Swin with so many heads in its first stage: one head more or less, and 32 of width."""
+    """The space around a Swin with `num_heads` in its first stage: one head more or less, and 32 of width."""
     heads = tuple((count - 1, count, count + 1) for count in (num_heads * 2**stage for stage in range(len(STAGES))))
     return declare(tuple(tuple(HEAD_DIM * count for count in counts) for counts in heads), heads, **others)
 

@@ -89,9 +89,8 @@ class TrioNet(MapBackbone):
         Args:
             img_size: Any; nothing but the cost depends on it.
             stem_stride: 4 for ResNet's stem, 2 or 1 for a single 3 x 3 convolution, for small images.
-            last_gamma: Initial scale of the last norm of each block. With 0 all blocks start as shortcuts;
-            training-free
-                scores take 1 whatever it is.
+            last_gamma: Initial scale of the last norm of each block. With 0 all blocks start as shortcuts.
+                Training-free scores always take 1.
             drop_rate: Dropout before the head.
             attn_drop_rate: Dropout of attention.
             drop_path_rate: Stochastic-depth rate of the last block; it grows linearly from 0.
@@ -179,7 +178,7 @@ STAND_ALONE: dict[str, dict[str, Any]] = {
 
 
 def stand_alone(operator: str, layers: int, width: int = 256) -> Arch:
-    """The net of one operator that Table 2 has with so many layers; `width` is that of the first stage."""
+    """The net of one operator and a number of layers in Table 2; `width` is that of the first stage."""
     blocks = {operator: STAND_ALONE[operator]}
     stages = enumerate(zip(STAGES, DEPTHS[layers], strict=True))
     return Arch.from_dict(

@@ -184,7 +184,7 @@ def declare(embed_dim: int, num_heads: Sequence[int], hidden_dim: Sequence[int],
 
 
 def declare_cuts(embed_dim: int, num_heads: int, hidden_dim: int, depth: int) -> Struct:
-    """The space of what can be cut out of a ViT whose blocks have so many heads and neurons."""
+    """The space of what can be cut out of a ViT of this width, whose blocks have these heads and neurons."""
     return declare(embed_dim, range(num_heads + 1), neuron_steps(hidden_dim), depth)
 
 
@@ -252,7 +252,7 @@ def renumber(name: str, numbers: Mapping[str, str]) -> str:
 
 
 def is_plain(embed_dim: int, block: Any, options: Mapping[str, Any]) -> bool:
-    """Whether plain arguments make timm's ViT out of such blocks."""
+    """Whether timm's ViT can be built from such blocks by plain arguments."""
     full = block.num_heads * options["head_dim"] == embed_dim and block.hidden_dim > 0
     usual = options["norm_eps"] == 1e-6 and options["activation"] != "swiglu" and options["global_pool"] != "map"
     return full and usual and not (options["final_norm"] and options["fc_norm"])
@@ -305,11 +305,11 @@ def check_plain(model: Any) -> None:
     """Refuses a ViT of timm with a part that ours does not have."""
     for what, present in unknown_parts(model):
         if present:
-            raise UserError(f"this ViT of timm has {what}, which ours has not; {SUPPORTED}")
+            raise UserError(f"this ViT of timm has {what}, which ours lacks; {SUPPORTED}")
 
 
 def unknown_parts(model: Any) -> Iterator[tuple[str, bool]]:
-    """What our ViT lacks, and whether the model has it; blocks first, since the rest looks into them."""
+    """Parts that our ViT lacks, each with whether the model has it; blocks first, since other checks look into them."""
     block, pool = model.blocks[0], getattr(model, "attn_pool", None)
     yield f"blocks of the type {type(block).__name__}", type(block).__name__ != "Block"
     yield f"attention of the type {type(block.attn).__name__}", type(block.attn).__name__ != "Attention"
@@ -329,7 +329,7 @@ def unknown_parts(model: Any) -> Iterator[tuple[str, bool]]:
 
 
 def is_layer(module: Any, name: str) -> bool:
-    """Whether there is such a part, and it computes something."""
+    """Whether a module has a part of this name that is no identity."""
     return not isinstance(getattr(module, name, nn.Identity()), nn.Identity)
 
 
@@ -344,4 +344,4 @@ def activation_name(mlp: Any) -> str:
         for name in ACTIVATIONS[:3]:
             if torch.allclose(mlp.act(x), Mlp(1, 1, name).act(x), atol=1e-6):
                 return name
-    raise UserError(f"this ViT of timm has an MLP of the type {type(mlp).__name__} that we do not have; {SUPPORTED}")
+    raise UserError(f"this ViT of timm has an MLP of the type {type(mlp).__name__}, which ours lacks; {SUPPORTED}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -169,7 +170,7 @@ class TokenHead(nn.Module):
         return x if pre_logits else self.fc(x)
 
     @staticmethod
-    def cost(embed_dim: int, num_classes: int, global_pool: str = "avg") -> Cost:
+    def cost(embed_dim: int, num_classes: int, **costless: Any) -> Cost:
         return linear_cost(1, embed_dim, num_classes) if num_classes else Cost()
 
 
@@ -183,7 +184,3 @@ class MapHead(TokenHead):
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = F.dropout(x.mean((2, 3)), self.drop_rate, self.training)
         return x if pre_logits else self.fc(x)
-
-    @staticmethod
-    def cost(embed_dim: int, num_classes: int, global_pool: str = "avg", drop_rate: float = 0.0) -> Cost:
-        return TokenHead.cost(embed_dim, num_classes, global_pool)

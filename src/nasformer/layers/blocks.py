@@ -37,7 +37,7 @@ class Mlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
     def forward_padded(self, x: Tensor, extra: int) -> Tensor:
-        """The same with idle hidden units, for widths such as 216 * 3.5 = 756 that do not suit a GPU's matrix units.
+        """The same output with idle hidden units, for widths such as 756 (216 * 3.5) that GPUs are slow on.
 
         Padding the small weights is far cheaper than padding every activation.
         """

@@ -32,9 +32,9 @@ ANCHOR = 8
 RATIOS = (0.5, 1.0, 2.0)
 """Height to width of anchors."""
 PROPOSALS = 1000
-"""Most regions that the box heads look at; costs count so many."""
+"""Most regions that the box heads look at; costs count as many."""
 DETECTIONS = 100
-"""Most objects that are found and get a mask; costs count so many."""
+"""Most objects that are detected and get a mask; costs count as many."""
 BOX_SIDE = 7
 """Rows and columns to which regions are pooled."""
 MASK_SIDE = 14
@@ -48,7 +48,7 @@ LOSS_WEIGHTS = (1.0, 0.5, 0.25)
 Target = dict[str, Tensor]
 """The objects of an image: boxes [n, 4] as left, top, right, bottom in pixels, labels [n] from 1 on, and masks."""
 Detection = dict[str, Tensor]
-"""What is found in an image: boxes, labels and scores, and masks [n, 1, 28, 28], each within its box."""
+"""The detections in an image: boxes, labels and scores, and masks [n, 1, 28, 28], each within its box."""
 
 
 class DetectionHead(nn.Module):
@@ -151,7 +151,7 @@ class DetectionHead(nn.Module):
 
 
 def mask_cost(objects: int, dim: int, num_classes: int) -> Cost:
-    """The cost of the mask head for so many objects."""
+    """The cost of the mask head for a number of objects."""
     positions, total = objects * MASK_SIDE**2, Cost()
     for _ in range(MASK_LAYERS):
         total += linear_cost(positions, 9 * dim, dim)

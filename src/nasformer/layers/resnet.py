@@ -349,7 +349,7 @@ def _choose_tiling(q: Tensor, window: int, tile: int | None) -> Tiling:
 
 
 def _images_at_once(q: Tensor, tiling: Tiling) -> int:
-    """So many images that temporary tensors stay small compared to what is kept for the backward pass."""
+    """How many images to process at once, so that temporary tensors stay small beside those for the backward pass."""
     rows, columns = (side + 2 * tiling.rim for side in tiling.tile)
     logits = q.shape[1] * q.shape[3] * q.shape[4] * rows * columns
     return max(1, (2**26 if q.is_cuda else 2**22) // logits)

@@ -190,7 +190,7 @@ class SegmentationHead(nn.Module):
 
     @classmethod
     def decoder_cost(cls, channels: tuple[int, ...], grids: tuple[Grid, ...], rates: tuple[int, ...], dim: int) -> Cost:
-        """The cost of the decoder without the norms of the maps."""
+        """The cost of the decoder, without the norms of the maps."""
         raise NotImplementedError
 
 
@@ -286,7 +286,7 @@ class DeepLabV3Head(SegmentationHead):
 
 
 class DeepLabV3PlusHead(SegmentationHead):
-    """DeepLabV3+: what DeepLabV3 finds, refined beside the finest map; a single map is enlarged for that."""
+    """DeepLabV3+: the features of DeepLabV3, refined with the finest map; a single map is enlarged for that."""
 
     @staticmethod
     def single_map_scales(reduction: int) -> tuple[float, ...]:

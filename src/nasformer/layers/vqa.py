@@ -17,13 +17,14 @@ HEAD_DIM = 32
 MLP_RATIO = 4
 DROPOUT = 0.1
 PADDING = 0
-"""What stands behind the last word of a question."""
+"""The index after the last word of a question."""
 UNKNOWN = 1
-"""The number of words that are not in the vocabulary."""
+"""The index of words that are not in the vocabulary."""
 
 
 def split_words(text: str) -> list[str]:
-    """
+    """The words of a question, in lower case.
+
     >>> split_words("What's left of the 2 chairs?")
     ["what's", 'left', 'of', 'the', '2', 'chairs']
     """
@@ -31,7 +32,7 @@ def split_words(text: str) -> list[str]:
 
 
 def encode(text: str, words: Mapping[str, int], length: int) -> Tensor:
-    """The numbers of the words of a question, with PADDING behind them.
+    """The indices of the words of a question, padded to a length.
 
     >>> encode("is the sky blue?", {"is": 2, "blue": 3}, 5).tolist()
     [2, 1, 1, 3, 0]
@@ -41,6 +42,7 @@ def encode(text: str, words: Mapping[str, int], length: int) -> Tensor:
 
 
 def word_numbers(words: Sequence[str]) -> dict[str, int]:
+    """The index of each word of a vocabulary."""
     return {word: number for number, word in enumerate(words, UNKNOWN + 1)}
 
 
@@ -54,8 +56,8 @@ class VQAHead(nn.Module):
         channels, grids: Of the maps, the finest first, which may come as tokens with others before them.
         num_classes: Answers.
         dim: Width of the transformer.
-        vocab_size: Words, with PADDING and the unknown one.
-        text_dim: Where words come as features, how many each has; those of PADDING are zeros.
+        vocab_size: Words, PADDING and UNKNOWN included.
+        text_dim: Features of a word, where words come as features (those of PADDING are zeros); 0: they are indices.
     """
 
     def __init__(

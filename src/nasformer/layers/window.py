@@ -156,8 +156,8 @@ def border_mask(grid: Grid, window: Grid, shift: tuple[int, ...], device: torch.
 class WindowBlock(nn.Module):
     """Swin block of [batch, channels, rows, columns]: `x + attn(norm1(x))` in windows, then `x + mlp(norm2(x))`.
 
-    Without heads it has no attention.
-    Channels come last inside, and in memory also between blocks, so that permuting the axes copies nothing.
+    Without heads it has no attention. Channels come last inside, and in memory also between blocks, so that permuting
+    the axes copies nothing.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from nasformer.errors import UserError
 from nasformer.layers.basic import Cost, set_drop_path
 from nasformer.layers.stem import Grid, OnGrid, to_2tuple
-from nasformer.models.options import OPTION_RANGES
+from nasformer.models.registry import OPTION_RANGES
 from nasformer.models.sharing import SharingRules
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Choice, Struct
@@ -94,11 +94,11 @@ class Backbone(nn.Module):
 
     family: ClassVar[str]
     no_decay_suffixes: ClassVar[frozenset[str]] = frozenset()
-    """Ends of the names of weights without weight decay, besides biases and norms."""
+    """Suffixes of the names of weights without weight decay, besides biases and norms."""
     task: ClassVar[str] = "classify"
-    """What it is for: logits of whole images, as models of timm give, or another task (`models/dense.py`)."""
+    """The task: classification of whole images, as by models of timm, or another one (`models/dense.py`)."""
     classifiers: ClassVar[tuple[str, ...]] = ("head.fc.",)
-    """Beginnings of the names of weights that are for single classes."""
+    """Prefixes of the names of weights that belong to single classes."""
     plan: ClassVar[Callable[..., list[Segment]]]
     """Class method ``plan(arch, *, option=default ...)``: the network of an arch as a list of segments."""
     head: Any
@@ -122,7 +122,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as `plan` declares them; UserError for unknown ones and those of a wrong type or range."""
+        """The options with their declared types; refuses unknown options, wrong types and values out of range."""
         defaults, types = cls.default_options(), option_types(cls)
         for name in options:
             if name not in defaults:
@@ -144,7 +144,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def limits(cls, **options: Any) -> Mapping[str, tuple[float | None, float | None]]:
-        """Least and largest sensible value of dimensions, both inclusive; None where there is no limit.
+        """Least and largest sensible values of dimensions, both inclusive; None: no limit.
 
         Values beyond are legal, but name the same network.
         """
@@ -169,7 +169,7 @@ class Backbone(nn.Module):
         return None
 
     def cuts(self) -> tuple[str, Struct] | None:
-        """What can be cut out of this net: the name of a space of the same form, and the declaration; None: nothing."""
+        """The cuts of this net: the name of a space of the same form, and the declaration; None: it cannot be cut."""
         return None
 
     @classmethod
@@ -186,7 +186,7 @@ class Backbone(nn.Module):
         return self.options["num_classes"]
 
     def run_segments(self, names: Sequence[str], x: Tensor, outputs: dict[str, Tensor] | None = None) -> Tensor:
-        """Runs layers in turn, and keeps the output of each by name in `outputs`, if there is such a dict."""
+        """Runs layers in turn and stores the output of each in the dict `outputs`, if given, by name."""
         for name in names:
             layer = self.get_submodule(name)
             if self.grad_checkpointing and torch.is_grad_enabled():
@@ -386,7 +386,7 @@ def add_submodule(root: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def container(root: nn.Module, path: str) -> nn.Module:
-    """The module at a dotted path, made of empty containers where there is none yet."""
+    """The module at a dotted path; empty containers are added where there is none."""
     for part in filter(None, path.split(".")):
         if not hasattr(root, part):
             root.add_module(part, nn.Sequential())
@@ -424,7 +424,7 @@ def keyword_options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Refuses a value of an option that is not among those allowed."""
+    """Refuses a value of an option that is not allowed."""
     if value not in allowed:
         raise UserError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
 
@@ -433,7 +433,7 @@ GIVE_ANOTHER = "give another value"
 
 
 def option_types(model: type[Backbone]) -> dict[str, Any]:
-    """The types of a model's options as its plan declares them; anything for those of a plugin that declares none."""
+    """The types of a model's options as its plan declares them; Any where a plugin declares none."""
     try:
         hints = get_type_hints(model.plan)
     except NameError:  # imported for type checkers alone
@@ -442,6 +442,7 @@ def option_types(model: type[Backbone]) -> dict[str, Any]:
 
 
 def check_option_range(name: str, value: Any) -> None:
+    """Refuses numbers outside of the range of an option (see `OPTION_RANGES`)."""
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
@@ -462,7 +463,7 @@ def patch_grid(
     """Rows and columns of patches that cover the image exactly; they overlap where the stride is shorter.
 
     Args:
-        most: Patches that are refused beyond, rather than computed for days.
+        most: The largest number of patches that is accepted; more would be computed for days.
 
     >>> patch_grid(224, 16), patch_grid(224, 16, stride=8), patch_grid((32, 64), 8)
     ((14, 14), (27, 27), (4, 8))
@@ -483,12 +484,12 @@ def patch_grid(
 
 
 def total_depth(arch: Arch) -> int:
-    """How many blocks the four stages of an arch have."""
+    """The number of blocks in the four stages of an arch."""
     return sum(len(arch[stage].blocks) for stage in STAGES)
 
 
 def drop_path_rates(depth: int, last: float) -> Iterator[float]:
-    """Stochastic-depth rate of each block: from 0 to that of the last, evenly.
+    """Stochastic-depth rates of the blocks, evenly from 0 to the last one's.
 
     >>> [round(rate, 2) for rate in drop_path_rates(4, 0.3)]
     [0.0, 0.1, 0.2, 0.3]

@@ -31,7 +31,7 @@ from nasformer.utils.units import check_number
 
 @dataclass(frozen=True)
 class Maps:
-    """The maps of a backbone that a head reads, the finest first, and the size of its answer.
+    """The maps of a backbone that a head reads, the finest first, and the size of its output.
 
     Args:
         inputs: The segments that give them.
@@ -120,7 +120,7 @@ class DenseModel(FeatureBackbone):
         return cls.backbone.limits(**cls.split_options(options)[1])
 
     def forward(self, x: Tensor | ImageText, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
-        """What the head answers, such as logits of every pixel; its losses, where it is the one that needs targets."""
+        """The output of the head, such as logits of every pixel; with targets, the losses of a head that needs them."""
         x, text = ImageText.split(x)
         maps, start = list[Tensor](), 0
         for name in self.inputs[self.segment_names[-1]]:
@@ -145,7 +145,7 @@ def last_of_stages(segments: list[Segment]) -> list[Segment]:
 
 
 def map_shape(segment: Segment) -> tuple[int, Grid]:
-    """Channels and grid of what a block gives."""
+    """Channels and grid of the output of a block."""
     options: dict[str, Any] = dict(segment.options)
     dim = options.get("out_dim", options.get("embed_dim"))
     if dim is None or "grid" not in options:
@@ -269,7 +269,7 @@ def dense_family(family: type[Backbone], task: str) -> type[Backbone]:
 
 
 def head_option_names() -> set[str]:
-    """The names of the options that heads have."""
+    """The names of the options of all heads."""
     return {name for model in HEADS.values() for name in model.head_options()}
 
 
@@ -342,7 +342,7 @@ class TimmNet(nn.Module):
         self.head = self.segment.build()
 
     def forward(self, x: Tensor | ImageText, targets: Any = None) -> Any:
-        """What the head answers; its losses, where it is the one that needs targets."""
+        """The output of the head; with targets, the losses of a head that needs them."""
         images, text = ImageText.split(x)
         maps = [channels_first(x, width) for x, width in zip(self.encoder(images), self.channels, strict=True)]
         chosen = [*(maps[int(name)] for name in self.segment.inputs), *text]
@@ -359,7 +359,7 @@ def timm_model(name: str, **options: Any) -> nn.Module:
 
 
 def choose_maps(name: str, images: Tensor, **options: Any) -> tuple[tuple[int, ...], list[torch.Size]]:
-    """Which maps of a model are read, by their indices from the end, and their shapes; nothing is computed for that."""
+    """Which maps of a model are read, by their indices from the end, and their shapes; nothing is computed."""
     with torch.device("meta"):
         model: Any = timm_model(name, **options).eval()
     shapes = [x.shape for x in model(images)]

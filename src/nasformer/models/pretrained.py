@@ -1,9 +1,11 @@
-"""What can be cut out of a pretrained net, by what users type behind `--from`; its weights are read elsewhere.
+"""Spaces of what can be cut out of a pretrained net, from what users type after `--from`.
 
 timm:NAME, timm:NAME:FILE    a model of timm
 FOLDER                       a run, a supernet, or a model that this library trained
 SPACE:FILE                   a supernet of that space in a file of weights, such as AutoFormer's published ones
-NET[embed_dim=160,192]       any of them with other choices than are usual; brackets stand behind NAME or FOLDER
+NET[embed_dim=160,192]       any of them with other choices than the usual ones; brackets follow NAME or FOLDER
+
+`supernet/storage.py` reads the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ SUPPORTED = (
     "supported are timm's plain ViTs (vit_*, deit_*, deit3_*, DINOv2, CLIP and SigLIP image towers), Swin (swin_*, "
     "swin_s3_*) and PiT (pit_*)"
 )
-"""Models of timm that can be cut, for errors."""
+"""Models of timm that can be cut, in words for errors."""
 
 
 def source_space(source: str) -> Space:
@@ -49,7 +51,7 @@ def source_space(source: str) -> Space:
 def source_arch(source: str) -> Arch:
     """The arch of the net itself; where its blocks differ, it is smaller than the largest member of its space."""
     net, _ = split_source(source)
-    in_folder = not net.startswith("timm:") and not is_file_of_space(net) and supernet_folder(Path(net)) is None
+    in_folder = not net.startswith("timm:") and not is_file_of_space(net) and find_supernet(Path(net)) is None
     return load_model(model_folder(net)).arch if in_folder else net_space(net).root.largest()
 
 
@@ -59,7 +61,7 @@ def net_space(net: str) -> Space:
         return get_space(space)
     if net.startswith("timm:"):
         return get_space(":".join(net.split(":")[:2]))
-    if (folder := supernet_folder(Path(net))) is not None:
+    if (folder := find_supernet(Path(net))) is not None:
         return read_space(folder / SUPERNET_CONFIG)
     return space_of_model(load_model(model_folder(net)))
 
@@ -118,7 +120,7 @@ def read_space(path: Path) -> Space:
         raise UserError(f"{path} is damaged ({error}); {TRAIN_AGAIN}") from None
 
 
-def supernet_folder(path: Path) -> Path | None:
+def find_supernet(path: Path) -> Path | None:
     """The folder of a supernet, which may be in a run folder; None where there is none."""
     return next((folder for folder in (path / "supernet", path) if (folder / SUPERNET_CONFIG).exists()), None)
 
@@ -175,7 +177,7 @@ def timm_space(name: str) -> Space:
 
 
 def declare_timm(model: nn.Module, name: str) -> tuple[type[Backbone], Struct, dict[str, Any]]:
-    """What can be cut out of a model of timm, by the first family that knows it."""
+    """What can be cut out of a model of timm: its family, the declaration, and our options for it."""
     for family in list_families().values():
         declared = family.space_of(model)
         if declared is not None:

@@ -1,4 +1,4 @@
-"""Registry of families and of their search spaces, by name: for ourselves, as a catalogue, and for timm.
+"""Registry of families and of their search spaces, by name: in Python, on the command line and in timm.
 
 The built-in families are imported when a space or a family is first asked for, so this module needs no torch. A plugin
 registers its own: spaces, model folders, timm and every command then know them.
@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from nasformer.errors import UserError, suggest
 from nasformer.utils.files import read_json, write_json
+from nasformer.utils.units import OptionGroup, check_range
 
 if TYPE_CHECKING:
     from nasformer.models.base import Backbone
@@ -58,7 +59,7 @@ def _register(registered: dict[str, Any], what: str, name: str, item: Any) -> No
 
 
 def registered_spaces() -> list[Space]:
-    """The spaces that were registered so far; the built-in families are not imported for it."""
+    """The spaces registered so far, without importing the built-in families."""
     return list(_spaces.values())
 
 
@@ -117,6 +118,83 @@ def _find(registered: dict[str, Any], what: str, name: str) -> Any:
     if name not in registered:
         raise UserError(f"unknown {what} {name!r}; {suggest(name, registered)}")
     return registered[name]
+
+
+# Options of the commands that take a space: which one, and for which images.
+
+OPTION_RANGES = {
+    "img_size": (1, 2**14),
+    "patch_size": (1, 2**14),
+    "stride": (1, 2**14),
+    "stem_stride": (1, 2**14),
+    "in_chans": (1, 2**12),
+    "num_classes": (0, 2**24),
+    "stem_dim": (1, 2**20),
+    "head_dim": (1, 2**20),
+    "super_depth": (1, 2**20),
+    "max_relative_position": (0, 2**14),
+}
+"""Least and largest value of options by name; those that end in _rate are probabilities, others just finite."""
+
+
+@dataclass
+class SpaceOptions(OptionGroup):
+    """Which space, and for which images."""
+
+    fresh_weights: ClassVar = False
+    """Whether the command starts from fresh weights, and so refuses `from_`."""
+
+    space: str | None = None
+    """name of the space, see `nasformer spaces`; with choices of your own: 'NAME[dimension=value,value;...]'"""
+    from_: str | None = None
+    """in place of a space, a pretrained net to cut: timm:NAME, timm:NAME:WEIGHTS, or the folder of a run or a model"""
+    img_size: int | None = None
+    """side of the images in pixels; None: as the data has it, or the space's default"""
+    patch_size: int | None = None
+    """side of a patch in pixels"""
+    num_classes: int | None = None
+    """number of classes; None: as the data has it"""
+    in_chans: int | None = None
+    """channels of the images; None: as the data has it"""
+    model: dict[str, Any] = field(default_factory=dict)
+    """further options of the model, such as {"drop_path_rate": 0.1}"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("img_size", "patch_size", "num_classes", "in_chans"):
+            check_range(self, name, *OPTION_RANGES[name], optional=True)
+        if self.from_ and self.fresh_weights:
+            raise UserError(
+                f"this command starts from fresh weights, not from a net's; to cut the net: nasformer run --from "
+                f"{self.from_}; to train its space from scratch: --space timm:NAME"
+            )
+
+    def model_options(self) -> dict[str, Any]:
+        """The options of the model that were set."""
+        named = {name: getattr(self, name) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
+        return {name: value for name, value in named.items() if value is not None} | self.model
+
+    def chosen_space(self) -> Space:
+        """The space that the options name, with the options of the model."""
+        if self.from_:
+            return self.source_space()
+        if not self.space:
+            raise UserError(f"name a space with --space; there are: {', '.join(list_spaces())}")
+        return get_space(self.space, **self.model_options())
+
+    def source_space(self) -> Space:
+        """The space of what can be cut out of the net behind `from_`."""
+        from nasformer.models.pretrained import source_space
+
+        if self.space:
+            raise UserError(f"--from {self.from_} has a space of its own; leave --space {self.space} out")
+        return source_space(self.from_ or "").with_options(**self.model_options())
+
+    def source_costs(self) -> dict[str, float]:
+        """The costs of the net behind --from, for limits that are shares of them; empty without --from."""
+        from nasformer.models.pretrained import source_arch
+
+        return self.chosen_space().costs(source_arch(self.from_)) if self.from_ else {}
 
 
 # The catalogue: a JSON file of the built-in spaces, readable without importing torch. `make catalogue` writes it.
@@ -184,7 +262,7 @@ def make_entry_point(family: str) -> Callable[..., Any]:
     """The function that timm calls to make a model of the family."""
 
     def create(pretrained: bool = False, **options: Any) -> Any:
-        from nasformer.models.timm_models import create_model
+        from nasformer.models.storage import create_model
 
         return create_model(family, pretrained, **options)
 

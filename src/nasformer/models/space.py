@@ -81,13 +81,13 @@ class Space:
         return replace(self, name=expression(base.name, changed), root=root, options=options, about=about, base=base)
 
     def root_with(self, names: Iterable[str]) -> Struct:
-        """The declaration with those of the model's optional dimensions that are named."""
+        """The declaration, with the optional dimensions of the model that are named."""
         optional = self.model.optional_dimensions(**self.options)
         added = {name: choice for name, choice in optional.items() if name in names and name not in self.root.fields}
         return Struct(*self.root.rules, **added, **self.root.fields) if added else self.root
 
     def limits(self) -> Mapping[str, tuple[float | None, float | None]]:
-        """The sensible ends of dimensions at these options, both inclusive; see `Backbone.limits`."""
+        """The sensible least and largest values of dimensions with these options; see `Backbone.limits`."""
         return self.model.limits(**self.options)
 
     @property
@@ -114,7 +114,7 @@ class Space:
         return total_cost([segment.cost() for segment in self.plan(arch)])
 
     def costs(self, arch: Arch) -> dict[str, float]:
-        """The costs by name, as budgets and journals have them: those of `cost`, and predicted ones."""
+        """The costs by name, as in budgets and journals: those of `cost`, and predicted ones."""
         plan = self.plan(arch)
         counted = vars(total_cost([segment.cost() for segment in plan]))
         return counted | dict(self.predicted(plan) if self.predicted else {})
@@ -153,7 +153,7 @@ class Space:
         return f"<div>{title}{html_table(['dimension', 'values'], rows)}</div>"
 
     def _size(self) -> str:
-        """How many archs, and how large they are."""
+        """The number of archs and the range of their sizes, in words."""
         count = self.root.cardinality
         archs = f"{count:,} archs" if count < 1_000_000 else f"{Decimal(count):.2e} archs"
         try:
@@ -251,7 +251,7 @@ def parse_value(base: Choice, text: str) -> Scalar:
 
 
 def changed_choices(base: Struct, root: Struct) -> dict[str, tuple[Scalar, ...]]:
-    """The dimensions of `root` whose values are not those of `base`, in the order of the declaration."""
+    """The dimensions of `root` whose values differ from those of `base`, in the order of the declaration."""
     ours, theirs = dimensions(root), dimensions(base)
     return {n: choice.values for n, choice in ours.items() if n not in theirs or choice.values != theirs[n].values}
 

@@ -1,6 +1,7 @@
 """A model as a folder: weights as safetensors, and a config that rebuilds it, for us and for timm.
 
-At the end: weights of one model in another, for other images and classes.
+Below: our families as timm makes them, by name, with an arch, as feature extractors, or from such a folder. At the end:
+weights of one model in another, for other images and classes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import nasformer
-from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.decode import Preprocessing, for_channels
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.layers.stem import to_2tuple
 from nasformer.models.base import Backbone, options_from_json
 from nasformer.models.dense import saved_family
-from nasformer.models.registry import timm_name
-from nasformer.models.space import Space
+from nasformer.models.registry import get_space, list_spaces, timm_name
+from nasformer.models.space import Space, read_arch
 from nasformer.space.arch import Arch
 from nasformer.utils.files import read_json, read_tensors, save_tensors, write_json
 from nasformer.utils.schema import from_json
@@ -36,7 +37,7 @@ OUR_KEYS = ("family", "arch", "options", "nasformer")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a model is built from."""
+    """The family, arch and options that a model is built from."""
 
     family: str
     arch: Arch
@@ -49,12 +50,12 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class WeightFacts:
-    """Facts that a supernet or a model was saved with, as far as they are read again; None where one is not known.
+    """The facts saved with a supernet or a model, as far as they are read again; None where one is unknown.
 
     Args:
         mean, std: Of each channel of the images.
-        words: Which a model knows that answers questions.
-        text_encoder: That of transformers which reads the questions for it.
+        words: The vocabulary of a model that answers questions.
+        text_encoder: The encoder of the library transformers that reads the questions for such a model.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
     """
@@ -74,13 +75,13 @@ class WeightFacts:
     def __post_init__(self) -> None:
         for name, values in {"mean": self.mean, "std": self.std}.items():
             if values is not None and not (values and all(map(math.isfinite, values))):
-                raise ValueError(f"{name} has no values or such that are not finite")
+                raise ValueError(f"{name} has no values, or values that are not finite")
         if self.std is not None and min(self.std) <= 0:
             raise ValueError("std has a value that is not above 0")
 
     @classmethod
-    def load(cls, path: Path) -> WeightFacts:
-        return from_json(cls, read_json(path), path, EXTRACT_AGAIN)
+    def load(cls, path: Path, advice: str = EXTRACT_AGAIN) -> WeightFacts:
+        return from_json(cls, read_json(path), path, advice)
 
 
 def save_model(model: Backbone, folder: str | Path, **facts: Any) -> Path:
@@ -134,12 +135,12 @@ def load_as_saved(folder: Path) -> Backbone:
 
 
 def build_saved(family: type[Backbone], config: ModelConfig, state: Mapping[str, Tensor], path: Path) -> Backbone:
-    """The model of a config. One that needs more weights than there are is refused before it takes the memory."""
+    """Builds the model of a config; refuses one that needs more weights than there are before it takes the memory."""
     try:
         options = family.check_options(options_from_json(config.options))
         needed = sum(segment.cost().params for segment in family.plan(config.arch, **options))
-        if needed > (found := sum(weight.numel() for weight in state.values())):
-            raise UserError(f"it needs {needed:,} weights, there are {found:,}")
+        if needed > (stored := sum(weight.numel() for weight in state.values())):
+            raise UserError(f"it needs {needed:,} weights, there are {stored:,}")
         return family(config.arch, **options)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError, UserError) as error:
         if is_out_of_memory(error):
@@ -148,7 +149,7 @@ def build_saved(family: type[Backbone], config: ModelConfig, state: Mapping[str,
 
 
 def class_names(names: Sequence[str] | None, model: Backbone, folder: Path) -> list[str]:
-    """The names of a model's classes, or their numbers where there are none."""
+    """The names of a model's classes, or their numbers where they have no names."""
     if names is not None and len(names) != model.num_classes:
         raise UserError(f"{folder} names {len(names)} classes for a model of {model.num_classes}; {EXTRACT_AGAIN}")
     return list(names) if names is not None else [str(number) for number in range(model.num_classes)]
@@ -185,7 +186,7 @@ def timm_config(model: Backbone, facts: Mapping[str, Any]) -> dict[str, Any]:
 def pretrained_config(
     options: Mapping[str, Any], facts: Mapping[str, Any] | None = None, first_conv: str | None = None
 ) -> dict[str, Any]:
-    """What timm knows about a model beside its arguments; from the model's options and facts about it."""
+    """Timm's config of a model's weights, from the model's options and the facts about it."""
     return {
         **preprocessing_of(options, facts or {}).timm_config(),
         "fixed_input_size": True,
@@ -207,17 +208,129 @@ def preprocessing_of(options: Mapping[str, Any], facts: Mapping[str, Any]) -> Pr
     return from_json(Preprocessing, {**settings, **shape}, CONFIG, EXTRACT_AGAIN)
 
 
+def normalisation(model: Backbone, folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation by which images are normalised for a model of a folder, one value for each channel."""
+    preprocessing, channels = preprocessing_of(model.options, facts_in(folder)), model.options["in_chans"]
+    if preprocessing.mean is None or preprocessing.std is None:
+        raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
+    return for_channels(preprocessing.mean, channels), for_channels(preprocessing.std, channels)
+
+
 def first_convolution(model: nn.Module) -> str | None:
-    """The name of the first convolution, if there is one."""
+    """The name of the first convolution; None where a model has none."""
     return next((name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)), None)
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A digest of all weights, which tells models and supernets apart."""
+    """A digest of all weights, which identifies a model or a supernet."""
     digest = hashlib.blake2b(digest_size=8)
     for weight in model.parameters():
         digest.update(weight.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+# Our families in timm: `timm.create_model("nasformer_autoformer", arch=...)` (see `models/registry.py`).
+
+TIMM_OPTIONS = ("pretrained_cfg_overlay", "cache_dir", "pretrained_model_args")
+"""Arguments that timm's factory passes on to `build_model_with_cfg`; the last one since timm 1.0.31."""
+
+
+def create_model(
+    family: str,
+    pretrained: bool = False,
+    *,
+    arch: Arch | Mapping[str, Any] | str | Path | None = None,
+    space: str | None = None,
+    pretrained_cfg: Any = None,
+    features_only: bool = False,
+    out_indices: int | list[int] = 4,
+    **options: Any,
+) -> Any:
+    """Makes a model for `timm.create_model`.
+
+    Args:
+        arch: A dict, an Arch, JSON, a JSON file or a preset's name. It need not be a member of any space.
+        space: The space whose model options and presets are meant; by default the first one of the family.
+        features_only: Feature maps instead of logits.
+        out_indices: Which ones: the last n (fewer where a net has fewer stages), or a list.
+        options: timm's own, and options of the model, such as img_size and num_classes.
+    """
+    from timm.models import build_model_with_cfg  # late: timm takes longer to import than torch
+
+    home = find_space(family, space)
+    timm_options = {name: options.pop(name) for name in TIMM_OPTIONS if name in options}
+    model_options = home.model.default_options() | dict(home.options if space else {})
+    model_options |= accepted_options(home.model, options)
+    weights_cfg = as_dict(pretrained_cfg)
+    if pretrained and not weights_cfg:
+        raise UserError(f"{timm_name(family)} has no published weights; load a folder: 'local-dir:DIR'")
+    img_size = model_options["img_size"]
+    if pretrained:  # positions fit the image size of the weights; they are resampled after loading
+        model_options["img_size"] = tuple(weights_cfg["input_size"][1:])
+    model = build_model_with_cfg(
+        home.model,
+        timm_name(family),
+        pretrained,
+        pretrained_cfg=options_from_json(weights_cfg or pretrained_config(model_options)),
+        feature_cfg={"feature_cls": "getter", "out_indices": out_indices},
+        features_only=features_only,
+        arch=any_arch(home, arch),
+        **timm_options,
+        **model_options,
+    )
+    if to_2tuple(img_size) != to_2tuple(model_options["img_size"]):
+        (model.model if features_only else model).set_input_size(img_size)
+    return model
+
+
+def as_dict(pretrained_cfg: Any) -> dict[str, Any]:
+    """timm's config of the weights to load, as a dict; empty without one."""
+    if pretrained_cfg is None or isinstance(pretrained_cfg, str):
+        return {}
+    return dict(pretrained_cfg) if isinstance(pretrained_cfg, Mapping) else pretrained_cfg.to_dict()
+
+
+def find_space(family: str, name: str | None) -> Space:
+    """The space of this name, or the first one of the family."""
+    if name is None:
+        spaces = [space for space in list_spaces().values() if space.model.family == family]
+        if not spaces:
+            raise UserError(f"the family {family} has no space; register one with register_space")
+        return spaces[0]
+    space = get_space(name)
+    if space.model.family != family:
+        raise UserError(f"{name} is a space of {space.model.family}, not of {family}; see timm's nasformer_* models")
+    return space
+
+
+def accepted_options(model: type[Backbone], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the model has. timm's scripts also pass others that are switched off, which are ignored."""
+    defaults = model.default_options()
+    for name, value in options.items():
+        if name not in defaults and value:
+            raise UserError(
+                f"{timm_name(model.family)} has no option {name!r}; it has: arch, space, {', '.join(defaults)}"
+            )
+    return options_from_json({name: value for name, value in options.items() if name in defaults})
+
+
+def any_arch(space: Space, source: Arch | Mapping[str, Any] | str | Path | None) -> Arch:
+    """An arch in any form; it may lie outside of the space."""
+    if source is None:
+        names = ", ".join(space.presets) or "none"
+        raise UserError(f"say which arch: a dict, JSON, or a preset's name ({names}), as in arch='...'")
+    if isinstance(source, Arch):
+        return source
+    named = space.named_arch(source) if isinstance(source, str) else None
+    if named is not None:
+        return named
+    values = read_arch(source, space) if isinstance(source, str | Path) else source
+    arch = Arch.from_dict(space.model.from_columns(values))
+    try:
+        space.with_options(num_classes=0).plan(arch)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"this is no arch of {space.model.family} ({error}); see nasformer sample --space") from None
+    return arch
 
 
 # Weights of one model in another.
@@ -233,9 +346,9 @@ def fresh_model(space: Space, arch: Arch, seed: int) -> Backbone:
 
 
 def build_from(source: Backbone, space: Space, seed: int, keep_classifier: bool) -> Backbone:
-    """The model of the space with the weights of another one of the same arch, which is resized on the way.
+    """The model of a space with the weights of another one of the same arch, which is resized where needed.
 
-    What is fresh in it depends on the seed alone.
+    Fresh weights depend on the seed alone.
     """
     model = fresh_model(space, source.arch, seed)
     if input_shape(source)[1:] != input_shape(model)[1:]:

@@ -90,7 +90,7 @@ def block_shapes(model: nn.Module) -> list[BlockShape]:
 
 
 def shape_of(block: nn.Module) -> BlockShape:
-    """The shape of one block; its last layer makes what is added to the stream."""
+    """The shape of one block; the output of its last layer is added to the stream."""
     *_, last = weight_layers(block).values()
     width = last.out_features if isinstance(last, nn.Linear) else last.out_channels
     hidden = sum(layer.out_features for name, layer in mlp_linears(block).items() if name.endswith("fc1"))
@@ -109,7 +109,7 @@ def _stream(blocks: Sequence[BlockShape]) -> float:
     return float(sum(block.width for block in blocks))
 
 
-# Fitted: the best depth, the weight of its squared distance, where that levels off, the weights of late width.
+# Fitted: the best depth, the weight of the squared distance from it, where that levels off, the weights of late width.
 DEPTH, DEPTH_WEIGHT, LEVEL, MLP, ATTENTION = 13.52, 0.08, 2.14, 0.087, 0.08
 
 

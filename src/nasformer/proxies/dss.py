@@ -98,7 +98,7 @@ def _weight_gradients(call: SharedCall, arriving: Tensor) -> Tensor:
 
 
 def is_projection(name: str, module: nn.Module) -> bool:
-    """Whether a layer is an output projection: what is left of attention in the published code."""
+    """Whether a layer is an output projection, the only part of attention that the published code measures."""
     return is_attention(name, module) and name.endswith("proj")
 
 

@@ -1,4 +1,4 @@
-"""What proxies work with: the inputs they show to a network (`Probe`), and the parts of it that they read.
+"""Building blocks of proxies: the inputs that they show to a network (`Probe`), and the parts of it that they read.
 
 Parts are found by name and type, in our models and in others': blocks, attention, MLPs, weights, activations.
 """
@@ -130,7 +130,7 @@ def is_block(name: str, module: nn.Module | None = None) -> bool:
 
 
 def require_blocks(model: nn.Module, least: int = 1) -> int:
-    """The number of blocks; Inapplicable where there are fewer than the least."""
+    """The number of blocks; raises Inapplicable where there are fewer than `least`."""
     count = sum(is_block(name) for name, _ in model.named_modules())
     if count < least:
         raise Inapplicable(f"the model has {count} modules named blocks.<number>, and at least {least} are needed")

@@ -326,7 +326,7 @@ class Estimate:
 
 
 def percentiles(values: Sequence[float] | Floats, level: float = 0.95) -> Interval | None:
-    """The interval that holds the middle part of the values; those that are not defined are left out."""
+    """The interval that holds the middle part of the values; undefined values are left out."""
     finite = np.asarray(values)[np.isfinite(values)]
     if not len(finite):
         return None

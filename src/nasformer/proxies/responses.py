@@ -62,7 +62,7 @@ def count_patterns(model: nn.Module, images: Tensor) -> int:
 
 @torch.no_grad()
 def pre_activations(model: nn.Module, images: Tensor, read: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """What `read` makes of the input of each activation layer, [images, units], while the images run through a model.
+    """The results of `read` for the input of each activation layer, [images, units], in a pass of the images.
 
     A unit is one entry of it: one channel of one token or pixel.
     """

@@ -255,7 +255,7 @@ def _sum_of_squares(losses: Tensor, activations: Sequence[tuple[Tensor, int]]) -
     paper="Li et al., ZiCo, ICLR 2023",
 )
 def zico(model: nn.Module, probe: Probe) -> float:
-    """How large gradients are beside their spread over two batches: the official score, as the authors compute it.
+    """How large gradients are relative to their spread over two batches: the official score, as the authors compute it.
 
     Weights with no deviation, and layers with no other weights, are left out, as in the official code. That code has
     the whole model in training mode; here only batch norm is, for it needs the statistics of a batch to keep signals

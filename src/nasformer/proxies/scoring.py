@@ -188,7 +188,7 @@ class Scorer:
         self.trials = [Trial(space, probe) for probe in probes]
 
     def _for_images_of(self, img_size: int, batches: BatchSource | None) -> Space:
-        """The space for images of another size, which is what proxies see; costs stay those of the whole size."""
+        """The space for the smaller images that proxies see; costs stay those of the full size."""
         if batches is not None:
             raise UserError("probe_img_size does not go with data, whose images have a size; leave one of them out")
         if any(proxy.name == "macs" for proxy in self.proxies):

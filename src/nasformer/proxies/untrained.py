@@ -67,7 +67,7 @@ class UntrainedLayers:
 
     @torch.no_grad()
     def draw(self, segment: Segment) -> nn.Module:
-        """A layer with nested weights; one too large for the space, as a preset may have, draws weights of its own."""
+        """A layer with nested weights; a layer too large for the space, as of a preset, draws weights of its own."""
         if self._fits(segment):
             layer = self.supernet.extract_layer(segment, self.largest)
             for name, std in self._own_stds(segment).items():

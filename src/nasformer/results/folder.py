@@ -27,13 +27,12 @@ from typing import Any, Literal
 
 from nasformer.data.options import DataOptions
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.models.space import Space
-from nasformer.models.storage import CONFIG as MODEL_CONFIG, WeightFacts
+from nasformer.models.storage import CONFIG as MODEL_CONFIG, SUPERNET_CONFIG, WeightFacts
 from nasformer.results.result import RunResult
 from nasformer.search.options import BudgetOptions
 from nasformer.space.arch import Arch
-from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG
 from nasformer.train.recipe import Recipe
 from nasformer.utils.files import clear_drafts, locked, read_json, write_json
 from nasformer.utils.plugins import __version__

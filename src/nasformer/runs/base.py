@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
+from nasformer.data.decode import for_channels
 from nasformer.data.files import USUAL_SIZE, ImageFiles, fits, memory_size
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource, Split
 from nasformer.data.options import DataOptions
-from nasformer.data.preprocessing import for_channels
 from nasformer.data.sources import open_data, open_files
 from nasformer.data.streaming import stream_files
 from nasformer.errors import UserError
@@ -28,7 +28,7 @@ from nasformer.latency.profile import Profile
 from nasformer.latency.search import PREDICTED, check_profiled, measure_if_missing, with_profile
 from nasformer.models.base import Backbone
 from nasformer.models.dense import head_option_names
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts, save_model
 from nasformer.report.page import write_report

@@ -32,8 +32,8 @@ from nasformer.search.problem import Candidate, ModelResult, Problem
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget
-from nasformer.supernet.calibration import ALONE
-from nasformer.supernet.pretrained import timm_weights
+from nasformer.supernet.storage import timm_weights
+from nasformer.supernet.supernet import ALONE
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe

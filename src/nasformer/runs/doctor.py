@@ -23,6 +23,7 @@ from nasformer.models.base import options_from_json
 from nasformer.models.pretrained import read_space
 from nasformer.models.registry import get_space
 from nasformer.models.space import Space
+from nasformer.models.storage import SUPERNET_CONFIG as CONFIG
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunConfig, RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
@@ -31,7 +32,7 @@ from nasformer.runs.options import UNTRAINED
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
-from nasformer.supernet.storage import CONFIG, load_supernet
+from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import TaskOptions, find_task
 from nasformer.tasks.registry import space_for

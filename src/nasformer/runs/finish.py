@@ -40,8 +40,7 @@ from nasformer.search.options import BudgetOptions
 from nasformer.search.problem import Candidate, ModelResult
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, uniform_arch
-from nasformer.supernet.calibration import recalibrate
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import Supernet, recalibrate
 from nasformer.tasks.options import split_scores
 from nasformer.train.evaluate import objective_of
 from nasformer.train.loop import train_model

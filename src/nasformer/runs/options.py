@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
 from nasformer.search.options import BudgetOptions, EvolveOptions, SearchOptions
 from nasformer.tasks.options import TaskOptions, averaged_scores, task_scores

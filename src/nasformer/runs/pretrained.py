@@ -62,7 +62,6 @@ from nasformer.search.problem import ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
-from nasformer.supernet.calibration import recalibrated
 from nasformer.supernet.importance import (
     BatchLoss,
     Compensation,
@@ -71,9 +70,8 @@ from nasformer.supernet.importance import (
     sort_by_importance,
     sort_channels,
 )
-from nasformer.supernet.pretrained import Pretrained, find_pretrained, supernet_from
-from nasformer.supernet.storage import carry_backbone, carry_over
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.storage import Pretrained, carry_backbone, carry_over, find_pretrained, supernet_from
+from nasformer.supernet.supernet import Supernet, recalibrated
 from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of, predictions
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe

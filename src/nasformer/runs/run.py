@@ -21,7 +21,7 @@ from nasformer.data.loaders import BatchSource
 from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.errors import UserError
 from nasformer.latency.search import with_profile
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
 from nasformer.proxies.scoring import Scorer
@@ -47,9 +47,8 @@ from nasformer.search.problem import Candidate, Problem
 from nasformer.search.strategy import Strategy
 from nasformer.space.budget import sample_feasible
 from nasformer.space_search import Step, evolve, read_evolution
-from nasformer.supernet.calibration import has_batch_norm
 from nasformer.supernet.storage import Carried, carry_over, load_supernet
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import Supernet, has_batch_norm
 from nasformer.tasks.registry import space_for
 from nasformer.train.evaluate import objective_of
 from nasformer.train.log import TrainLog

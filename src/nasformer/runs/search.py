@@ -39,10 +39,9 @@ from nasformer.search.run import Chunks, Executor, InProcess, Scores, SearchResu
 from nasformer.search.strategy import Strategy, complete_options, find_strategy
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, check_satisfiable, references
-from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.health import check_up
 from nasformer.supernet.storage import load_supernet, supernet_folder
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import CALIBRATION_IMAGES, Supernet
 from nasformer.train.evaluate import CLASSIFICATION, SubnetEvaluator, objective_of
 from nasformer.train.loop import as_batches
 from nasformer.train.racing import CONFIDENCE, Race
@@ -468,7 +467,7 @@ def search_supernet(
     settings: Mapping[str, Any] | None = None,
     precision: str = "auto",
     quiet: bool = False,
-    calibration_images: int = IMAGES,
+    calibration_images: int = CALIBRATION_IMAGES,
     racing: Racing = "none",
     executor: ExecutorOptions | None = None,
 ) -> SearchResult:

@@ -22,6 +22,7 @@ from nasformer.models.dense import head_option_names
 from nasformer.models.registry import get_space
 from nasformer.models.storage import (
     CONFIG as MODEL_CONFIG,
+    SUPERNET_CONFIG,
     ModelConfig,
     WeightFacts,
     build_from,
@@ -50,10 +51,8 @@ from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, 
 from nasformer.runs.pools import Work, check_ray, run_tasks, training_memory
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import recalibrate
-from nasformer.supernet.pretrained import find_pretrained
-from nasformer.supernet.storage import CONFIG as SUPERNET_CONFIG, load_supernet
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.storage import find_pretrained, load_supernet
+from nasformer.supernet.supernet import Supernet, recalibrate
 from nasformer.tasks.options import PredictOptions, TaskOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.evaluate import Confusion

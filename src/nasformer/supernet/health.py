@@ -39,7 +39,7 @@ def fixed_subnets(space: Space, seed: int = 0) -> dict[str, Arch]:
 
 
 def depth_and_width(space: Space, archs: Mapping[str, Arch]) -> dict[str, list[float]]:
-    """How deep and how wide archs are; the width of an arch is relative to the mean over all of them.
+    """Depths and widths of archs; a width is relative to the mean over all of them.
 
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-micro")
@@ -122,7 +122,7 @@ WORDS = {"depth": ("deeper", "sandwich training or a longer one"), "width": ("wi
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that is wrong with a supernet.
+    """A problem of a supernet.
 
     Args:
         name: For programs.
@@ -213,7 +213,7 @@ def dimension_alarms(sizes: Mapping[str, Sequence[float]], accuracies: Sequence[
 
 
 def gap(sizes: Sequence[float], accuracies: Sequence[float]) -> float:
-    """How much better those of above median size are than those below, in the mean.
+    """By how much archs above the median size are better than those below it, on average.
 
     >>> round(gap([1, 2, 3, 4], [0.5, 0.7, 0.6, 0.9]), 3)
     0.15
@@ -235,7 +235,7 @@ def rank_agreement(snapshots: Sequence[Mapping[str, float]]) -> list[float | Non
 
 
 def flip_alarms(taus: Sequence[float | None]) -> list[Alarm]:
-    """Alarm for ranks that flip between snapshots. Those of the first half do, since all is still being learned."""
+    """Alarm for ranks that flip between snapshots of the second half; in the first half they always do."""
     late = [tau for tau in taus[len(taus) // 2 :] if tau is not None]
     if len(taus) < 2 or not late or sum(late) / len(late) >= FLIPPED:
         return []

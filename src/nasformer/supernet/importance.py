@@ -23,7 +23,7 @@ from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import Supernet
 
 Labelled = tuple[Any, Any]
-"""Images, and what is learned of them: labels or soft targets (None where there are none), or another task's."""
+"""Images and their targets: labels or soft targets (None where there are none), or those of another task."""
 BatchLoss = Callable[[nn.Module, Any, Any], Tensor]
 """The loss of a model on a batch."""
 
@@ -55,7 +55,7 @@ class Units:
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
-        """Puts the units into another order, in every weight that knows them."""
+        """Puts the units into another order, in all weights that write or read them."""
         for weight in (w for w in (self.writer.weight, self.writer.bias) if w is not None):
             units = weight.unflatten(0, (self.parts, self.count, self.width))
             weight.copy_(units[:, order].flatten(0, 2))
@@ -85,7 +85,7 @@ _measures: dict[str, Measure] = {}
 
 
 def register_importance(name: str) -> Callable[[Measure], Measure]:
-    """Decorator that makes a measure of importance known by name."""
+    """Decorator that registers a measure of importance under a name."""
 
     def register(measure: Measure) -> Measure:
         if _measures.setdefault(name, measure) is not measure:
@@ -96,11 +96,12 @@ def register_importance(name: str) -> Callable[[Measure], Measure]:
 
 
 def list_importances() -> dict[str, str]:
-    """What each measure is: the first line of its docstring."""
+    """The measures of importance by name, with the first line of their docstrings."""
     return {name: (measure.__doc__ or "").splitlines()[0] for name, measure in _measures.items()}
 
 
 def find_importance(name: str) -> Measure:
+    """The measure of this name."""
     if name not in _measures:
         raise UserError(f"unknown measure of importance {name!r}; there are: {', '.join(_measures)}")
     return _measures[name]
@@ -173,20 +174,32 @@ def channel_importance(model: Backbone, batches: Iterable[Labelled], loss: Batch
     readers = [unit.writer for unit in find_units(model)] + [getattr(model.head, "fc", nn.Identity())]
     layers = [layer for layer in readers if getattr(layer, "in_features", 0) == model.arch.embed_dim]
     total = torch.zeros(model.arch.embed_dim, device=next(model.parameters()).device)
-    for images, labels in batches:
-        with recorded_inputs(layers, keep_gradients=True) as inputs, torch.enable_grad():
-            loss(model, images, labels).backward()
-        change = torch.zeros(len(images), len(total), device=total.device)
-        for x in inputs:
-            if x is not None and x.grad is not None:
-                change += (x.detach() * x.grad).float().reshape(len(images), -1, len(total)).sum(1)
+    for images, products in gradient_products(model, layers, batches, loss):
+        change = torch.zeros(images, len(total), device=total.device)
+        for _, product in products:
+            change += product.float().reshape(images, -1, len(total)).sum(1)
         total += change.square().sum(0)
-        model.zero_grad(set_to_none=True)
     return total.sqrt()
 
 
+def gradient_products(
+    model: nn.Module, layers: Sequence[nn.Module], batches: Iterable[Labelled], loss: BatchLoss
+) -> Iterator[tuple[int, Iterator[tuple[int, Tensor]]]]:
+    """For each batch its images, and the products of each layer's input and its gradient, by the layer's number.
+
+    A product summed over an image is what the loss changes by if the input is scaled. Layers that the loss does not
+    depend on are left out.
+    """
+    for images, labels in batches:
+        with recorded_inputs(layers, keep_gradients=True) as inputs, torch.enable_grad():
+            loss(model, images, labels).backward()
+        pairs = [(number, x, x.grad) for number, x in enumerate(inputs) if x is not None]
+        yield len(images), ((number, x.detach() * grad) for number, x, grad in pairs if grad is not None)
+        model.zero_grad(set_to_none=True)
+
+
 def class_loss(model: nn.Module, images: Any, labels: Any) -> Tensor:
-    """The cross-entropy of all images; where there are no labels, the top classes stand for them."""
+    """The cross-entropy summed over images; without labels, the model's own top classes stand for them."""
     logits = model(images)
     return F.cross_entropy(logits.float(), logits.detach().argmax(-1) if labels is None else labels, reduction="sum")
 
@@ -203,14 +216,11 @@ def gate_gradient(
     Where there are no labels, the model's own top class stands for them.
     """
     totals = [torch.zeros(unit.count, device=unit.reader.weight.device) for unit in units]
-    for images, labels in batches:
-        with recorded_inputs(readers_of(units), keep_gradients=True) as inputs, torch.enable_grad():
-            loss(model, images, labels).backward()
-        for total, unit, x in zip(totals, units, inputs, strict=True):
-            if x is not None and x.grad is not None:
-                change = unit.by_unit(x.detach() * x.grad).sum(-1)
-                total += change.reshape(len(images), -1, unit.count).sum(1).float().square().sum(0)
-        model.zero_grad(set_to_none=True)
+    readers = [unit.reader for unit in units]
+    for images, products in gradient_products(model, readers, batches, loss):
+        for number, product in products:
+            change = units[number].by_unit(product).sum(-1).reshape(images, -1, units[number].count)
+            totals[number] += change.sum(1).float().square().sum(0)
     return [total.sqrt() for total in totals]
 
 
@@ -265,7 +275,7 @@ def unit_losses(unit: Units, covariance: Tensor) -> Tensor:
 
 
 RIDGE = 1e-2
-"""What is added to a covariance's diagonal, as a share of its mean; few images then do not decide too much."""
+"""Added to the diagonal of a covariance, as a share of its mean, so that it can be inverted even with few images."""
 
 
 @dataclass(frozen=True)
@@ -283,18 +293,13 @@ class Moments:
 
 @torch.no_grad()
 def input_moments(model: nn.Module, units: Sequence[Units], images: Iterable[Tensor]) -> list[Moments]:
-    """The moments of what each layer's reader reads, over all tokens of the images."""
+    """The moments of the inputs of each layer's reader, over all tokens of the images."""
     sums = [torch.zeros(unit.reader.in_features, device=unit.reader.weight.device).double() for unit in units]
     squares, counts = [torch.zeros_like(total).outer(total) for total in sums], [0] * len(units)
-    for x in images:
-        with recorded_inputs(readers_of(units)) as inputs:
-            model(x)
-        for index, read in enumerate(inputs):
-            if read is not None:
-                flat = read.float().flatten(0, -2)
-                sums[index] += flat.sum(0)
-                squares[index] += flat.T @ flat
-                counts[index] += len(flat)
+    for index, read in reader_inputs(model, units, images):
+        sums[index] += read.sum(0)
+        squares[index] += read.T @ read
+        counts[index] += len(read)
     means = [total / max(count, 1) for total, count in zip(sums, counts, strict=True)]
     seconds = [square / max(count, 1) for square, count in zip(squares, counts, strict=True)]
     return [Moments(m.float(), (s - m.outer(m)).float()) for m, s in zip(means, seconds, strict=True)]
@@ -305,19 +310,18 @@ def input_norms(model: nn.Module, units: Sequence[Units], batches: Iterable[Labe
     """The root mean square of each input of the units' readers: [units, width]."""
     totals: list[Tensor] = [torch.zeros(unit.count, unit.width, device=unit.reader.weight.device) for unit in units]
     seen = [0] * len(units)
-    for images, _ in batches:
-        with recorded_inputs(readers_of(units)) as inputs:
-            model(images)
-        for index, (unit, x) in enumerate(zip(units, inputs, strict=True)):
-            if x is not None:
-                flat = x.float().flatten(0, -2)
-                totals[index] += unit.by_unit(flat.square().sum(0))
-                seen[index] += len(flat)
+    for index, read in reader_inputs(model, units, (images for images, _ in batches)):
+        totals[index] += units[index].by_unit(read.square().sum(0))
+        seen[index] += len(read)
     return [(total / max(count, 1)).sqrt() for total, count in zip(totals, seen, strict=True)]
 
 
-def readers_of(units: Sequence[Units]) -> list[nn.Module]:
-    return [unit.reader for unit in units]
+def reader_inputs(model: nn.Module, units: Sequence[Units], batches: Iterable[Any]) -> Iterator[tuple[int, Tensor]]:
+    """The inputs of the units' readers, [tokens, inputs], batch by batch, each with the index of its units."""
+    for images in batches:
+        with recorded_inputs([unit.reader for unit in units]) as inputs:
+            model(images)
+        yield from ((index, x.float().flatten(0, -2)) for index, x in enumerate(inputs) if x is not None)
 
 
 @contextmanager
@@ -349,7 +353,7 @@ def recorded_inputs(layers: Sequence[nn.Module], keep_gradients: bool = False) -
 
 
 class Compensation:
-    """Cuts archs out of a full net and fits what is left to its outputs.
+    """Cuts archs out of a full net and fits the rest to its outputs.
 
     Args:
         supernet: Its largest member is the full net, sorted by importance.
@@ -366,7 +370,7 @@ class Compensation:
 
     @torch.no_grad()
     def extract(self, arch: Arch) -> Backbone:
-        """The arch as an ordinary model whose linear maps make up for what is cut."""
+        """The arch as an ordinary model whose linear maps compensate for what is cut."""
         model = self.supernet.extract(arch).eval()
         for unit in find_units(model):
             whole, _ = self.layers[unit.name]
@@ -377,7 +381,7 @@ class Compensation:
         return model
 
     def _fit(self, name: str, count: int) -> tuple[Tensor, Tensor]:
-        """Weight and bias that come nearest to the layer's output from its first so many units."""
+        """Weight and bias of the best fit to the layer's output from its first `count` units."""
         unit, moments = self.layers[name]
         weight, covariance, kept = unit.reader.weight, moments.regular(), count * unit.width
         regression = torch.linalg.solve(covariance[:kept, :kept], covariance[:kept, kept:])  # of the lost on the kept

@@ -46,7 +46,7 @@ SAMPLERS: dict[str, SamplerFactory] = {"uniform": uniform, "hierarchical": hiera
 
 
 def sandwich(space: Space, seed: int = 0, *, inner: SamplerFactory = hierarchical, randoms: int = 2) -> Sampler:
-    """Sampler of the largest, the smallest and so many random archs a step, in this order, with the same operators.
+    """Sampler of the largest, the smallest and `randoms` random archs a step, in this order, with the same operators.
 
     First `inner` draws an operator for every block of the deepest arch; then everything else is the largest, the
     smallest or uniformly random, the depth included. Without alternatives it is the plain sandwich rule.
@@ -73,7 +73,7 @@ def sandwich(space: Space, seed: int = 0, *, inner: SamplerFactory = hierarchica
 # Archs of all sizes
 
 LEAN = 3.0
-"""How much likelier the last value of a choice may be than the first, as the logarithm of the ratio."""
+"""The most by which the last value of a choice may be likelier than the first, as the logarithm of the ratio."""
 
 
 @dataclass(frozen=True)

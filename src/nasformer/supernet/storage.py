@@ -1,30 +1,56 @@
-"""Supernets on disk: weights as safetensors, and a config that says which space they belong to."""
+"""Where the weights of a supernet come from: a folder or file, a pretrained net, or another supernet.
+
+A folder has weights as safetensors, and a config that says which space they belong to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
+from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD
 from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
-from nasformer.models.pretrained import read_space
+from nasformer.models.base import Backbone
+from nasformer.models.pretrained import (
+    TRAIN_AGAIN,
+    find_supernet,
+    is_file_of_space,
+    model_folder,
+    read_space,
+    space_of,
+    space_of_model,
+    split_source,
+    with_source_choices,
+)
+from nasformer.models.registry import get_space
 from nasformer.models.sharing import MultiHeadSharing, SharingRule, declared_rule, rule_for
 from nasformer.models.space import Space
-from nasformer.models.storage import NOT_OF_BACKBONE, SUPERNET_CONFIG
+from nasformer.models.storage import (
+    CONFIG,
+    NOT_OF_BACKBONE,
+    SUPERNET_CONFIG,
+    WeightFacts,
+    build_from,
+    fresh_model,
+    load_model,
+)
+from nasformer.space.arch import Arch
 from nasformer.space.dimensions import dimensions
 from nasformer.space.nodes import Choice, Struct, corners
+from nasformer.supernet.importance import find_units
 from nasformer.supernet.supernet import Supernet
 from nasformer.utils.files import read_tensors, save_tensors, write_json
 
-WEIGHTS, CONFIG = "supernet.safetensors", SUPERNET_CONFIG
+WEIGHTS = "supernet.safetensors"
 HARMLESS = 10_000_000
-"""Weights that any machine has memory for, so that what does not fit can be named weight by weight."""
+"""As many weights fit into any memory, so that an error can name the weight that does not fit."""
 
 
 def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
@@ -32,7 +58,7 @@ def save_supernet(supernet: Supernet, folder: Path, **facts: Any) -> None:
     save_tensors(folder / WEIGHTS, supernet.weights.state_dict())
     task = {} if supernet.space.model.task == "classify" else {"task": supernet.space.model.task}
     config = {"space": supernet.space.name, "options": dict(supernet.space.options), **task}
-    write_json(folder / CONFIG, {**config, **facts})
+    write_json(folder / SUPERNET_CONFIG, {**config, **facts})
 
 
 def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
@@ -45,7 +71,7 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
     path = supernet_folder(Path(path))
     if not path.is_dir():
         return load_file(path, expected)
-    space, state = read_space(path / CONFIG), read_tensors(path / WEIGHTS)
+    space, state = read_space(path / SUPERNET_CONFIG), read_tensors(path / WEIGHTS)
     if expected is not None and expected.name != space.name:
         raise UserError(
             f"{path} holds a supernet of {space.name}, not of {expected.name}; ask for --space {quote(space.name)}"
@@ -54,11 +80,11 @@ def load_supernet(path: str | Path, expected: Space | None = None) -> Supernet:
 
 
 def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Supernet:
-    """A supernet with these weights. One that needs more than there are is refused before it takes the memory."""
+    """A supernet with these weights; refuses one that needs more than there are before it takes the memory."""
     needed = max(space.cost(arch).params for arch in corners(space.root))
-    if needed > max(HARMLESS, found := sum(weight.numel() for weight in state.values())):
+    if needed > max(HARMLESS, stored := sum(weight.numel() for weight in state.values())):
         raise UserError(
-            f"{source} has {found:,} weights, a supernet of {space.name} needs {needed:,} at least; it is of another "
+            f"{source} has {stored:,} weights, a supernet of {space.name} needs {needed:,} at least; it is of another "
             "space or of other model options (img_size, num_classes ...)"
         )
     supernet = Supernet(space)
@@ -67,7 +93,7 @@ def with_weights(space: Space, state: Mapping[str, Tensor], source: Path) -> Sup
 
 
 def supernet_folder(path: Path) -> Path:
-    """Where the supernet is: in a folder of its own, or in that of a run."""
+    """The folder of a supernet, which may be in the folder of a run."""
     return path / "supernet" if (path / "supernet").is_dir() else path
 
 
@@ -106,6 +132,157 @@ def fits(given: Size, needed: Size, smallest: Size | None) -> bool:
     return all(g == n or (g > n and varies) for g, n, varies in zip(given, needed, elastic, strict=True))
 
 
+# Pretrained nets: the weights of what users name behind `--from` (see `models/pretrained.py`).
+#
+# timm:NAME has the weights that timm has of it, timm:NAME:FILE those of a local .safetensors or .pth file. A model of
+# ours whose blocks differ is widened to the largest of its blocks, without a change of what it computes.
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights to start from, and the space of what can be cut out of them.
+
+    Args:
+        space: Its largest member is the model.
+        model: The largest member with its weights.
+        facts: How its images were normalised, and its classes.
+        supernet: The supernet whose weights they are, if any: then all members are trained, not only the largest.
+        arch: That of the net itself, where its blocks differ: `model` then has further units, which no layer reads yet.
+    """
+
+    space: Space
+    model: Backbone
+    facts: WeightFacts
+    supernet: Supernet | None = None
+    arch: Arch | None = None
+
+    @property
+    def own_arch(self) -> Arch:
+        """The arch of the net itself."""
+        return self.arch or self.model.arch
+
+
+def find_pretrained(source: str) -> Pretrained:
+    """The weights of a source that a user names, with their space."""
+    net, choices = split_source(source)
+    pretrained = load_net(net)
+    if choices and pretrained.supernet is not None:
+        raise UserError(f"--from {source}: a supernet has the choices that it was trained with; leave the brackets out")
+    return replace(pretrained, space=with_source_choices(pretrained.space, choices))
+
+
+def load_net(net: str) -> Pretrained:
+    """The weights of a source without choices."""
+    if is_file_of_space(net):
+        name, _, file = net.partition(":")
+        return from_supernet(
+            load_supernet(Path(file), get_space(name)), WeightFacts(mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        )
+    if net.startswith("timm:"):
+        return from_timm(net)
+    if (path := find_supernet(Path(net))) is not None:
+        return from_supernet(load_supernet(path), WeightFacts.load(path / SUPERNET_CONFIG, TRAIN_AGAIN))
+    folder = model_folder(net)
+    model, facts = load_model(folder), WeightFacts.load(folder / CONFIG, TRAIN_AGAIN)
+    space = space_of_model(model)
+    if model.arch == space.root.largest():
+        return Pretrained(space, model, facts)
+    return Pretrained(space, widen(model, space), facts, arch=model.arch)
+
+
+def from_supernet(supernet: Supernet, facts: WeightFacts) -> Pretrained:
+    return Pretrained(supernet.space, supernet.extract(supernet.space.root.largest()).eval(), facts, supernet)
+
+
+@torch.no_grad()
+def widen(model: Backbone, space: Space) -> Backbone:
+    """The largest member of a space, which computes what a smaller model does: no layer reads its further units yet.
+
+    The weights that write the additional heads and neurons are fresh, so that training can make use of them.
+    """
+    large = fresh_model(space, space.root.largest(), seed=0).eval()
+    for unit in find_units(large):
+        nn.init.zeros_(unit.reader.weight)
+        nn.init.zeros_(unit.reader.bias)
+    weights, rules = large.state_dict(), space.model.sharing(**space.options)
+    for name, weight in model.state_dict().items():
+        copy_slice(weight, weights[name], rule_for(name, rules), weight.shape)
+    return large
+
+
+def from_timm(source: str) -> Pretrained:
+    """A model of timm with its weights under our names."""
+    _, name, *file = source.split(":", 2)
+    space = get_space(f"timm:{name}")
+    state = timm_weights(name, Path(file[0]) if file else None)
+    classes = next((weight.shape[0] for key, weight in state.items() if key in ("head.weight", "head.fc.weight")), 0)
+    space = space.with_options(num_classes=classes)
+    model = space.build(space.root.largest())
+    renamed = space.model.from_timm(state)
+    expected = model.state_dict()
+    for key, weight in expected.items():
+        if key not in renamed or renamed[key].shape != weight.shape:
+            problem = f"has the shape {list(renamed[key].shape)}" if key in renamed else "is missing"
+            raise UserError(
+                f"--from {source}: {key} {problem}, expected {list(weight.shape)}; are these weights of {name}?"
+            )
+    model.load_state_dict({key: renamed[key] for key in expected})
+    return Pretrained(space, model.eval(), timm_facts(name))
+
+
+def timm_weights(name: str, file: Path | None = None) -> dict[str, Tensor]:
+    """The weights of a timm model: those of a file, which is never unpickled, or those in timm's cache or hub."""
+    if file and not file.is_file():
+        raise UserError(f"there is no file of weights {file}; leave it out for the weights that timm downloads")
+    if file:
+        return read_tensors(file)
+    import timm
+
+    try:
+        return timm.create_model(name, pretrained=True).state_dict()
+    except Exception as error:  # no network, no such weights: timm and its hub raise a dozen kinds
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"timm cannot load the weights of {name} ({reason}); download them and name the file: "
+            f"timm:{name}:weights.safetensors"
+        ) from error
+
+
+def timm_facts(name: str) -> WeightFacts:
+    """How images were normalised in the model's training."""
+    import timm
+
+    config = timm.get_pretrained_cfg(name)
+    return WeightFacts(mean=tuple(config.mean), std=tuple(config.std)) if config is not None else WeightFacts()
+
+
+def supernet_of(model: nn.Module, **options: Any) -> Supernet:
+    """The supernet of what can be cut out of a model, of timm or of ours; the model's weights are copied.
+
+    >>> import timm
+    >>> vit = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
+    >>> supernet_of(vit)
+    Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 932,554 shared parameters, cpu)
+    """
+    if isinstance(model, Backbone):
+        space, state = space_of_model(model), dict(model.state_dict())
+    else:
+        space = space_of(model)
+        state = space.model.from_timm(model.state_dict())
+    largest = space.build(space.root.largest())
+    largest.load_state_dict({name: state[name] for name in largest.state_dict()})
+    space = space.with_options(**options)
+    same = space.full_options["num_classes"] == largest.num_classes
+    return supernet_from(build_from(largest, space, 0, same), space)
+
+
+def supernet_from(model: Backbone, space: Space) -> Supernet:
+    """The supernet of a space with the weights of its largest member."""
+    supernet = Supernet(space)
+    supernet.weights.load_state_dict(model.state_dict())
+    return supernet.to(next(model.parameters()).device)
+
+
 # Weights of one supernet in another of the same family: what both have is copied, the rest stays as it was.
 #
 # Where does an entry of the old tensor belong in the new one? The sharing rule knows: applied to the old tensor and the
@@ -123,12 +300,12 @@ ShapeByHeads = dict[int, Size]
 
 @dataclass(frozen=True)
 class Carried:
-    """How many of the new supernet's tensors came from the old one.
+    """Counts of the new supernet's tensors that came from the old one.
 
     Args:
         whole: All of their entries came.
-        part: Some came, for the old tensor was smaller.
-        fresh: None came, for the old supernet had no such tensor.
+        part: Some came, as the old tensor was smaller.
+        fresh: None came, as the old supernet had no such tensor.
         inexact: Names of tensors that members of both spaces may read in another order than before.
     """
 
@@ -144,7 +321,7 @@ class Carried:
 
 @torch.no_grad()
 def carry_over(old: Supernet, new: Supernet) -> Carried:
-    """Copies into the new supernet what the old one has of it.
+    """Copies the weights that both supernets have from the old one into the new one.
 
     >>> import nasformer
     >>> space = nasformer.get_space("autoformer-micro", img_size=8)
@@ -176,7 +353,7 @@ def carry_over(old: Supernet, new: Supernet) -> Carried:
 
 @torch.no_grad()
 def carry_backbone(old: Supernet, new: Supernet) -> None:
-    """Copies what a supernet of the same space for another task has in the same shape, but for norm and head."""
+    """Copies weights of one shape from a supernet of the same space for another task, except norm and head."""
     given = old.shared()
     for name, weight in new.shared().items():
         if name in given and given[name].shape == weight.shape and not name.startswith(NOT_OF_BACKBONE):
@@ -195,9 +372,9 @@ def copy_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) ->
 
 
 def common_shapes(before: ShapeByHeads, after: ShapeByHeads) -> list[tuple[int, Size]]:
-    """What to copy, in this order: for each number of heads that both have, the shape that both have.
+    """The slices to copy, in this order: for each number of heads that both have, the shape that both have.
 
-    First comes all of the tensor by the most heads of the new one, for entries that no member of both uses.
+    The whole tensor comes first, by the most heads of the new one, for entries that no member of both spaces uses.
     """
     everything = Size(map(min, largest(before), largest(after)))
     heads = sorted(before.keys() & after.keys())
@@ -209,13 +386,13 @@ def largest(shapes: ShapeByHeads) -> Size:
 
 
 def rule_of(name: str, supernet: Supernet, heads: int) -> SharingRule:
-    """The rule of a tensor for members with so many heads."""
+    """The rule of a tensor for members with this number of heads."""
     rule = declared_rule(name, supernet.rules)
     return rule.bind({rule.option: heads}) if isinstance(rule, MultiHeadSharing) else rule
 
 
 def used_shapes(supernet: Supernet) -> Mapping[str, ShapeByHeads]:
-    """How much of each shared tensor members use: all of it, but for those that are sliced by heads."""
+    """The part of each shared tensor that members use: all of it, unless it is sliced by heads."""
     shapes: dict[str, ShapeByHeads] = {name: {1: weight.shape} for name, weight in supernet.shared().items()}
     sliced_by_heads = {name for name in shapes if isinstance(declared_rule(name, supernet.rules), MultiHeadSharing)}
     if not sliced_by_heads:

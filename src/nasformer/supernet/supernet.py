@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size, Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from nasformer.data.loaders import ImageText
+from nasformer.data.loaders import BatchSource, ImageText
 from nasformer.errors import UserError
 from nasformer.layers.basic import set_drop_path
 from nasformer.models.base import Backbone, Segment, container
@@ -28,7 +29,7 @@ from nasformer.space.arch import Arch
 from nasformer.space.dimensions import values_beyond_corners
 from nasformer.space.nodes import corners
 from nasformer.utils.cuda_graphs import CudaGraphs
-from nasformer.utils.device import keep_compiled_code
+from nasformer.utils.device import World, keep_compiled_code
 
 # Left to itself, the compiler pads the strides of activations, and then copies each before a matrix product; and it
 # draws random numbers of its own, so that stochastic depth would differ between compiled and uncompiled steps.
@@ -67,7 +68,7 @@ class Supernet(nn.Module):
         Args:
             options: Of the model, such as num_classes or img_size; other classes get a fresh classifier.
         """
-        from nasformer.supernet.pretrained import supernet_of
+        from nasformer.supernet.storage import supernet_of
 
         return supernet_of(model, **options)
 
@@ -77,11 +78,11 @@ class Supernet(nn.Module):
 
     @property
     def has_statistics(self) -> bool:
-        """Whether there is batch norm, whose shared statistics fit no single arch."""
+        """Whether the supernet has batch norm, whose shared statistics fit no single arch."""
         return next(self.weights.buffers(), None) is not None
 
     def forward(self, x: Any, arch: Arch, outputs: dict[str, Tensor] | None = None, targets: Any = None) -> Any:
-        """The logits of an arch; `outputs` keeps what its segments before the last give, by name.
+        """The logits of an arch; `outputs` collects the outputs of all segments but the last, by name.
 
         Args:
             targets: For a head that computes losses itself, which it then gives in place of answers.
@@ -96,11 +97,11 @@ class Supernet(nn.Module):
             if outputs is not None:
                 outputs[segment.name] = x
         inputs = [*(kept[name] for name in read_later), *text] if read_later else x
-        told = () if targets is None else (targets,)
-        return self.skeleton(head)(inputs, self.weights_of(head, shared), head.drop_path, self.training, *told)
+        of_training = () if targets is None else (targets,)
+        return self.skeleton(head)(inputs, self.weights_of(head, shared), head.drop_path, self.training, *of_training)
 
     def run(self, segment: Segment, x: Tensor, shared: Mapping[str, Tensor], before: str) -> Tensor:
-        """What a segment gives for the output of the one before it, or for images."""
+        """The output of a segment for that of the segment before it, or for images."""
         skeleton, weights = self.skeleton(segment), self.weights_of(segment, shared)
         if not self.graphs:
             return skeleton(x, weights, segment.drop_path, self.training)
@@ -164,7 +165,7 @@ class Supernet(nn.Module):
 
     @contextmanager
     def replaying(self, graphs: CudaGraphs | None) -> Iterator[None]:
-        """Meanwhile segments are recorded and replayed; an output is overwritten when its segment runs again."""
+        """Context in which segments are recorded and replayed; an output is overwritten when its segment runs again."""
         before, self.graphs = self.graphs, graphs
         try:
             yield
@@ -172,7 +173,7 @@ class Supernet(nn.Module):
             self.graphs = before
 
     def forget_layers(self) -> None:
-        """Has skeletons and recordings made anew."""
+        """Drops skeletons and recordings, which are made anew when they are needed."""
         self.skeletons.clear()
         if self.graphs:
             self.graphs.clear()
@@ -275,11 +276,11 @@ class Skeleton:
         self.layer, self.compile_options = without_weights(layer), compile_options
         self.forwards = dict[bool, Forward]()
 
-    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool, *told: Any) -> Any:
+    def __call__(self, x: Inputs, weights: Sequence[Tensor], drop_path: float, training: bool, *targets: Any) -> Any:
         if training not in self.forwards:
             self.forwards[training] = self.make_forward(training)
         rate = self.rate(drop_path) if self.drop_paths and training else None
-        return self.forwards[training](x, weights, rate, *told)
+        return self.forwards[training](x, weights, rate, *targets)
 
     def rate(self, drop_path: float) -> Tensor:
         """A stochastic-depth rate as a tensor, made once."""
@@ -291,12 +292,12 @@ class Skeleton:
         """The forward pass in training or evaluation mode, perhaps compiled."""
         layer, parts, drop_paths = deepcopy(self.layer).train(training), self.parts, self.drop_paths
 
-        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None, *told: Any) -> Any:
+        def forward(x: Inputs, weights: Sequence[Tensor], rate: Tensor | None, *targets: Any) -> Any:
             tensors = slice_parts(parts, weights)
             if rate is not None:
                 tensors |= dict.fromkeys(drop_paths, rate)
             # No layer has tied weights, and looking for them takes a sixth of the time that Python takes.
-            return functional_call(layer, tensors, (x, *told), tie_weights=False)
+            return functional_call(layer, tensors, (x, *targets), tie_weights=False)
 
         if self.compile_options is None:
             return forward
@@ -329,3 +330,68 @@ def without_weights(layer: nn.Module) -> nn.Module:
             if buffer is not None and name not in module._non_persistent_buffers_set:
                 module._buffers[name] = buffer.to("meta")
     return layer
+
+
+# Batch-norm statistics of single archs. In training, the shared running statistics average over whatever archs were
+# sampled, so they fit none of them. Before an arch is evaluated or exported, its statistics are estimated on training
+# images. Without batch norm nothing is done.
+
+ALONE = World()
+CALIBRATION_IMAGES = 2048
+CALIBRATION_BATCH = 256
+
+
+def has_batch_norm(space: Space) -> bool:
+    """Whether archs of a space need statistics of their own."""
+    with torch.random.fork_rng(devices=[]):  # the weights do not matter, and what is random later must not change
+        model = space.build(space.root.largest())
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def recalibrated(
+    supernet: Supernet, arch: Arch, batches: BatchSource, images: int = CALIBRATION_IMAGES, world: World = ALONE
+) -> Backbone:
+    """The arch as an ordinary model in evaluation mode, with statistics estimated on `images` training images."""
+    model = supernet.extract(arch).eval()
+    recalibrate(model, batches, images, world)
+    return model
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: BatchSource, images: int = CALIBRATION_IMAGES, world: World = ALONE) -> None:
+    """Sets the running statistics to their plain average over batches of training images, without augmentation.
+
+    The mode of the model and the momentum of its norms stay as they were; stochastic depth is off meanwhile.
+
+    Args:
+        world: Processes that share the batches, and all call this alike.
+    """
+    momenta = {module: module.momentum for module in model.modules() if isinstance(module, _BatchNorm)}
+    if not momenta:
+        return
+    training = model.training
+    model.eval()
+    for norm in momenta:
+        norm.reset_running_stats()
+        norm.train()
+        norm.momentum = None  # torch then averages over all batches
+    share = (world.part,) if world.size > 1 else ()
+    for x in batches.calibration(images, CALIBRATION_BATCH, *share):
+        model(x)
+    if world.size > 1:
+        average_statistics(list(momenta), world)
+    for norm, momentum in momenta.items():
+        norm.momentum = momentum
+    model.train(training)
+
+
+def average_statistics(norms: Sequence[_BatchNorm], world: World) -> None:
+    """The plain average over the batches of all processes, each of which has averaged over its own."""
+    for norm in norms:
+        if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
+            continue
+        count = norm.num_batches_tracked.to(norm.running_mean)
+        sums = world.sum(torch.stack([norm.running_mean, norm.running_var, torch.ones_like(norm.running_mean)]) * count)
+        norm.running_mean.copy_(sums[0] / sums[2])
+        norm.running_var.copy_(sums[1] / sums[2])
+        norm.num_batches_tracked.copy_(sums[2, 0])

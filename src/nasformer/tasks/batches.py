@@ -1,48 +1,35 @@
-"""Images in files with what is to be learned of them: fitted into squares, jittered in training, put into batches."""
+"""Batches of image files and their targets: fitted into squares, jittered in training."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as V
 
 from nasformer.data.augment import color_jitter
-from nasformer.data.decode import channels_first, check_channels, converted
+from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, channels_first, check_channels, converted
 from nasformer.data.files import BadImages, fits
-from nasformer.data.images import Splits, normalise
-from nasformer.data.loaders import (
-    WHOLE,
-    Share,
-    Split,
-    batch_indices,
-    calibration_indices,
-    check_split,
-    clamp_batch,
-    rank_slice,
-    steps_per_epoch,
-)
+from nasformer.data.images import normalise
+from nasformer.data.loaders import SPLITS, WHOLE, BatchSource, Share, Split, SplitBatches
 from nasformer.data.options import AugmentOptions
-from nasformer.data.preprocessing import Preprocessing
+from nasformer.data.streaming import ahead
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
-from nasformer.supernet.pretrained import IMAGENET
-from nasformer.tasks.masks import IGNORED
+from nasformer.tasks.masks import IGNORED, FileData
 from nasformer.tasks.options import JitterOptions, TaskFacts
-from nasformer.tasks.registry import Task
+from nasformer.tasks.registry import Evaluation, Task, example_images
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
@@ -50,9 +37,6 @@ from nasformer.utils.rng import Draws, Purpose, generator
 
 AHEAD = 3
 """Batches that are decoded while others are trained on."""
-
-CALIBRATION_BATCH = 16
-"""Most images at once when batch norm is calibrated."""
 
 # Geometry
 
@@ -66,7 +50,7 @@ def fit(image: Tensor, size: int, fill: list[int]) -> Tensor:
 
 
 def scaled_canvas(image: Tensor, size: int, scale: float, fill: list[int]) -> Tensor:
-    """The image scaled as if to be fitted, and further, at the top left of a square or of what it needs beyond."""
+    """The image, fitted and scaled further, at the top left of a square, or of a larger canvas where it needs one."""
     shape = list(fitted_size(image.shape[1], image.shape[2], size, scale))
     scaled = V.resize(tv_tensors.Image(image), shape, antialias=True)
     border = [0, 0, max(0, size - shape[1]), max(0, size - shape[0])]
@@ -127,7 +111,7 @@ def jitter_together(
 
 
 def empty_like(part: Tensor, shape: list[int]) -> Tensor:
-    """No masks or boxes of an image that has another size now; torchvision resizes none."""
+    """Masks or boxes of an image without objects, after resizing, which torchvision cannot do for none."""
     if isinstance(part, tv_tensors.BoundingBoxes):
         return tv_tensors.wrap(part.as_subclass(Tensor), like=part, canvas_size=(shape[0], shape[1]))
     return tv_tensors.Mask(part.new_zeros(0, *shape))
@@ -136,14 +120,8 @@ def empty_like(part: Tensor, shape: list[int]) -> Tensor:
 # Files of images
 
 
-def existing(file: str) -> str:
-    if not Path(file).is_file():
-        raise UserError(f"there is no image {file}; check the path")
-    return file
-
-
 def unique_stems(files: Sequence[str]) -> list[str]:
-    """Names for what is written of each file: its own, or its number where another file has the same.
+    """Names for the outputs of each file: its own, or its index where another file has the same name.
 
     >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
     ['0', 'y', '2']
@@ -153,7 +131,7 @@ def unique_stems(files: Sequence[str]) -> list[str]:
 
 
 def read_pixels(path: str, channels: int) -> Tensor:
-    """The image as its pixels lie in the file, since masks are drawn on these; uint8 [channels, rows, columns]."""
+    """The pixels of a file, uint8 [channels, rows, columns]; never rotated by Exif data, as masks are drawn on them."""
     try:
         with Image.open(path) as image:
             return torch.from_numpy(np.ascontiguousarray(channels_first(converted(image, channels))))
@@ -161,35 +139,29 @@ def read_pixels(path: str, channels: int) -> Tensor:
         raise UserError(f"{path} cannot be read any more ({error}); restore it") from error
 
 
+def read_named(file: str, channels: int) -> Tensor:
+    """The pixels of an image that a user names."""
+    if not Path(file).is_file():
+        raise UserError(f"there is no image {file}; check the path")
+    return read_pixels(file, channels)
+
+
 # Batches
 
 
-class FileData(Protocol):
-    """Files of images in three parts, all of which can be used, and what is to be learned of them."""
-
-    @property
-    def splits(self) -> Splits[Any]: ...
-
-    @property
-    def labels(self) -> Any:
-        """With the names of the `classes`."""
-
-    @property
-    def pixels(self) -> int:
-        """Of all images together, to know what they take in memory."""
-
-
-class FileBatches:
+class FileBatches(SplitBatches):
     """Batches of images in files, decoded by threads as they are needed, or once where all fit into memory.
 
-    What an item looks like depends on (seed, step, position in the global batch) alone. Subclasses say what belongs to
+    What an item looks like depends only on (seed, step, position in the global batch). Subclasses say what belongs to
     an image (`read_pair`) and what is learned of it (`jittered`).
     """
 
     task: ClassVar[TaskFacts]
     objective: Objective
     target_bytes: ClassVar[int] = 0
-    """Of what belongs to a pixel of an image."""
+    """Bytes of a pixel of the target."""
+    calibration_batch: ClassVar[int] = 16
+    """Most images at once when batch norm is calibrated."""
 
     def __init__(
         self,
@@ -207,29 +179,16 @@ class FileBatches:
         options: Any = None,
         workers: int = 4,
     ) -> None:
-        self.data, self.classes, self.options = data, data.labels.classes, options or self.task.options()  # type: ignore[misc]
+        self.files = dict(zip(SPLITS, data.splits.parts(), strict=True))
+        super().__init__(self.files, data.splits.classes, batch_size, seed, rank, world, device, repeats)
+        self.data, self.options, self.workers = data, options or self.task.options(), workers  # type: ignore[misc]
         self.augment = check_augment(augment.for_images(img_size, in_chans))
-        self.files = dict(zip(("train", "holdout", "test"), data.splits.parts(), strict=True))
-        self.batch_size = clamp_batch(len(self.files["train"]), batch_size, world)
-        self.seed, self.rank, self.world, self.repeats = seed, rank, world, repeats
-        self.device, self.workers = torch.device(device), workers
         self.img_size, self.in_chans = img_size, check_channels(in_chans)
-        self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in IMAGENET)
+        normalisation = (IMAGENET_MEAN, IMAGENET_STD)
+        self.mean, self.std = (values if in_chans == 3 else (fmean(values),) * in_chans for values in normalisation)
         keeps = fits(data.pixels * (in_chans + self.target_bytes), torch.device("cpu"), world)
         self.decoded: dict[str, tuple[Tensor, Any]] | None = {} if keeps else None
         self.streamed = not keeps
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.classes)
-
-    @property
-    def held_out(self) -> int:
-        return len(self.files["holdout"])
-
-    @property
-    def test_images(self) -> int:
-        return len(self.files["test"])
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -240,10 +199,6 @@ class FileBatches:
         raise UserError("masks have many classes in an image; balance is for classification, leave it out")
 
     @property
-    def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.files["train"]), self.batch_size)
-
-    @property
     def fill(self) -> list[int]:
         """The mean colour, in bytes."""
         return [round(255 * value) for value in self.mean]
@@ -252,24 +207,24 @@ class FileBatches:
         """An image and what belongs to it, from their files, at their own size."""
         raise NotImplementedError
 
-    def learned(self, content: Any) -> Any:
-        """What is learned of an image, at its own size."""
+    def to_target(self, content: Any) -> Any:
+        """The target of an image, at its own size."""
         return content
 
     def jittered(self, image: Tensor, target: Any, source: torch.Generator) -> tuple[Tensor, Any]:
-        """An image in the square of the model as training sees it, and what is learned of it."""
+        """An image in the square of the model, augmented, and its target."""
         raise NotImplementedError
 
-    def together(self, targets: Sequence[Any]) -> Any:
+    def collate(self, targets: Sequence[Any]) -> Any:
         """The targets of a training batch, on the device."""
         raise NotImplementedError
 
-    def truth(self, content: Any) -> Any:
-        """What an image is evaluated by, at its own size."""
-        return content
+    def truths(self, contents: Sequence[Any]) -> Any:
+        """The truths by which the images of a batch are judged, at their own size."""
+        return list(contents)
 
     def pair(self, files: Any, index: int) -> tuple[Tensor, Any]:
-        """An image and what belongs to it, which are kept where all fit into memory."""
+        """An image and what belongs to it, kept in memory where all fit."""
         path = files.images[index]
         if self.decoded is None:
             return self.read_pair(files, index)
@@ -277,86 +232,64 @@ class FileBatches:
             self.decoded[path] = self.read_pair(files, index)
         return self.decoded[path]
 
-    def train_indices(self, start_step: int) -> Iterator[tuple[int, Tensor]]:
-        """Each step, and the images of this process in its batch."""
-        for step in count(start_step):
-            everything = batch_indices(len(self.files["train"]), self.batch_size, step, self.seed, self.repeats)
-            yield step, rank_slice(everything, self.rank, self.world)
-
     def train_batches(self, start_step: int = 0) -> Iterator[Any]:
         files = self.files["train"]
 
         def item(step: int, position: int, index: int) -> tuple[Tensor, Any]:
             source = generator(self.seed, Purpose.GEOMETRY, step, position)
             image, mask = self.pair(files, index)
-            return self.jittered(image, self.learned(mask), source)
+            return self.jittered(image, self.to_target(mask), source)
 
-        arguments = (
-            [(step, self.rank * len(mine) + number, index) for number, index in enumerate(mine.tolist())]
-            for step, mine in self.train_indices(start_step)
-        )
-        for step, pairs in enumerate(self.loaded(item, arguments), start_step):
+        def arguments(step: int) -> list[tuple[int, int, int]]:
+            part = self.train_part(step)
+            return [(step, self.rank * len(part) + number, index) for number, index in enumerate(part.tolist())]
+
+        for step, pairs in enumerate(self.loaded(item, map(arguments, count(start_step))), start_step):
             images, targets = zip(*pairs, strict=True)
-            yield self.normalised(self.coloured(torch.stack(images), step)), self.together(targets)
+            yield self.normalised(self.coloured(torch.stack(images), step)), self.collate(targets)
 
     def coloured(self, images: Tensor, step: int) -> Tensor:
-        """A batch on the device, with colours that the recipe jitters."""
+        """A batch on the device, its colours jittered as the recipe asks."""
         images, strength = images.to(self.device, non_blocking=True), self.augment.color_jitter
         draws = Draws(generator(self.seed, Purpose.JITTER, step), len(images), self.rank, self.world)
         return color_jitter(images, strength, draws) if strength else images
 
     def evaluation(
         self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
-    ) -> Iterator[tuple[Tensor, list[Any]]]:
-        """A split once, or some of its images, or a share of its batches: squares, and their truths."""
-        files = self.files[check_split(split, self.held_out)]
+    ) -> Iterator[tuple[Any, Any]]:
+        """A split once (some of its images, or a share of its batches): squares and truths."""
+        for x, contents in self.fitted(split, self.evaluation_parts(split, batch_size, share, numbers)):
+            yield x, self.truths(contents)
 
-        def item(index: int) -> Pair:
-            image, mask = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), mask
+    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Any]:
+        parts = self.calibration_parts(images, min(batch_size, self.calibration_batch), share)
+        return (x for x, _ in self.fitted("train", parts))
 
-        chosen = torch.arange(len(files)) if numbers is None else numbers
-        parts = chosen.split(batch_size)[share[0] :: share[1]]
+    def fitted(self, split: Split, parts: Iterable[Tensor]) -> Iterator[tuple[Any, Any]]:
+        """Batches of images, each in the square of the model without augmentation, and what belongs to them."""
+        files = self.files[split]
+
+        def item(index: int) -> tuple[Tensor, Any]:
+            image, content = self.pair(files, index)
+            return fit(image, self.img_size, self.fill), content
+
         for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in parts)):
-            x = self.normalised(torch.stack([image for image, _ in pairs]))
-            yield x, [self.truth(mask) for _, mask in pairs]
-
-    def to(self, device: torch.device | str) -> FileBatches:
-        """The same images for another device."""
-        other = copy(self)
-        other.device = torch.device(device)
-        return other
-
-    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Tensor]:
-        files = self.files["train"]
-
-        def item(index: int) -> Pair:
-            image, mask = self.pair(files, index)
-            return fit(image, self.img_size, self.fill), mask
-
-        parts = calibration_indices(len(files), images, min(batch_size, CALIBRATION_BATCH), self.seed)
-        mine = parts[share[0] :: share[1]]
-        for pairs in self.loaded(item, ([(index,) for index in part.tolist()] for part in mine)):
-            yield self.normalised(torch.stack([image for image, _ in pairs]))
+            images, contents = zip(*pairs, strict=True)
+            yield self.normalised(torch.stack(images)), contents
 
     def normalised(self, images: Tensor) -> Tensor:
         return normalise(images.to(self.device, non_blocking=True), self.mean, self.std)
 
     def loaded(self, item: Any, batches: Iterable[Sequence[tuple[int, ...]]]) -> Iterator[list[Pair]]:
-        """Batches of items, a few of them ahead, by threads; with no workers one after the other."""
+        """Batches of items, made a few ahead by threads, or one by one without workers."""
         if not self.workers:
             for batch in batches:
                 yield [item(*arguments) for arguments in batch]
             return
-        waiting = deque[list[Future[Pair]]]()
         pool = ThreadPoolExecutor(self.workers)
         try:
-            for batch in batches:
-                waiting.append([pool.submit(item, *arguments) for arguments in batch])
-                if len(waiting) > AHEAD:
-                    yield [future.result() for future in waiting.popleft()]
-            while waiting:
-                yield [future.result() for future in waiting.popleft()]
+            for futures in ahead(([pool.submit(item, *arguments) for arguments in batch] for batch in batches), AHEAD):
+                yield [future.result() for future in futures]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -365,7 +298,7 @@ class FileBatches:
 
 
 def check_augment(augment: AugmentOptions) -> AugmentOptions:
-    """Refuses what is for whole images with one label."""
+    """Refuses augmentation that is for whole images with one label."""
     for name in ("rotate", "randaugment", "erasing", "mixup", "cutmix"):
         if getattr(augment, name):
             raise UserError(f"train.augment.{name} is for classification; leave it out with other tasks")
@@ -373,18 +306,30 @@ def check_augment(augment: AugmentOptions) -> AugmentOptions:
 
 
 class FileTask(Task):
-    """A task whose images lie in files beside what is to be learned of them."""
+    """Base of tasks whose images and targets are in files."""
 
     batches: ClassVar[type[FileBatches]]
     batch_norm: ClassVar[bool] = True
-    """Whether the head has it."""
+    """Whether the head has batch norm."""
 
     @abstractmethod
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         """Reads, splits and checks the files of a folder."""
 
+    @abstractmethod
+    def picture(self, model: nn.Module, batches: Any, split: Split, index: int) -> Image.Image:
+        """An image of a split with its truth and the model's answer."""
+
+    def draw(
+        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
+    ) -> None:
+        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
+            self.picture(model, batches, split, index).save(folder / f"{name}.png")
+
     def check_recipe(self, recipe: Recipe, world: World) -> None:
-        """Refuses what the task cannot be trained with."""
+        """Refuses recipes that the task cannot be trained with."""
         if recipe.balance:
             raise UserError(f"balance is for classification; leave it out with --task {self.name}")
         if recipe.inplace_distillation and self.objective.taught is None:

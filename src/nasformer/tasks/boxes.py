@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -19,18 +19,28 @@ from torch import Tensor
 
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
-from nasformer.data.images import Splits, make_splits
+from nasformer.data.images import SplitAmounts, Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.layers.detection import Target
 from nasformer.layers.stem import Grid
-from nasformer.tasks.masks import MaskFiles, check_all, check_image, check_unique, list_folders, read_ids, read_names
+from nasformer.tasks.masks import (
+    FileData,
+    MaskFiles,
+    check_all,
+    check_image,
+    check_unique,
+    list_folders,
+    read_ids,
+    read_names,
+    val_and_test,
+)
 from nasformer.tasks.options import DetectOptions
 from nasformer.utils.files import read_annotations
 from nasformer.utils.schema import from_json
 
 Box = tuple[float, float, float, float]
 FAR = 10
-"""Sides of the image, beyond which a corner of a polygon is no slip."""
+"""Distance, in sides of the image, from which on a corner of a polygon is refused rather than cut off."""
 SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
 EXPECTED = (
     "expected annotations/instances_train2017.json with the images in train2017 (also val2017, test2017), "
@@ -59,7 +69,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image file and what is in it."""
+    """An image file and its objects."""
 
     image: str
     rows: int
@@ -116,7 +126,7 @@ def coco_mask() -> Any:
 
 
 def decode(mask: Mapping[str, Any]) -> Tensor:
-    """uint8 [rows, columns]."""
+    """A mask in run lengths as uint8 [rows, columns]."""
     return torch.from_numpy(np.ascontiguousarray(coco_mask().decode(mask)))
 
 
@@ -189,6 +199,8 @@ def uncompressed(counts: str) -> list[int] | None:
 
 @dataclass(frozen=True)
 class CocoImage:
+    """An entry of `images`."""
+
     id: int
     file_name: str
     width: int
@@ -197,6 +209,8 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoCategory:
+    """An entry of `categories`."""
+
     id: int
     name: str
 
@@ -228,7 +242,7 @@ def find_coco(root: Path) -> dict[str, Path]:
 
 
 def image_folder(root: Path, file: Path, first: str) -> Path:
-    """Where the images of a JSON file are."""
+    """The folder with the images of a JSON file."""
     name = file.stem.removeprefix("instances_")
     folders = (root / name, root / "images" / name, root / "images", file.parent, root)
     return next((folder for folder in folders if (folder / first).is_file()), folders[0])
@@ -237,7 +251,7 @@ def image_folder(root: Path, file: Path, first: str) -> Path:
 def read_coco(
     file: Path, root: Path, categories: Mapping[int, CocoCategory], masks: bool, bad: BadImages, bad_objects: BadImages
 ) -> list[Scene]:
-    """The images of a JSON file with their objects; those that cannot be used are noted.
+    """The images of a JSON file with their objects; those that cannot be used are recorded and left out.
 
     Args:
         categories: Those of the training file by their ids, in the order of classes.
@@ -267,7 +281,7 @@ def read_coco(
 
 
 def check_categories(file: Path, categories: Sequence[Any], others: Mapping[int, Any]) -> None:
-    """Refuses categories of a file that are ambiguous, or other ones than those of the training file.
+    """Refuses categories of a file that are ambiguous or contradict those of the training file.
 
     Args:
         others: Those of the training file by id; an object of another id is noted as it is read.
@@ -283,7 +297,7 @@ def check_categories(file: Path, categories: Sequence[Any], others: Mapping[int,
 
 
 def unique_images(file: Path, images: Iterable[CocoImage], bad: BadImages) -> dict[int, CocoImage]:
-    """The images of a JSON file by id; those whose id or file occurs before are noted and left out."""
+    """The images of a JSON file by id; those whose id or file occurs before are recorded and left out."""
     by_id, names = dict[int, CocoImage](), set[str]()
     for image in images:
         if image.id in by_id or image.file_name in names:
@@ -296,7 +310,7 @@ def unique_images(file: Path, images: Iterable[CocoImage], bad: BadImages) -> di
 
 
 def read_instance(raw: Mapping[str, Any], shape: Grid, classes: Mapping[int, int], masks: bool) -> Instance:
-    """An annotation of COCO's JSON; what reaches beyond the image is cut off. Raises BadImage."""
+    """An object from an annotation of COCO's JSON, clipped to the image; raises BadImage."""
     category = raw.get("category_id")
     if not isinstance(category, int) or category not in classes:
         raise BadImage(f"its category {category} is not listed")
@@ -345,7 +359,8 @@ def read_png(image: str, path: str, masks: bool) -> Scene:
 
 
 def mask_box(mask: np.ndarray) -> Box:
-    """
+    """The box around the pixels of a mask.
+
     >>> mask_box(np.array([[0, 0, 0], [0, 1, 1]]))
     (1.0, 1.0, 3.0, 2.0)
     """
@@ -356,41 +371,15 @@ def mask_box(mask: np.ndarray) -> Box:
 # A folder
 
 
-@dataclass(frozen=True)
-class SceneData:
-    """Images with objects in three parts, all of which can be used."""
-
-    name: str
-    splits: Splits[SceneFiles]
-    labels: SceneLabels
-    pixels: int
-    """Of all images together, to know what they take in memory."""
-
-
-@dataclass(frozen=True)
-class SceneLabels:
-    classes: list[str]
-
-
-def open_scenes(
-    root: Path,
-    options: DetectOptions,
-    bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None = None,
-) -> SceneData:
-    """Reads, splits and checks the images of a folder; one that is left out moves no other one."""
+def open_scenes(root: Path, options: DetectOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
+    """Reads, splits and checks the images of a folder; one that is left out does not move others."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; name one with images and objects: {EXPECTED}")
     coco_mask()  # says what to install before anything is read
     bad_objects = BadImages(bad.limit, bad.log, bad.quiet, what="objects cannot be used")
     parts, classes = read_parts(root, options.masks is not False, bad, bad_objects)
     check_listed_once(parts, root)
-    # As VOC's and ADE20K's: the val part of a set without a test part is the test part.
-    val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
-    splits = make_splits(parts["train"], val, test, classes, holdout=holdout, seed=seed, train_images=train_images)
+    splits = make_splits(parts["train"], *val_and_test(parts), classes, **amounts)
     total, checked = len(splits), [SceneFiles(check_scenes(part, bad)) for part in splits.parts()]
     objects = sum(len(scene.instances) for part in checked for scene in part.scenes)
     bad.check(total, str(root))
@@ -402,8 +391,7 @@ def open_scenes(
         raise UserError(f"{root}: the training images have no objects; check the annotations")
     pixels = sum(scene.rows * scene.columns for part in checked for scene in part.scenes)
     train, held_out, last = checked
-    used = Splits(train, held_out, last, classes, splits.notes)
-    return SceneData(str(root), used, SceneLabels(classes), pixels)
+    return FileData(Splits(train, held_out, last, classes, splits.notes), pixels)
 
 
 def read_parts(
@@ -434,14 +422,14 @@ def read_pngs(files: MaskFiles, masks: bool, bad: BadImages) -> list[Scene]:
 
 
 def check_listed_once(parts: Mapping[str, SceneFiles], root: Path) -> None:
-    """Refuses images that are in two parts: what is tested would be trained on."""
+    """Refuses images that are in two parts, as they would be trained and tested on."""
     counts = Counter(image for part in parts.values() for image in part.images)
     if twice := [image for image, count in counts.items() if count > 1]:
         raise UserError(f"{root}: {len(twice)} images are in two parts, such as {twice[0]}; keep each in one")
 
 
 def check_scenes(files: SceneFiles, bad: BadImages) -> list[Scene]:
-    """The images that can be read and have the size that is said; others are noted."""
+    """The images that can be read and have the annotated size; others are recorded and left out."""
 
     def check(index: int) -> Scene:
         scene = files.scenes[index]

@@ -1,4 +1,4 @@
-"""Classification, the first task: one class an image. Most of it is what the other packages do by themselves."""
+"""Classification: one class an image. Most of this task is the default of the other packages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nasformer.data.decode import BadImage, channels_first, check_channels, read_image
+from nasformer.data.decode import BadImage, channels_first, check_channels, read_image, resize_and_crop
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.data.preprocessing import for_channels, resize_and_crop
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
-from nasformer.models.storage import facts_in, preprocessing_of
+from nasformer.models.storage import facts_in, normalisation, preprocessing_of
 from nasformer.tasks.options import CLASSIFY, PredictOptions
 from nasformer.tasks.registry import Task, TrainedModel, register_task
 from nasformer.train.evaluate import CLASSIFICATION, Confusion, find_confusion
@@ -40,18 +39,15 @@ class ModelInput:
 
 def image_input(path: Path, folder: Path, model: Backbone) -> ModelInput:
     """An image file, prepared as evaluation prepares it."""
-    channels, preprocessing = model.options["in_chans"], preprocessing_of(model.options, facts_in(folder))
-    if preprocessing.mean is None or preprocessing.std is None:
-        raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
+    preprocessing, (mean, std) = preprocessing_of(model.options, facts_in(folder)), normalisation(model, folder)
     if not path.is_file():
         raise UserError(f"there is no image {path}; check the path")
     try:
-        image = read_image(str(path), check_channels(channels))
+        image = read_image(str(path), check_channels(preprocessing.in_chans))
     except BadImage as error:
         raise UserError(f"{path} cannot be read as an image ({error}); give a PNG or JPEG file") from None
     view = resize_and_crop(image, preprocessing.img_size, preprocessing.crop_pct, preprocessing.interpolation)
     pixels = torch.from_numpy(channels_first(view))[None]
-    mean, std = (for_channels(values, channels) for values in (preprocessing.mean, preprocessing.std))
     return ModelInput(normalise(pixels, mean, std), mean, std)
 
 
@@ -70,13 +66,15 @@ class ClassPrediction:
 
 @register_task
 class Classify(Task):
+    """Classification of whole images."""
+
     facts, objective = CLASSIFY, CLASSIFICATION
 
     def space(self, space: Space, options: Any) -> Space:
         return space
 
     def load_batches(self, *args: Any, **options: Any) -> None:
-        """Images with a label each are opened as ever (`runs/base.py`)."""
+        """None: images with a label each are opened by `runs/base.py`."""
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
         return find_confusion(model, batches, split, classes)

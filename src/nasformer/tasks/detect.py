@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.models.detection.roi_heads import paste_masks_in_image
@@ -24,17 +25,16 @@ from torchvision.ops import clip_boxes_to_image
 from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.errors import UserError
 from nasformer.layers.detection import Detection, Target
 from nasformer.layers.segmentation import fitted_size
 from nasformer.layers.stem import Grid
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
-from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, jitter_together, read_pixels, unique_stems
+from nasformer.tasks.batches import FileBatches, FileTask, fit, jitter_together, read_named, read_pixels, unique_stems
 from nasformer.tasks.boxes import Instance, Scene, SceneFiles, decode, encode, open_scenes
-from nasformer.tasks.masks import draw_objects, side_by_side
+from nasformer.tasks.masks import FileData, draw_objects, side_by_side
 from nasformer.tasks.options import DETECT, DetectOptions, PredictOptions
-from nasformer.tasks.registry import Evaluation, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import TrainedModel, register_task
 from nasformer.train.evaluate import Objective, predictions
 from nasformer.utils.device import World
 from nasformer.utils.files import write_json
@@ -53,7 +53,7 @@ NAMES: dict[Kind, str] = {"bbox": "box", "segm": "mask"}
 
 @dataclass(frozen=True)
 class DetectedObjects:
-    """Objects that a model detects in an image, at its own size, the surest first."""
+    """Objects that a model detects in an image, at its own size, the likeliest first."""
 
     boxes: Tensor
     scores: Tensor
@@ -75,12 +75,12 @@ class DetectedObjects:
         return cls(boxes, detection["scores"].float().cpu()[kept], detection["labels"].cpu()[kept] - 1, encoded)
 
     def sure(self) -> DetectedObjects:
-        """What is more likely than not."""
+        """Only the objects that are more likely than not."""
         kept = (self.scores >= SHOWN).nonzero()[:, 0]
         masks = None if self.masks is None else [self.masks[index] for index in kept.tolist()]
         return DetectedObjects(self.boxes[kept], self.scores[kept], self.labels[kept], masks)
 
-    def draw(self, image: Tensor, classes: Sequence[str]) -> Any:
+    def draw(self, image: Tensor, classes: Sequence[str]) -> Image.Image:
         pairs = zip(self.labels.tolist(), self.scores.tolist(), strict=True)
         words = [f"{classes[label]} {score:.0%}" for label, score in pairs]
         masks = torch.stack([decode(mask) for mask in self.masks]) if self.masks else None
@@ -91,7 +91,7 @@ class DetectedObjects:
 def detect_image(
     model: nn.Module, image: Tensor, size: int, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> DetectedObjects:
-    """What a model finds in an image (uint8, at its own size)."""
+    """The objects that a model detects in an image (uint8, at its own size)."""
     square = fit(image, size, [round(255 * value) for value in mean])[None].to(next(model.parameters()).device)
     rows, columns = image.shape[1:]
     return DetectedObjects.of(model.eval()(normalise(square, mean, std))[0], (rows, columns), size, masks=True)
@@ -168,7 +168,7 @@ def class_aps(evaluation: Any) -> list[float | None]:
 
 
 def image_scores(evaluation: Any, images: int) -> list[float]:
-    """F1 at IoU 0.5 of what is surely found in each image; NaN where there is nothing, neither in truth nor answer."""
+    """F1 at IoU 0.5 of the likely objects in each image; NaN where there are none, neither in truth nor answer."""
     sums, areas = np.zeros((images, 2)), len(evaluation.params.areaRng)
     for index, cell in enumerate(evaluation.evalImgs):
         if cell is None or index // images % areas:  # by class, then by area (any, small, ...), then by image
@@ -182,7 +182,7 @@ def image_scores(evaluation: Any, images: int) -> list[float]:
 
 
 class CocoAP:
-    """COCO's AP of boxes and, where that is asked for, of masks.
+    """COCO's AP of boxes and, on request, of masks.
 
     Its loss is 1 - AP, as the losses of the head need targets in training mode.
 
@@ -196,7 +196,7 @@ class CocoAP:
         self.scenes, self.answers, self.images = list[Scene](), list[DetectedObjects](), 0
 
     def update(self, logits: Any, targets: Sequence[Scene]) -> None:
-        """Adds images: what is found in their squares, and what they hold."""
+        """Adds images: the detections in their squares, and their true objects."""
         for detection, scene in zip(logits, targets, strict=True):
             self.scenes.append(scene)
             self.answers.append(
@@ -286,11 +286,11 @@ class SceneBatches(FileBatches):
     def read_pair(self, files: SceneFiles, index: int) -> tuple[Tensor, Scene]:
         return read_pixels(files.images[index], self.in_chans), files.scenes[index]
 
-    def learned(self, content: Scene) -> Target:
+    def to_target(self, content: Scene) -> Target:
         return content.target()
 
     def jittered(self, image: Tensor, target: Target, source: torch.Generator) -> tuple[Tensor, Target]:
-        """An image and its objects, of which those that are cut off or too small are left out."""
+        """An augmented image and its objects, without those that are cut off or too small."""
         boxes = tv_tensors.BoundingBoxes(target["boxes"], format="XYXY", canvas_size=image.shape[1:])  # type: ignore[call-overload]
         parts: list[Tensor] = [tv_tensors.Image(image), boxes]
         parts += [tv_tensors.Mask(target["masks"])] if "masks" in target else []
@@ -301,7 +301,7 @@ class SceneBatches(FileBatches):
         jittered = {"boxes": moved[kept], "labels": target["labels"][kept]}
         return picture, jittered | ({"masks": masks[0][kept]} if masks else {})
 
-    def together(self, targets: Sequence[Target]) -> list[Target]:
+    def collate(self, targets: Sequence[Target]) -> list[Target]:
         return [
             {name: value.to(self.device, non_blocking=True) for name, value in target.items()} for target in targets
         ]
@@ -321,7 +321,7 @@ class DetectedObject:
 
 @dataclass(frozen=True)
 class ObjectPrediction:
-    """What is surely found in an image, and where all of it, with masks, and a picture were written."""
+    """The likely objects of an image, and where all objects, with masks, and a picture were written."""
 
     file: str
     objects: list[DetectedObject]
@@ -343,36 +343,28 @@ class Detect(FileTask):
         head = {"head": options.head, "decoder_dim": options.decoder_dim, "masks": options.masks}
         return dense_space(space, self.name, **head)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> Any:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         return open_scenes(root, options, bad, **amounts)
 
-    def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> DetectionScores:
+    def judge(self, model: Any, batches: BatchSource, split: Split, classes: Sequence[str]) -> DetectionScores:
         assert isinstance(batches, SceneBatches)
         metric = CocoAP(classes, batches.img_size, ("bbox", "segm") if model.options["masks"] else ("bbox",))
         for answers, scenes in predictions(model, batches, split):
             metric.update(answers, scenes)  # type: ignore[arg-type]
-        if not metric.images:
-            raise UserError(f"there are no images in the {split} part; choose another --split")
         return metric.judge()
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, SceneBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            image, scene = batches.pair(batches.files[split], index)
-            answer = detect_image(model, image, batches.img_size, batches.mean, batches.std).sure()
-            true = scene.target()
-            words = [batches.classes[instance.label] for instance in scene.instances if not instance.crowd]
-            truth = draw_objects(image, true["boxes"], true.get("masks"), true["labels"] - 1, words)
-            side_by_side(truth, answer.draw(image, batches.classes)).save(folder / f"{name}.png")
+    def picture(self, model: nn.Module, batches: SceneBatches, split: Split, index: int) -> Image.Image:
+        image, scene = batches.pair(batches.files[split], index)
+        answer = detect_image(model, image, batches.img_size, batches.mean, batches.std).sure()
+        true = scene.target()
+        words = [batches.classes[instance.label] for instance in scene.instances if not instance.crowd]
+        truth = draw_objects(image, true["boxes"], true.get("masks"), true["labels"] - 1, words)
+        return side_by_side(truth, answer.draw(image, batches.classes))
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[ObjectPrediction]:
         folder = options.folder("boxes and masks")
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             objects = detect_image(trained.model, image, trained.img_size, trained.mean, trained.std)
             table, picture = folder / f"{stem}.json", folder / f"{stem}_overlay.png"
             write_json(table, {"file": file, "objects": coco_results(objects, trained.classes)})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
-from nasformer.data.decode import BadImage, read_header
+from nasformer.data.decode import BadImage, attempt, read_header
 from nasformer.data.files import FEW, SURVEY_THREADS, BadImages
-from nasformer.data.images import Splits, make_splits
+from nasformer.data.images import SplitAmounts, Splits, make_splits
 from nasformer.errors import UserError
 from nasformer.tasks.options import MOST_ID, SegmentOptions
 from nasformer.utils.files import parse_json, read_limited
@@ -29,7 +29,7 @@ from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import from_json
 
 IGNORED = 255
-"""What pixels without a class have in the masks that training and evaluation see."""
+"""The value of pixels without a class in the masks that training and evaluation see."""
 UNKNOWN = -1
 MOST_CLASSES = 255
 IDS = MOST_ID + 1
@@ -45,6 +45,7 @@ CITYSCAPES_CLASSES = {
     **{27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"},
 }
 CITYSCAPES_IDS = 34
+T = TypeVar("T")
 
 
 @dataclass
@@ -77,7 +78,7 @@ class MaskFiles:
 
 @dataclass
 class MaskListing:
-    """What a folder holds, as its author split it, and the names of ids where the layout has some."""
+    """The content of a folder, as its author split it, and the names of ids where the layout has some."""
 
     train: MaskFiles
     val: MaskFiles | None = None
@@ -291,7 +292,7 @@ def read_text(path: Path) -> str:
 
 
 def occurring_ids(files: MaskFiles) -> list[int]:
-    """The ids in the masks; those that cannot be read tell so later."""
+    """The ids that occur in the masks; unreadable masks are reported later."""
 
     def ids(path: str) -> set[int]:
         try:
@@ -307,35 +308,27 @@ def occurring_ids(files: MaskFiles) -> list[int]:
 
 
 @dataclass(frozen=True)
-class MaskData:
-    """Images with masks in three parts, all of which can be used."""
+class FileData:
+    """Images in files with their targets, in three splits; all of them can be used."""
 
-    name: str
-    splits: Splits[MaskFiles]
-    labels: MaskReader
+    splits: Splits[Any]
     pixels: int
     """Of all images together, to know what they take in memory."""
+    labels: Any = None
+    """Further data to read a target by: a `MaskReader`, or the vocabulary of questions."""
 
 
-def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: Any) -> MaskData:
-    """Lists, splits and checks the images and masks of a folder; `amounts` are those of `split_masks`."""
+def open_masks(root: Path, options: SegmentOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
+    """Lists, splits and checks the images and masks of a folder."""
     listing = list_masks(root, options.layout)
     return split_masks(root, listing, find_labels(root, listing, options), bad, **amounts)
 
 
 def split_masks(
-    root: Path,
-    listing: MaskListing,
-    labels: MaskReader,
-    bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None = None,
-) -> MaskData:
-    """Splits and checks what a folder holds; a file that is left out moves no other one."""
-    parts = (listing.train, listing.val, listing.test)
-    splits = make_splits(*parts, labels.classes, holdout=holdout, seed=seed, train_images=train_images)
+    root: Path, listing: MaskListing, labels: MaskReader, bad: BadImages, **amounts: Unpack[SplitAmounts]
+) -> FileData:
+    """Splits and checks the content of a folder; a file that is left out does not move others."""
+    splits = make_splits(listing.train, listing.val, listing.test, labels.classes, **amounts)
     parts, checks = splits.parts(), list[list[PairCheck | None]]()
     uses = Counter(path for part in parts for path in (*part.images, *part.masks))
     for part in parts:
@@ -351,11 +344,16 @@ def split_masks(
     if not any(check.has_classes for check in checks[0] if check):
         raise UserError(f"{root}: no pixel of the training masks has a class; check masks and ignored ids")
     pixels = sum(check.pixels for of_part in checks for check in of_part if check)
-    return MaskData(str(root), Splits(train, held_out, test, labels.classes, splits.notes), labels, pixels)
+    return FileData(Splits(train, held_out, test, labels.classes, splits.notes), pixels, labels)
+
+
+def val_and_test(parts: Mapping[str, T]) -> tuple[T | None, T | None]:
+    """The val and the test part of a set; as in VOC and ADE20K, its val part is the test part where it has no other."""
+    return (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
 
 
 class PairCheck(NamedTuple):
-    """What is seen of an image and its mask that can be used."""
+    """The pixels of a usable image, and whether any of them has a class."""
 
     pixels: int
     has_classes: bool
@@ -364,7 +362,7 @@ class PairCheck(NamedTuple):
 def check_pairs(
     files: MaskFiles, labels: MaskReader, uses: Mapping[str, int], bad: BadImages
 ) -> Iterator[PairCheck | None]:
-    """What is seen of each pair; None where it cannot be used, which is noted.
+    """The check of each pair; None where it cannot be used, which is recorded.
 
     Args:
         uses: How often each file is listed, in all parts.
@@ -383,21 +381,11 @@ def check_pairs(
     yield from check_all(files.images, check, bad)
 
 
-T = TypeVar("T")
-
-
 def check_all(images: Sequence[str], check: Callable[[int], T], bad: BadImages) -> Iterator[T | None]:
-    """What a check gives for the number of each image; None where it raises BadImage, which is noted."""
-
-    def try_check(index: int) -> T | BadImage:
-        try:
-            return check(index)
-        except BadImage as error:
-            return error
-
+    """The result of a check for each image, by its index; None where it raises BadImage, which is recorded."""
     quiet = bad.quiet or len(images) < FEW
     with progress("check", len(images), quiet) as report, ThreadPoolExecutor(SURVEY_THREADS) as pool:
-        for index, result in enumerate(pool.map(try_check, range(len(images)))):
+        for index, result in enumerate(pool.map(attempt(check), range(len(images)))):
             report(index + 1)
             if isinstance(result, BadImage):
                 bad.add(images[index], str(result))
@@ -441,15 +429,15 @@ def palette() -> np.ndarray:
 
 
 def overlay(image: Tensor, mask: Tensor) -> Image.Image:
-    """A mask in colours, through which the image (uint8, 1 or 3 channels) can be seen."""
+    """A mask in colours, laid over its image (uint8, 1 or 3 channels)."""
     pixels = image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy().astype(np.float32)
     mixed = OPACITY * palette()[mask.cpu().numpy()] + (1 - OPACITY) * pixels
     return Image.fromarray(mixed.round().astype(np.uint8))
 
 
-def beside(image: Tensor, truth: Tensor, answer: Tensor) -> Image.Image:
+def compare_masks(image: Tensor, truth: Tensor, answer: Tensor) -> Image.Image:
     """The image, the true mask and the answered one, from left to right."""
-    return side_by_side(plain(image), overlay(image, truth), overlay(image, answer))
+    return side_by_side(as_picture(image), overlay(image, truth), overlay(image, answer))
 
 
 def side_by_side(*panels: Image.Image) -> Image.Image:
@@ -475,8 +463,8 @@ def with_legend(picture: Image.Image, classes: Sequence[str], *masks: Tensor) ->
     return whole
 
 
-def plain(image: Tensor) -> Image.Image:
-    """An image (uint8, 1 or 3 channels) as it is."""
+def as_picture(image: Tensor) -> Image.Image:
+    """An image (uint8, 1 or 3 channels) as a picture."""
     return Image.fromarray(image.expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
 
 
@@ -489,7 +477,7 @@ def draw_objects(image: Tensor, boxes: Tensor, masks: Tensor | None, labels: Ten
     if len(boxes):
         named = {"label_colors": "white", "label_background_colors": colours, "fill_labels": True}
         picture = draw_bounding_boxes(picture, boxes.cpu(), words, colours, width=2, **named)
-    return plain(picture)
+    return as_picture(picture)
 
 
 def indexed(mask: Tensor) -> Image.Image:

@@ -63,7 +63,8 @@ class SegmentOptions(JitterOptions):
         self.scales()
 
     def scales(self) -> list[float]:
-        """
+        """The sizes of the multi-scale test.
+
         >>> SegmentOptions(test_scales="0.5,1").scales()
         [0.5, 1.0]
         """
@@ -81,7 +82,8 @@ class SegmentOptions(JitterOptions):
         return self.scales() != [1.0] or self.test_flip
 
     def ignored_ids(self) -> list[int]:
-        """
+        """The ids of pixels that are left out.
+
         >>> SegmentOptions(ignore="11,255").ignored_ids()
         [11, 255]
         """
@@ -159,7 +161,7 @@ class VQAOptions:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What is known of a task before it is imported.
+    """The facts about a task that are needed before it is imported.
 
     Args:
         name: What `--task` calls it; its options are below this name, `--NAME.option`.
@@ -195,13 +197,14 @@ VQA = TaskFacts(
     averaged=("vqa_accuracy",),
 )
 TASKS = {facts.name: facts for facts in (CLASSIFY, SEGMENT, DETECT, PANOPTIC, VQA)}
-"""Every task by name; `register_task` adds those of plugins."""
+"""The facts about each task by name; `register_task` adds those of plugins."""
 BUILTIN_TASKS = tuple(TASKS)
 """Modules of this package that register a task."""
 
 
 def find_task(name: str) -> TaskFacts:
-    """
+    """The facts about the task of this name.
+
     >>> find_task("segmnt")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     nasformer.errors.UserError: there is no task 'segmnt', did you mean 'segment'? Known: classify, segment...
@@ -293,7 +296,7 @@ class PredictOptions(OptionGroup):
         super().__post_init__()
 
     def folder(self, what: str) -> Path:
-        """The folder for what a task writes."""
+        """The folder that a task writes into, which is made."""
         if not self.out:
             raise UserError(f"say where its {what} shall go: --out FOLDER")
         Path(self.out).mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -24,16 +24,27 @@ from torch import Tensor, nn
 
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
+from nasformer.data.images import SplitAmounts
 from nasformer.data.loaders import BatchSource, Split
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
-from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
+from nasformer.tasks.batches import FileTask, read_named, unfit, unique_stems
 from nasformer.tasks.boxes import check_categories
-from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, beside, overlay, split_masks
+from nasformer.tasks.masks import (
+    IGNORED,
+    MOST_CLASSES,
+    FileData,
+    MaskFiles,
+    MaskListing,
+    compare_masks,
+    overlay,
+    split_masks,
+    val_and_test,
+)
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions
-from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.tasks.segment import (
     EVALUATION_BATCH,
     WORST,
@@ -108,6 +119,8 @@ def read_segment_ids(path: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SegmentEntry:
+    """An entry of `segments_info`."""
+
     id: int
     category_id: int = -1
     iscrowd: int | bool = 0
@@ -115,6 +128,8 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class AnnotationEntry:
+    """An entry of `annotations`."""
+
     image_id: int | str
     file_name: str
     segments_info: list[SegmentEntry]
@@ -122,12 +137,16 @@ class AnnotationEntry:
 
 @dataclass(frozen=True)
 class ImageEntry:
+    """An entry of `images`."""
+
     id: int | str
     file_name: str
 
 
 @dataclass(frozen=True)
 class CategoryEntry:
+    """An entry of `categories`."""
+
     id: int
     name: str
     isthing: int | bool
@@ -150,7 +169,7 @@ class PanopticFile:
         return from_json(cls, content, path, "give segments in the panoptic format of COCO")
 
 
-def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
+def open_panoptic(root: Path, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
     """COCO's layout: annotations/panoptic_NAME.json with a folder of PNGs of that name, images in NAME.
 
     NAME begins with train, val or test. Without test, val is the test part, as COCO's own test part is not public.
@@ -172,8 +191,7 @@ def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
     if not num_things or not 2 <= len(categories) <= MOST_CLASSES:
         raise UserError(f"{root}: {len(categories)} categories, {num_things} of things; 2 to {MOST_CLASSES} with one")
     labels = PanopticLabels([entry.name for entry in categories], num_things, segments)
-    val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
-    return split_masks(root, MaskListing(parts["train"], val, test), labels, bad, **amounts)
+    return split_masks(root, MaskListing(parts["train"], *val_and_test(parts)), labels, bad, **amounts)
 
 
 def list_images(
@@ -184,7 +202,7 @@ def list_images(
     segments: dict[str, dict[int, int | str]],
     bad: BadImages,
 ) -> MaskFiles:
-    """The images and PNGs of a JSON file, whose segments are added to those that are known."""
+    """The images and PNGs of a JSON file; its segments are added to `segments`."""
     folder = root / file.stem.removeprefix("panoptic_")
     listed = {entry.id: entry for entry in reversed(content.images)}
     annotations = {entry.image_id: entry for entry in reversed(content.annotations)}
@@ -230,7 +248,7 @@ def split_segments(segments: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def make_targets(segments: Tensor, sigma: float) -> Tensor:
-    """What is learned of a map of segments: float [5, rows, columns].
+    """The targets of a map of segments: float [5, rows, columns].
 
     The class, the heat of centres, rows and columns to the centre, and what a pixel of a thing counts (else 0).
     """
@@ -252,7 +270,7 @@ def make_targets(segments: Tensor, sigma: float) -> Tensor:
 
 
 class Answer(NamedTuple):
-    """The parts of what the head answers."""
+    """The parts of the output of the head."""
 
     logits: Tensor
     heat: Tensor
@@ -265,7 +283,7 @@ class Answer(NamedTuple):
 
 
 def loss_weights(size: int, sigma: float) -> tuple[float, float]:
-    """The paper's weights of heat and offsets, so that both count as much in smaller images as in those of the paper.
+    """The weights of heat and offsets, scaled so that both count as much as in images of the paper's size.
 
     A centre fills more of a small image, and ways to it are shorter: with weights as they are, heat would count a
     hundred times as much as offsets at 96 pixels, and offsets would not be learned.
@@ -301,7 +319,7 @@ def panoptic_loss(output: Tensor, images: Tensor, targets: Tensor, sigma: float 
 
 
 def group(answer: Answer, num_things: int, stuff_area: float = 0.0) -> Tensor:
-    """The map of segments, int64 [rows, columns], of what the head answers for an image.
+    """The map of segments, int64 [rows, columns], from the output of the head for an image.
 
     Pixels of things go to the centre that is nearest to where they point; each instance gets the class that most of
     its pixels have. Without a centre, and in areas of stuff below `stuff_area` (a share of the image), pixels have no
@@ -357,7 +375,7 @@ def enlarged(output: Tensor, size: int) -> Answer:
 
 @dataclass(frozen=True)
 class ClassPQ:
-    """How a model does on the segments of one class; None where there are none, neither in truth nor answer."""
+    """The results of a model on the segments of one class; None where there are none, neither in truth nor answer."""
 
     name: str
     kind: str
@@ -429,7 +447,7 @@ class PanopticQuality:
         self.sums = torch.zeros(len(self.classes), 4, dtype=torch.float64)
 
     def update(self, output: Tensor, targets: Sequence[Tensor]) -> None:
-        """Adds images: what the head answers for their squares, and their maps of segments at their own size."""
+        """Adds images: outputs of the head for their squares, and their maps of segments at their own size."""
         for square, segments in zip(output, targets, strict=True):
             answer, (classes, _) = at_own_size(square, *segments.shape), split_segments(segments)
             self.loss += float(pixel_cross_entropy(answer.logits[None], square, classes[None]))
@@ -457,7 +475,7 @@ class PanopticQuality:
 
 @dataclass(frozen=True)
 class PanopticEvaluation:
-    """How a model does on a split."""
+    """The results of a model on a split."""
 
     metric: PanopticQuality
 
@@ -523,7 +541,7 @@ class PanopticBatches(MaskBatches):
 
     @property
     def head_options(self) -> dict[str, int]:
-        """What the head must know of the classes."""
+        """Options of the head that follow from the classes."""
         return {"num_things": self.num_things}
 
     def target(self, mask: Tensor) -> Tensor:
@@ -539,34 +557,26 @@ class Panoptic(FileTask):
     def space(self, space: Space, options: PanopticOptions) -> Space:  # type: ignore[override]
         return dense_space(space, self.name, decoder_dim=options.decoder_dim)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         return open_panoptic(root, bad, **amounts)
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> PanopticEvaluation:
         metric = PanopticQuality(batches)
         for output, segments in predictions(model, batches, split):
             metric.update(output, segments)  # type: ignore[arg-type]
-        if not metric.images:
-            raise UserError(f"there are no images in the {split} part; choose another --split")
         return PanopticEvaluation(metric)
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, PanopticBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
+    def picture(self, model: nn.Module, batches: PanopticBatches, split: Split, index: int) -> Image.Image:
+        image, truth = batches.pair(batches.files[split], index)
         of_images = (batches.img_size, batches.mean, batches.std)
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            image, truth = batches.pair(batches.files[split], index)
-            answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
-            beside(image, colours(truth), colours(answer)).save(folder / f"{name}.png")
+        answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
+        return compare_masks(image, colours(truth), colours(answer))
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
         of_images = (trained.img_size, trained.mean, trained.std)
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             segments = find_segments(trained.model, image, *of_images, things, PanopticOptions().stuff_area)
             png, picture = folder / f"{stem}_panoptic.png", folder / f"{stem}_overlay.png"
             numbered, listed = list_segments(segments, trained.classes, things)

@@ -1,4 +1,4 @@
-"""What a task is, and the registry of tasks by name."""
+"""The interface of tasks, and their registry by name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.data.preprocessing import for_channels
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
-from nasformer.models.storage import class_names, facts_in, load_model, preprocessing_of
+from nasformer.models.storage import class_names, facts_in, input_shape, load_model, normalisation
 from nasformer.tasks.options import BUILTIN_TASKS, TASKS, PredictOptions, TaskFacts, find_task
 from nasformer.train.evaluate import Objective
 from nasformer.train.recipe import Recipe
@@ -27,7 +26,7 @@ from nasformer.utils.files import write_json
 
 
 class Evaluation(Protocol):
-    """How a model does on a split, in detail."""
+    """The results of a model on a split, in detail."""
 
     @property
     def scores(self) -> dict[str, float]:
@@ -38,14 +37,14 @@ class Evaluation(Protocol):
         """The same for each class: dataclasses with a `name`."""
 
     def sentences(self) -> list[str]:
-        """What a person wants to know first, a line each."""
+        """The main results in words, a line each."""
 
     def to_json(self) -> dict[str, Any]:
-        """What a program wants to know."""
+        """All results as JSON."""
 
 
 class Prediction(Protocol):
-    """What a model answers to an image: a dataclass, which `str` puts in words."""
+    """The answer of a model to an image: a dataclass, which `str` puts in words."""
 
     @property
     def file(self) -> str: ...
@@ -53,7 +52,7 @@ class Prediction(Protocol):
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model from a folder, with what it needs to answer single images.
+    """A model from a folder, ready to answer single images.
 
     Args:
         folder: Where it is.
@@ -70,16 +69,12 @@ class TrainedModel:
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Self:
         model = load_model(folder).to(choose_device(device))
-        facts, channels = facts_in(folder), model.options["in_chans"]
-        preprocessing = preprocessing_of(model.options, facts)
-        if preprocessing.mean is None or preprocessing.std is None:
-            raise UserError(f"{folder} does not say how images are normalised; train or extract the model again")
-        mean, std = (for_channels(values, channels) for values in (preprocessing.mean, preprocessing.std))
-        return cls(model, folder, class_names(facts.get("classes"), model, folder), mean, std)
+        classes = class_names(facts_in(folder).get("classes"), model, folder)
+        return cls(model, folder, classes, *normalisation(model, folder))
 
     @property
     def img_size(self) -> int:
-        return preprocessing_of(self.model.options, facts_in(self.folder)).img_size[0]
+        return input_shape(self.model)[1]
 
     @property
     def in_chans(self) -> int:
@@ -114,7 +109,7 @@ class Task(ABC):
         usual_size: int = 224,
         bad_list: Path | None = None,
     ) -> Any:
-        """The batches (`BatchSource`) of what a command's options name; None where images with a label each will do."""
+        """The batches (`BatchSource`) that a command's options name; None for images with a label each."""
 
     @abstractmethod
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Evaluation:
@@ -122,7 +117,7 @@ class Task(ABC):
 
     @abstractmethod
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
-        """Answers to image files; what is not said in words goes into the folder `options.out`."""
+        """Answers to image files; masks, pictures and the like go into the folder `options.out`."""
 
     def draw(
         self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
@@ -161,7 +156,7 @@ _tasks: dict[str, Task] = {}
 
 
 def register_task(task: T) -> T:
-    """Makes a task known by its name, also to the command line; a decorator."""
+    """Decorator that registers a task under its name, for Python and the command line."""
     name = task.facts.name
     if not name.isidentifier():
         raise UserError(f"a task is named by letters, digits and underscores, since its options are; rename {name!r}")

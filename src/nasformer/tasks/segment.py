@@ -13,28 +13,28 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from nasformer.data.files import BadImages
 from nasformer.data.images import normalise
 from nasformer.data.loaders import BatchSource, Split, check_split
-from nasformer.errors import UserError
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.tasks.batches import (
     FileBatches,
     FileTask,
     Pair,
-    existing,
     jitter,
+    read_named,
     read_pixels,
     scaled_canvas,
     unfit,
     unique_stems,
 )
-from nasformer.tasks.masks import IGNORED, MaskData, MaskFiles, beside, indexed, open_masks, overlay, with_legend
+from nasformer.tasks.masks import IGNORED, FileData, MaskFiles, compare_masks, indexed, open_masks, overlay, with_legend
 from nasformer.tasks.options import SEGMENT, PredictOptions, SegmentOptions
-from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.train.evaluate import Agreement, Objective, predictions
 from nasformer.train.loss import Answers
 from nasformer.utils.device import World
@@ -67,7 +67,7 @@ def taught_pixels(logits: Tensor, targets: Tensor, answers: Answers) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassIoU:
-    """How a model does on the pixels of one class; iou is None where there are none, neither in truth nor answer."""
+    """The results of a model on the pixels of one class; iou is None where there are none in truth and answer."""
 
     name: str
     pixels: int
@@ -122,7 +122,8 @@ def class_ious(counts: Tensor) -> Tensor:
 
 
 def mean_iou(counts: Tensor) -> float:
-    """
+    """The mean of the IoUs of classes that occur, from counts by true (row) and answered class.
+
     >>> mean_iou(torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]]))
     0.775
     """
@@ -202,19 +203,20 @@ class MaskBatches(FileBatches):
         return x, self.target(moved)
 
     def target(self, mask: Tensor) -> Tensor:
-        """What is learned of a mask in the square of the model."""
+        """The target of a mask in the square of the model."""
         return mask
 
-    def together(self, targets: Sequence[Tensor]) -> Tensor:
+    def collate(self, targets: Sequence[Tensor]) -> Tensor:
         stacked = torch.stack(list(targets)).to(self.device, non_blocking=True)
         return stacked if stacked.is_floating_point() else stacked.long()
 
-    def truth(self, content: Tensor) -> Tensor:
-        return content.to(self.device, non_blocking=True).long()
+    def truths(self, contents: Sequence[Tensor]) -> list[Tensor]:
+        return [content.to(self.device, non_blocking=True).long() for content in contents]
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         """The images and masks of a split, one by one, at their own size."""
-        files = self.files[check_split(split, self.held_out)]
+        check_split(split, self.held_out)
+        files = self.files[split]
         for (pair,) in self.loaded(lambda index: self.pair(files, index), ([(index,)] for index in range(len(files)))):
             yield pair
 
@@ -290,7 +292,7 @@ class Segment(FileTask):
     def space(self, space: Space, options: SegmentOptions) -> Space:
         return dense_space(space, self.name, head=options.head, decoder_dim=options.decoder_dim)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         return open_masks(root, options, bad, **amounts)
 
     def judge(self, model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Any:
@@ -302,28 +304,19 @@ class Segment(FileTask):
         else:
             for logits, masks in predictions(model, batches, split):
                 metric.update(logits, masks)  # type: ignore[arg-type]
-        if not metric.images:
-            raise UserError(f"there are no images in the {split} part; choose another --split")
         loss = metric.loss / metric.images
         return Segmentation(metric.counts.cpu(), classes, loss, metric.by_image)
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, MaskBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            image, truth = batches.pair(batches.files[split], index)
-            logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
-            answer = logits.argmax(0).cpu()
-            picture = with_legend(beside(image, truth, answer), batches.classes, truth, answer)
-            picture.save(folder / f"{name}.png")
+    def picture(self, model: nn.Module, batches: MaskBatches, split: Split, index: int) -> Image.Image:
+        image, truth = batches.pair(batches.files[split], index)
+        logits = segment_image(model, image, batches.img_size, batches.mean, batches.std, batches.options)
+        answer = logits.argmax(0).cpu()
+        return with_legend(compare_masks(image, truth, answer), batches.classes, truth, answer)
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder = options.folder("masks")
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             answer = segment_image(trained.model, image, trained.img_size, trained.mean, trained.std).argmax(0).cpu()
             mask, picture = folder / f"{stem}_mask.png", folder / f"{stem}_overlay.png"
             indexed(answer).save(mask)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -28,26 +29,18 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from nasformer.data.files import BadImages
-from nasformer.data.images import Splits, make_splits, normalise
-from nasformer.data.loaders import (
-    WHOLE,
-    BatchSource,
-    ImageText,
-    Share,
-    Split,
-    calibration_indices,
-    check_split,
-)
+from nasformer.data.images import SplitAmounts, Splits, make_splits, normalise
+from nasformer.data.loaders import BatchSource, ImageText, Split
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
 from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.models.storage import facts_in
-from nasformer.tasks.batches import FileBatches, FileTask, existing, fit, read_pixels
-from nasformer.tasks.masks import IMAGE_ENDINGS, MaskData, MaskFiles, check_all, check_image, plain
+from nasformer.tasks.batches import FileBatches, FileTask, fit, read_named, read_pixels
+from nasformer.tasks.masks import IMAGE_ENDINGS, FileData, MaskFiles, as_picture, check_all, check_image, val_and_test
 from nasformer.tasks.options import VQA, PredictOptions, VQAOptions
-from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
+from nasformer.tasks.registry import Prediction, TrainedModel, register_task
 from nasformer.train.evaluate import SHARED_PROBABILITY, Objective, predictions
 from nasformer.train.loss import Answers
 from nasformer.utils.device import World
@@ -71,7 +64,8 @@ LINE = 40  # letters of a line below a picture
 
 
 def normal_answer(text: str) -> str:
-    """
+    """An answer in the form in which answers are compared.
+
     >>> normal_answer("The two Chairs."), normal_answer("3.5 m")
     ('2 chairs', '3.5 m')
     """
@@ -112,7 +106,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The answers to choose from, the words that are known, and all questions by name."""
+    """The answers to choose from, the words of the vocabulary, and all questions by name."""
 
     classes: list[str]
     words: list[str]
@@ -126,9 +120,6 @@ class Vocabulary:
             raise UserError(f"the training questions have {len(answers)} answers; there must be two or more to choose")
         return cls(most_frequent(answers, options.answers), most_frequent(words, options.words), questions)
 
-    def read(self, path: str) -> Tensor:
-        raise NotImplementedError("questions are no masks")
-
     def targets(self, question: Question) -> Tensor:
         """What each answer is worth, [answers]."""
         return torch.tensor([question.scores.get(answer, 0.0) for answer in self.classes])
@@ -139,7 +130,7 @@ def best_answer(question: Question) -> str:
 
 
 def most_frequent(counts: Counter[str], most: int) -> list[str]:
-    """The most frequent ones, in an order that does not depend on that of the files."""
+    """The most frequent texts, in an order that does not depend on that of the files."""
     return [text for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]]
 
 
@@ -221,6 +212,8 @@ def find_files(root: Path, part: str) -> QuestionFiles | None:
 
 @dataclass(frozen=True)
 class QuestionEntry:
+    """An entry of `questions`."""
+
     question_id: int | str
     image_id: int
     question: str
@@ -235,11 +228,15 @@ class QuestionsFile:
 
 @dataclass(frozen=True)
 class GivenAnswer:
+    """An entry of `answers`."""
+
     answer: str | int | float
 
 
 @dataclass(frozen=True)
 class AnswerEntry:
+    """An entry of `annotations`."""
+
     question_id: int | str
     answers: list[GivenAnswer]
     multiple_choice_answer: str | int | float
@@ -260,7 +257,7 @@ def read_entries(cls: type[T], path: Path, name: str, keys: Sequence[str]) -> T:
 
 
 def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]], dict[str, Question]]:
-    """The names of the questions about each image, and the questions; those that cannot be used are noted."""
+    """The names of the questions about each image, and the questions; unusable ones are recorded and left out."""
     paths, answered = numbered_images(files.images, bad), read_answers(files, bad)
     keys, names = ("question_id", "image_id", "question"), set[str]()
     by_image, questions = dict[str, list[str]](), dict[str, Question]()
@@ -287,7 +284,7 @@ def read_part(files: QuestionFiles, bad: BadImages) -> tuple[dict[str, list[str]
 
 
 def numbered_images(folder: Path, bad: BadImages) -> dict[int, str]:
-    """Image files by the last number in their name; a second one of a number is noted."""
+    """Image files by the last number in their name; a second one with the same number is recorded."""
     paths = dict[int, str]()
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in IMAGE_ENDINGS and (digits := re.findall(r"\d+", path.stem)):
@@ -298,7 +295,7 @@ def numbered_images(folder: Path, bad: BadImages) -> dict[int, str]:
 
 
 def read_answers(files: QuestionFiles, bad: BadImages) -> dict[int | str, dict[str, float]]:
-    """What each answer is worth, by question; a second list of answers to a question is noted."""
+    """What each answer is worth, by question; a second list of answers to a question is recorded."""
     keys, answered = ("question_id", "answers", "multiple_choice_answer"), dict[int | str, dict[str, float]]()
     for number, entry in enumerate(read_entries(AnswersFile, files.annotations, "annotations", keys).annotations):
         if entry.question_id in answered:
@@ -310,16 +307,8 @@ def read_answers(files: QuestionFiles, bad: BadImages) -> dict[int | str, dict[s
     return answered
 
 
-def open_questions(
-    root: Path,
-    options: VQAOptions,
-    bad: BadImages,
-    *,
-    holdout: float | str,
-    seed: int,
-    train_images: int | None = None,
-) -> MaskData:
-    """Questions in three parts; those about one image stay together. Without test, val is the test part."""
+def open_questions(root: Path, options: VQAOptions, bad: BadImages, **amounts: Unpack[SplitAmounts]) -> FileData:
+    """Questions in three parts; questions about one image stay together. Without test, val is the test part."""
     files = {part: named for part in PARTS if (named := find_files(root, part))}
     if "train" not in files:
         raise UserError(
@@ -331,9 +320,7 @@ def open_questions(
     bad.check(len(questions), str(root))
     vocabulary = Vocabulary.of(list(read["train"][1].values()), questions, options)
     parts = {part: MaskFiles(list(by_image), [""] * len(by_image)) for part, (by_image, _) in read.items()}
-    val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
-    amounts: dict[str, Any] = {"holdout": holdout, "seed": seed, "train_images": train_images}
-    splits = make_splits(parts["train"], val, test, vocabulary.classes, **amounts)
+    splits = make_splits(parts["train"], *val_and_test(parts), vocabulary.classes, **amounts)
     questions_of = {path: names for by_image, _ in read.values() for path, names in by_image.items()}
     usable = readable_images(list(questions_of), bad)
     train, held_out, test_part = (ask_all(part, questions_of, usable) for part in splits.parts())
@@ -342,11 +329,11 @@ def open_questions(
     if not len(train) or not len(test_part):
         raise UserError(f"{root}: no question of the train or of the test part can be used; check questions and images")
     flat = Splits(train, held_out, test_part, vocabulary.classes, splits.notes)
-    return MaskData(str(root), flat, vocabulary, sum(usable.values()))
+    return FileData(flat, sum(usable.values()), vocabulary)
 
 
 def readable_images(paths: Sequence[str], bad: BadImages) -> dict[str, int]:
-    """The pixels of each image; those that cannot be read are noted, and left out."""
+    """The pixels of each image; unreadable ones are recorded and left out."""
     sizes = check_all(paths, lambda index: check_image(paths[index]), bad)
     return {path: size[0] * size[1] for path, size in zip(paths, sizes, strict=True) if size}
 
@@ -378,7 +365,7 @@ def answer_outcomes(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class VQAAccuracy:
-    """The mean worth of the answers that are chosen."""
+    """The mean worth of the chosen answers."""
 
     def __init__(self) -> None:
         self.images, self.sums, self.by_question = 0, torch.zeros(2, dtype=torch.float64), list[float]()
@@ -402,7 +389,7 @@ class VQAAccuracy:
 
 @dataclass(frozen=True)
 class KindScore:
-    """How a model does on the questions that begin with a word."""
+    """The results of a model on the questions that begin with one word."""
 
     name: str
     questions: int
@@ -450,14 +437,14 @@ OBJECTIVE = Objective(
 
 
 class QuestionBatches(FileBatches):
-    """Batches of images with questions; what counts as an image elsewhere is a question here."""
+    """Batches of images with questions; each question counts as an image does in other tasks."""
 
-    task, objective = VQA, OBJECTIVE
+    task, objective, calibration_batch = VQA, OBJECTIVE, EVALUATION_BATCH
 
     mirrored = False
     """Questions ask for left and right."""
 
-    def __init__(self, data: MaskData, augment: AugmentOptions, *args: Any, **options: Any) -> None:
+    def __init__(self, data: FileData, augment: AugmentOptions, *args: Any, **options: Any) -> None:
         if augment.hflip:
             raise UserError("questions ask for left and right; leave --train.augment.hflip out with --task vqa")
         super().__init__(data, augment, *args, **options)
@@ -466,30 +453,27 @@ class QuestionBatches(FileBatches):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        assert isinstance(self.data.labels, Vocabulary)
         return self.data.labels
 
     @property
     def head_options(self) -> dict[str, int]:
-        """What the head must know of the questions."""
+        """Options of the head that follow from the questions."""
         if self.encoder:
             return {"text_dim": self.encoder.dim, "max_words": self.options.max_words}
         return {"vocab_size": len(self.numbers) + UNKNOWN + 1, "max_words": self.options.max_words}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a stored model must know of the questions."""
+        """Facts about the questions that are saved with a model."""
         encoder = {"text_encoder": self.options.text} if self.encoder else {}
         return {"words": self.vocabulary.words, **encoder}
 
     def adopt(self, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Takes answers and words of a model, to judge it by: those of other training questions may be others."""
+        """Takes over the answers and words of a model to judge it by: its training questions may have been others."""
         if not {"classes", "words"} <= set(facts):
             raise UserError("the model does not say which answers and words it knows; train it again")
         vocabulary = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
-        data = self.data
-        assert isinstance(data, MaskData)
-        self.data, self.classes = replace(data, labels=vocabulary), vocabulary.classes
+        self.data, self.classes = replace(self.data, labels=vocabulary), vocabulary.classes
         self.numbers = word_numbers(vocabulary.words)
         self.options = replace(self.options, max_words=options["max_words"], text=facts.get("text_encoder", ""))
         self.encoder = TextEncoder(self.options.text, self.options.max_words) if self.options.text else None
@@ -511,7 +495,7 @@ class QuestionBatches(FileBatches):
         words = [encode(question, self.numbers, self.options.max_words) for question in questions]
         return torch.stack(words).to(self.device, non_blocking=True)
 
-    def batches(self, split: str, parts: Iterator[Tensor]) -> Iterator[tuple[Any, Any]]:
+    def fitted(self, split: Split, parts: Iterable[Tensor]) -> Iterator[tuple[ImageText, Tensor]]:
         files = self.files[split]
         items_of = ([(index,) for index in part.tolist()] for part in parts)
         for items in self.loaded(lambda index: self.item(files, index), items_of):
@@ -520,19 +504,11 @@ class QuestionBatches(FileBatches):
             yield ImageText(self.normalised(torch.stack(squares)), self.text(questions)), targets
 
     def train_batches(self, start_step: int = 0) -> Iterator[tuple[Any, Any]]:
-        yield from self.batches("train", (mine for _, mine in self.train_indices(start_step)))
+        return self.fitted("train", map(self.train_part, count(start_step)))
 
-    def evaluation(
-        self, split: Split, batch_size: int, share: Share = WHOLE, numbers: Tensor | None = None
-    ) -> Iterator[tuple[Any, Any]]:
-        chosen = torch.arange(len(self.files[check_split(split, self.held_out)])) if numbers is None else numbers
-        yield from self.batches(split, iter(chosen.split(batch_size)[share[0] :: share[1]]))
-
-    def calibration(self, images: int, batch_size: int, share: Share = WHOLE) -> Iterator[Any]:
-        size = min(batch_size, EVALUATION_BATCH)
-        parts = calibration_indices(len(self.files["train"]), images, size, self.seed)
-        for x, _ in self.batches("train", iter(parts[share[0] :: share[1]])):
-            yield x
+    def truths(self, contents: Any) -> Any:
+        """What each answer is worth, which `fitted` has put on the device."""
+        return contents
 
 
 # The task
@@ -548,7 +524,7 @@ class VisualQuestions(FileTask):
         sizes = {"decoder_dim": options.decoder_dim, "depth": options.depth, "num_maps": options.num_maps}
         return dense_space(space, self.name, **sizes)
 
-    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> MaskData:
+    def open(self, root: Path, options: Any, bad: BadImages, **amounts: Any) -> FileData:
         bad.what = "questions and images cannot be used"
         return open_questions(root, options, bad, **amounts)
 
@@ -558,28 +534,19 @@ class VisualQuestions(FileTask):
         for logits, targets in predictions(model, batches, split):
             metric.update(logits, targets)
             sure += (logits.float().softmax(1) * targets).sum(1).tolist()
-        if not metric.images:
-            raise UserError(f"there are no questions in the {split} part; choose another --split")
         kinds = dict[str, list[float]]()
         for name, worth in zip(batches.files[split].masks, metric.by_question, strict=True):
             kinds.setdefault(batches.vocabulary.questions[name].kind, []).append(worth)
         by_class = [KindScore(kind, len(worths), sum(worths) / len(worths)) for kind, worths in sorted(kinds.items())]
         return VQAEvaluation({**metric.compute(), "images": metric.images}, by_class, sure)
 
-    def draw(
-        self, model: nn.Module, batches: BatchSource, split: Split, folder: Path, evaluation: Evaluation | None = None
-    ) -> None:
-        assert isinstance(batches, QuestionBatches)
-        evaluation = evaluation or self.judge(model, batches, split, batches.classes)
-        folder.mkdir(parents=True, exist_ok=True)
+    def picture(self, model: nn.Module, batches: QuestionBatches, split: Split, index: int) -> Image.Image:
+        ((logits, _),) = predictions(model, batches, split, numbers=torch.tensor([index]))
         files = batches.files[split]
-        for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
-            numbers = torch.tensor([index])
-            ((logits, _),) = list(predictions(model, batches, split, numbers=numbers))
-            question = batches.vocabulary.questions[files.masks[index]]
-            answer = batches.classes[int(logits[0].argmax())]
-            lines = [question.text, f"answer: {answer}", f"right: {best_answer(question)}"]
-            with_text(plain(read_pixels(files.images[index], batches.in_chans)), lines).save(folder / f"{name}.png")
+        question = batches.vocabulary.questions[files.masks[index]]
+        answer = batches.classes[int(logits[0].argmax())]
+        lines = [question.text, f"answer: {answer}", f"right: {best_answer(question)}"]
+        return with_text(as_picture(read_pixels(files.images[index], batches.in_chans)), lines)
 
     @torch.inference_mode()
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
@@ -594,7 +561,7 @@ class VisualQuestions(FileTask):
         else:
             words = encode(options.question, word_numbers(facts["words"]), length)[None].to(device)
         for file in options.images:
-            image = read_pixels(existing(file), trained.in_chans)
+            image = read_named(file, trained.in_chans)
             square = fit(image, trained.img_size, [round(255 * value) for value in trained.mean])
             x = normalise(square[None].to(device), trained.mean, trained.std)
             chances = model(ImageText(x, words)).float().sigmoid()[0]

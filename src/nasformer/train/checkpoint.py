@@ -80,7 +80,7 @@ class Checkpoints:
         self.remove_others([step, *([keep] if keep is not None else older[-1:] if not last else [])])
 
     def remove_others(self, steps: list[int]) -> None:
-        """Removes all but these checkpoints; also what a kill left half written."""
+        """Removes all but these checkpoints, and drafts that a kill left half written."""
         kept = {self.rollback_path, *map(self.path, steps)}
         for path in self.folder.iterdir():
             if path not in kept:
@@ -98,7 +98,7 @@ class Checkpoints:
         return sorted(int(match[1]) for match in names if match)
 
     def load(self, start_over: bool = False) -> tuple[int, Parts]:
-        """The newest sound checkpoint's step and tensors; step 0 and nothing where there is none.
+        """Step and tensors of the newest intact checkpoint; step 0 and no tensors where there is none.
 
         Args:
             start_over: Whether step 0 will do as well where all checkpoints are damaged.
@@ -125,7 +125,7 @@ class Checkpoints:
             say(f"{damage}; {then}")
 
     def warn_of_other_processes(self, step: int) -> None:
-        """Says where a training goes on from a checkpoint of more or fewer processes."""
+        """Warns where a training goes on from a checkpoint of more or fewer processes."""
         before = read_json(self.path(step) / SETTINGS).get(PROCESSES, self.processes)
         if before != self.processes:
             say(
@@ -134,7 +134,7 @@ class Checkpoints:
             )
 
     def read(self, step: int) -> tuple[dict[str, Any], Parts]:
-        """A checkpoint's settings and tensors, verified; those of versions without checksums are taken as they are."""
+        """A checkpoint's settings and tensors, verified; checkpoints of versions without checksums are not."""
         folder = self.path(step)
         try:
             settings = read_json(folder / SETTINGS)
@@ -168,7 +168,7 @@ class Checkpoints:
         write_json(self.rollback_path, {"settings": self.settings, "rollback": asdict(rollback)})
 
     def load_rollback(self) -> Rollback | None:
-        """The rollback of this training; but not one of other settings, which left no checkpoint behind."""
+        """The rollback of this training; None where there is none, or it is of other settings."""
         if not self.rollback_path.exists():
             return None
         saved = from_json(RollbackRecord, read_json(self.rollback_path), self.rollback_path)
@@ -249,7 +249,7 @@ class NotFinite(UserError):
 
 @dataclass(frozen=True)
 class Rollback:
-    """That a training went back, and how it goes on.
+    """The return of a training to an earlier step, and how it goes on.
 
     Args:
         back_to: The step it went back to.
@@ -288,14 +288,14 @@ class Rollback:
 
 @dataclass(frozen=True)
 class RollbackRecord:
-    """The rollback of a training, and the settings of that."""
+    """The content of rollback.json: a rollback, and the settings of its training."""
 
     settings: dict[str, Any]
     rollback: Rollback
 
 
 def batches_from(source: BatchSource, start: int, rollback: Rollback | None) -> Iterator[Batch]:
-    """The batches from a step on, without end; those after a rollback are others."""
+    """The batches from a step on, without end; after a rollback they are different ones."""
     if rollback and start < rollback.back_to:
         yield from islice(source.train_batches(start), rollback.back_to - start)
         start = rollback.back_to
@@ -324,9 +324,9 @@ class TrainingStopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """While this context lasts, a first signal is a request to stop, and a second one raises KeyboardInterrupt.
+    """Context in which a first signal is a request to stop, and a second one raises KeyboardInterrupt.
 
-    Outside of the main thread, where Python allows no handlers, it does nothing; nor to signals that are ignored.
+    Outside of the main thread, where Python allows no handlers, it does nothing; nor for signals that are ignored.
     """
 
     def __init__(self) -> None:

@@ -24,23 +24,22 @@ from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
 from nasformer.space.nodes import Node, corners
-from nasformer.supernet.calibration import ALONE, IMAGES, recalibrated
 from nasformer.supernet.health import fixed_subnets
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import ALONE, CALIBRATION_IMAGES, Supernet, recalibrated
 from nasformer.train.loss import Loss, Taught, soft_cross_entropy, taught_classes
 from nasformer.train.recipe import Recipe
 from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import World
 
 KEPT = 8
-"""Models kept: an arch is judged on one split, then on another, then shipped."""
+"""Models that are kept, as an arch is judged on one split, then on another, and then shipped."""
 EVALUATION_BATCH = 512
 WORST = 3
 """Classes that are named as the worst."""
 
 
 def autocast(device: torch.device, precision: str = "auto") -> AbstractContextManager[object]:
-    """bf16 autocast where it is asked for, or by itself on a GPU that has it."""
+    """bf16 autocast: on request, or with `auto` on a GPU that supports it."""
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
@@ -50,14 +49,14 @@ def autocast(device: torch.device, precision: str = "auto") -> AbstractContextMa
 
 
 class Metric(Protocol):
-    """Adds up over the batches of a split what a model is judged by."""
+    """A metric that is summed over the batches of a split."""
 
     images: int
 
     def update(self, logits: Tensor, targets: Any) -> None: ...
 
     def combine(self, world: World, device: torch.device) -> None:
-        """Adds what other processes have seen of the split; all call it alike."""
+        """Adds the sums of other processes; all call it alike."""
 
     def compute(self) -> dict[str, float]:
         """The scores by name, `loss` among them."""
@@ -85,17 +84,17 @@ class Accuracy:
 
 
 def even_targets(count: int, batches: BatchSource) -> Tensor:
-    """Soft targets of so many images, to try a step with."""
+    """Uniform soft targets, for a trial of a step."""
     return torch.full((count, batches.num_classes), 1 / batches.num_classes)
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the answers of two models are the same, for which no labels are needed.
+    """A measure of how far two models give the same answers, which needs no labels.
 
     Args:
-        keep: Of the logits of a batch, what others are compared with.
-        compare: That and the logits of another model, to the agreement of each image from 0 to 1.
+        keep: From the logits of a batch to what is kept of them for comparisons.
+        compare: From this and the logits of another model to the agreement on each image, from 0 to 1.
     """
 
     keep: Callable[[Tensor], Tensor]
@@ -114,7 +113,7 @@ SHARED_PROBABILITY = Agreement(
 
 @dataclass(frozen=True)
 class Objective:
-    """What a training minimises and what its model is judged by. Batches of another task have one of their own.
+    """Loss and metric of a training. Batches of other tasks than classification carry their own.
 
     Args:
         score: The name of the score, among those of the metric, by which models are compared.
@@ -223,7 +222,7 @@ def predictions(
 
 
 def top_classes(logits: Tensor) -> Tensor:
-    """The five best guesses for each image, best first; all classes, where there are fewer."""
+    """The five most likely classes of each image (or all, if fewer), the likeliest first."""
     return logits.topk(min(5, logits.shape[1])).indices
 
 
@@ -252,7 +251,7 @@ class SubnetEvaluator:
         supernet: Supernet,
         batches: BatchSource,
         precision: str = "auto",
-        images: int = IMAGES,
+        images: int = CALIBRATION_IMAGES,
         world: World = ALONE,
         graphs: bool = True,
     ) -> None:
@@ -270,17 +269,17 @@ class SubnetEvaluator:
         return {self.score: score, "loss": scores["loss"]}
 
     def accuracy(self, arch: Arch, split: Split = "test") -> float:
-        """What archs are compared by: of a classifier its accuracy, of another task its own score."""
+        """The score by which archs are compared: accuracy, or that of another task."""
         return self.evaluate(arch, split)[self.score]
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
-        model, chosen = self._ready(arch)
+        model, chosen = self._model_for(arch)
         with self.supernet.replaying(self.graphs):
             return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
 
     def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
         """The score of each held-out image of these numbers, and its loss: [2, images], on the CPU."""
-        (model, chosen), of_batch, outcomes = self._ready(arch), objective_of(self.batches).outcomes, list[Tensor]()
+        (model, chosen), of_batch, outcomes = self._model_for(arch), objective_of(self.batches).outcomes, list[Tensor]()
         assert of_batch is not None  # others cannot race
         options: dict[str, Any] = {"arch": chosen, "precision": self.precision, "numbers": numbers}
         with self.supernet.replaying(self.graphs):
@@ -288,8 +287,8 @@ class SubnetEvaluator:
                 outcomes.append(of_batch(logits, labels))
         return torch.cat(outcomes, dim=1).cpu()
 
-    def _ready(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
-        """The model to run and the arch to run it as: where there is batch norm one of its own, else the supernet."""
+    def _model_for(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
+        """The model to run and the arch to run it as: a separate model where there is batch norm, else the supernet."""
         return (self.model(arch), None) if self.supernet.has_statistics else (self.supernet, arch)
 
 
@@ -305,7 +304,7 @@ class Snapshots:
     """
 
     def __init__(
-        self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = IMAGES, seed: int = 0
+        self, supernet: Supernet, batches: BatchSource, recipe: Recipe, images: int = CALIBRATION_IMAGES, seed: int = 0
     ) -> None:
         self.supernet, self.batches, self.precision, self.images = supernet, batches, recipe.precision, images
         self.graphs, epochs = recipe.graphs, recipe.watch_epochs
@@ -316,7 +315,7 @@ class Snapshots:
         self.subnets = fixed_subnets(supernet.space, seed) if self.interval else {}
 
     def due(self, done: int, total: int) -> bool:
-        """Whether there is a snapshot after so many steps out of all."""
+        """Whether a snapshot is due after `done` of `total` steps."""
         return self.interval > 0 and (done % self.interval == 0 or done == total)
 
     def take(self) -> dict[str, dict[str, float]]:
@@ -356,7 +355,7 @@ def operator_archs(root: Node) -> dict[str, Arch]:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How a model does on the images of one class; accuracy is None where there are none."""
+    """The results of a model on the images of one class; accuracy is None where there are none."""
 
     name: str
     images: int
@@ -412,7 +411,7 @@ class Confusion:
         return ClassScore(self.classes[number], images, correct, correct / images if images else None, mistaken)
 
     def sentences(self) -> list[str]:
-        """What a person wants to know first, a line each."""
+        """The main results in words, a line each."""
         scores = self.scores
         worst = ", ".join(f"{score.name} {score.accuracy:.2%} of {score.images}" for score in self.worst(WORST))
         return [
@@ -432,7 +431,7 @@ class Confusion:
 
 
 def find_confusion(model: nn.Module, batches: BatchSource, split: Split, classes: Sequence[str]) -> Confusion:
-    """Runs a model on a split and counts."""
+    """The confusion of a model on a split."""
     size, hits, images = len(classes), 0, 0
     pairs = torch.zeros(size * size, dtype=torch.int64)
     for logits, labels in predictions(model, batches, split):

@@ -1,7 +1,8 @@
 """The training log: one JSON line per interval, the same after any number of kills; and the same for TensorBoard.
 
-Lines with a loss are of the training itself. Lines with a "watch" are snapshots: the accuracies of some archs at that
-step, those of the doctor's under "subnets". A line with a "rollback" says that the training went back to its step.
+Lines with a loss come from the training itself. Lines with a "watch" are snapshots: the accuracies of some archs at
+that step, those of the doctor's archs under "subnets". A line with a "rollback" says that the training went back to its
+step.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class TrainLog:
 
     @staticmethod
     def last_loss(path: Path) -> float:
-        """The loss that was written last; NaN where there is none."""
+        """The last loss in the log; NaN without one."""
         losses = [line["loss"] for line in TrainLog.read(path) if line.get("loss") is not None]
         return losses[-1] if losses else math.nan
 
@@ -92,7 +93,7 @@ class TensorBoardEvents:
     step says so, and TensorBoard drops what was behind that step.
 
     Args:
-        start_step: Where the training goes on from; what the file has behind it does not count any more.
+        start_step: The step from which the training goes on; later events of the file do not count any more.
     """
 
     def __init__(self, folder: Path, start_step: int = 0) -> None:
@@ -111,7 +112,7 @@ class TensorBoardEvents:
             self.fresh = False
 
     def _opening(self) -> list[Any]:
-        """What the file begins with, or what makes void the steps that come again."""
+        """The first event of a new file; in an old one the event that makes void the steps that come again."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         if not self.path.exists():

@@ -27,9 +27,8 @@ from nasformer.data.loaders import Batch, Batches, BatchSource
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
-from nasformer.supernet.calibration import IMAGES
 from nasformer.supernet.samplers import Sampler, make_sampler
-from nasformer.supernet.supernet import Supernet
+from nasformer.supernet.supernet import CALIBRATION_IMAGES, Supernet
 from nasformer.train.checkpoint import (
     Checkpoints,
     DamagedCheckpoint,
@@ -84,7 +83,7 @@ STEPS_TO_AGREE = 8
 FEATURE_DEPTHS = 4
 """After how many segments features of a teacher are learned: its last one and three before it, evenly spaced."""
 INCIDENTAL = ("accumulate", "compile", "graphs", "checkpoint_seconds", "tensorboard")
-"""What a recipe says of how fast a training runs and how often it reports; all else decides its result."""
+"""Settings of a recipe that change how fast a training runs and how often it reports, but not its result."""
 
 
 def train_supernet(
@@ -97,7 +96,7 @@ def train_supernet(
     settings: dict[str, Any] | None = None,
     teacher: nn.Module | None = None,
     quiet: bool = False,
-    calibration_images: int = IMAGES,
+    calibration_images: int = CALIBRATION_IMAGES,
     label: str = "supernet",
 ) -> float:
     """Trains the shared weights in place, each step on the archs that the recipe's sampler draws.
@@ -186,7 +185,7 @@ def teacher_of(
         return None
     depths, taught = FEATURE_DEPTHS if recipe.teacher_features else 0, objective_of(batches).taught
     if taught is None and not depths:
-        raise UserError("of a teacher only features can be learned in this task; set teacher_features to 5 or so")
+        raise UserError("in this task only features of a teacher can be learned; set teacher_features to 5 or so")
     answers = Answers(recipe.teacher_weight, recipe.teacher_answers == "hard", recipe.augment.smoothing)
     return Teacher(model, answers, depths, taught)
 
@@ -206,7 +205,7 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
 
 
 def result_settings(recipe: Recipe) -> dict[str, Any]:
-    """What of a recipe decides the result of a training."""
+    """The settings of a recipe that decide the result of a training."""
     without = (*INCIDENTAL, "epochs") if recipe.iterations else INCIDENTAL
     settings = {name: value for name, value in asdict(recipe).items() if name not in without}
     # Options that are newer than some checkpoints are named only where they have an effect.
@@ -215,7 +214,7 @@ def result_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def chosen_settings(recipe: Recipe, batches: BatchSource) -> str:
-    """What of a recipe is chosen by the images, in words; empty where the recipe says it all."""
+    """The settings that a recipe leaves open and the images decide, in words; empty where there are none."""
     chosen, steps_per_epoch = list[str](), batches.steps_per_epoch
     augment = recipe.augment.for_images(batches.img_size, batches.in_chans)
     if recipe.epochs == "auto" and not recipe.iterations:
@@ -235,7 +234,7 @@ class EarlyStopping:
 
     Args:
         patience: Steps without a better one after which the training stops.
-        score: What the task has in place of accuracy.
+        score: The name of the score: accuracy, or that of another task.
     """
 
     def __init__(self, patience: int, score: str = "accuracy") -> None:
@@ -291,7 +290,7 @@ class Trainer:
         seed: int = 0,
         world: World | None = None,
         quiet: bool = False,
-        calibration_images: int = IMAGES,
+        calibration_images: int = CALIBRATION_IMAGES,
         label: str = "train",
     ) -> None:
         self.chosen = chosen_settings(recipe, batches)
@@ -317,7 +316,6 @@ class Trainer:
         self.snapshots: Snapshots | None = None
         if isinstance(model, Supernet):
             self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
-
         self.calibration_images = calibration_images
         self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
         self.stopping = early_stopping(recipe, batches)
@@ -327,7 +325,7 @@ class Trainer:
         self.start()
 
     def start(self) -> None:
-        """Sets what changes as the training goes on."""
+        """Initialises the state that changes in the course of the training."""
         self.done = 0  # steps
         # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
         self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
@@ -346,7 +344,7 @@ class Trainer:
             return self.train()
 
     def choose_threads(self) -> int:
-        """The threads of the CPU to train on; among other processes, those that are set.
+        """The number of CPU threads to train on; among several processes, the number that is set.
 
         Beside a GPU one: what is left to the CPU is small, and threads for it would wait for those that decode images.
         """
@@ -357,7 +355,7 @@ class Trainer:
         return training_threads(self.folder, self.total - self.done, self.try_step, self.label, self.quiet)
 
     def try_step(self) -> None:
-        """The work of a step on noise; weights, statistics and random numbers stay as they were."""
+        """Runs a step on noise; weights, statistics and random numbers stay as they were."""
         size, channels = self.batches.img_size, self.batches.in_chans
         count = min(self.recipe.batch_size, getattr(self.batches, "batch_size", self.recipe.batch_size))
         training = self.model.training
@@ -391,7 +389,7 @@ class Trainer:
         return mean
 
     def use_graphs(self, closing: ExitStack) -> None:
-        """Has model and teacher replay what comes often, until the training ends."""
+        """Has model and teacher record and replay CUDA graphs until the training ends."""
         if self.graphs and isinstance(self.model, Supernet):
             closing.enter_context(self.model.replaying(self.graphs))
         if self.graphs and self.teacher:
@@ -399,7 +397,7 @@ class Trainer:
             closing.callback(setattr, self.teacher, "graphs", None)
 
     def rehearsal(self, x: Any) -> Rehearsal | None:
-        """What compiles all that the training runs; None where the task's inputs are more than images."""
+        """A rehearsal of all that the training runs; None where the task's inputs are more than images."""
         if self.objective.within_model or not isinstance(x, Tensor):
             return None
         archs: Sequence[Arch | None] = [None]
@@ -588,7 +586,7 @@ class Trainer:
         return logits, loss
 
     def replay_model(self, graphs: CudaGraphs, images: Tensor, learned: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        """The same of a single model, recorded as a whole."""
+        """`run_model` for a single model, recorded as one graph."""
         weights = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
         def forward(images: Tensor, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -598,7 +596,7 @@ class Trainer:
         return graphs("model", forward, images, list(weights.values()), after="model")
 
     def run_model(self, model: Callable[..., Any], learned: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        """The logits, and those features that a teacher has as well, whose names it notes."""
+        """The logits and the features that a teacher has as well, whose names go into `learned_features`."""
         outputs: dict[str, Tensor] = {}  # filled by the model, by segment
         logits = model(**({"outputs": outputs} if learned else {}))
         self.learned_features = [name for name in learned if name in outputs]
@@ -636,7 +634,7 @@ class Trainer:
         return True
 
     def save_within_interval(self, checkpoints: Checkpoints, losses: Tensor) -> None:
-        """Writes a checkpoint with the losses so far; for a rollback, that of the interval's start is kept beside it.
+        """Writes a checkpoint with the losses so far; that of the interval's start is kept as well, for a rollback.
 
         Step 0 needs none: it is what a training starts with.
         """
@@ -646,7 +644,7 @@ class Trainer:
         checkpoints.save(self.done, parts, keep=start or None)
 
     def state(self) -> Parts:
-        """A copy of all that the rest of the training depends on, in main memory."""
+        """A copy, in main memory, of all that the rest of the training depends on."""
         parts: Parts = {"weights": self.model.state_dict()}
         parts["optimizer"] = optimizer_tensors(self.model, self.optimizer)
         if self.average:
@@ -695,7 +693,7 @@ class Trainer:
             raise UserError(f"{path} does not fit the model ({reason}); restore it or use another folder") from None
 
     def restore_interval(self, checkpoints: Checkpoints, parts: Parts) -> None:
-        """Losses so far, and the state to go back to: that of the checkpoint itself where an interval starts."""
+        """Restores losses so far and the state to go back to: the checkpoint itself where an interval starts."""
         start = self.interval_start
         if self.done == start:
             self.begin_interval(parts)
@@ -708,14 +706,14 @@ class Trainer:
             self.losses = parts["interval"]["losses"].to(self.device)
 
     def restore_stopping(self, lines: list[dict[str, Any]]) -> None:
-        """What was best so far, which the log tells; a training that was stopped early stays so."""
+        """Restores the best scores so far from the log; a training that was stopped early stays so."""
         for line in lines if self.stopping else []:
             if self.stopping and line["step"] <= self.done and self.stopping.is_better(line):
                 self.stopping.remember(line["step"], line)
         self.stop_early()
 
     def roll_back(self, trouble: NotFinite) -> None:
-        """Goes back to where the interval began, once; says so, and notes it for a training that is resumed."""
+        """Goes back to where the interval began, once; reports it, and records it for a training that is resumed."""
         if self.rollback or not self.interval_state:
             raise trouble
         back_to = (self.done - 1) // self.interval * self.interval

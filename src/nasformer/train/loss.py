@@ -35,7 +35,7 @@ def class_weights(counts: Tensor) -> Tensor:
 
 
 class Supervision(NamedTuple):
-    """What a batch is to be learned from: its targets, and features of a teacher by segment, where they are learned."""
+    """Targets of a batch and, where they are learned, features of a teacher by segment."""
 
     targets: Any
     features: Mapping[str, Tensor]
@@ -48,7 +48,7 @@ class Supervision(NamedTuple):
 
 
 def chunk(targets: Any, count: int) -> Sequence[Any]:
-    """Parts of a batch's targets, which are a tensor or a list, one for each image; as `Tensor.chunk` has them.
+    """Parts of a batch's targets, a tensor or a list with an entry for each image; as `Tensor.chunk` makes them.
 
     >>> chunk(list("abcde"), 2)
     [['a', 'b', 'c'], ['d', 'e']]
@@ -74,7 +74,7 @@ class Answers:
     smoothing: float = 0.0
 
     def classes(self, logits: Tensor) -> Tensor:
-        """What is learned of logits whose classes are the second dimension."""
+        """Targets from logits whose classes are the second dimension."""
         if not self.hard:
             return logits.softmax(1)
         top = torch.zeros_like(logits).scatter_(1, logits.argmax(1, keepdim=True), 1.0)
@@ -126,7 +126,7 @@ class Teacher:
         return Supervision(targets, dict(zip(self.names, features, strict=True)))
 
     def forward(self, images: Any, weights: Sequence[Tensor] = ()) -> tuple[Any, ...]:
-        """Its answers (nothing of use where none are learned), and the features that are, whose names it notes."""
+        """The teacher's answers and the features that are learned, whose names go into `names`."""
         outputs: dict[str, Tensor] = {}
         if self.taught is None and isinstance(self.model, Backbone):
             logits = self.model.forward_features(images, outputs)
@@ -137,9 +137,9 @@ class Teacher:
         return (logits, *features.values())
 
     def features(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Those that are learned.
+        """The features that are learned.
 
-        Every classifier has the last of them, its norm. Of another task's nets, some have no block, but all the stem.
+        Every classifier has the last of them, its norm. In other tasks the stem is added, as an arch may have no block.
         """
         chosen = evenly_spaced(outputs, self.depths)
         dense = isinstance(self.model, Backbone) and self.model.task != "classify"
@@ -147,7 +147,7 @@ class Teacher:
 
 
 def evenly_spaced(outputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """So many of the outputs, the last among them.
+    """A number of outputs, evenly spaced; the last is one of them.
 
     >>> list(evenly_spaced(dict.fromkeys("abcdefghi", torch.ones(1)), 4))
     ['b', 'd', 'g', 'i']
@@ -207,7 +207,7 @@ def load_teacher(
 
 
 def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
-    """A timm model with its published weights, or with those of a local file, which we read: timm may unpickle it."""
+    """A timm model with its published weights, or those of a local file, which timm itself might unpickle."""
     import timm
 
     _, name, *weights = source.split(":", 2)

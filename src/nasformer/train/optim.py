@@ -70,7 +70,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def weights_by_scale(model: nn.Module, layer_decay: float) -> dict[float, dict[str, nn.Parameter]]:
-    """The weights by the share of the learning rate that they get: 1 in the head, less in each layer before it."""
+    """The weights by their share of the learning rate: 1 in the head, less in each layer before it."""
     if layer_decay == 1:
         return {1.0: dict(model.named_parameters())}
     if not isinstance(model, Supernet | Backbone):
@@ -87,7 +87,7 @@ def weights_by_scale(model: nn.Module, layer_decay: float) -> dict[float, dict[s
 
 
 def weights_of_timm(model: Any, layer_decay: float) -> dict[float, dict[str, nn.Parameter]]:
-    """The same of a model of timm, which knows the order of its layers."""
+    """`weights_by_scale` for a model of timm, which knows the order of its layers."""
     from timm.models import group_parameters
 
     if not hasattr(model, "group_matcher"):
@@ -113,7 +113,7 @@ def decays_by_loss(model: nn.Module, recipe: Recipe) -> bool:
 
 
 def add_decay(supernet: Supernet, arch: Arch, recipe: Recipe) -> None:
-    """Adds the gradients of weight_decay / 2 * |w|^2 over those weights of one arch that decay at all."""
+    """Adds the gradients of weight_decay / 2 * |w|^2 over the decaying weights of one arch."""
     decaying = decaying_weights(supernet, recipe)
     slices = [part for name, part in supernet.slices(arch).items() if f"weights.{name}" in decaying]
     # The gradient of the term at each slice is known; the sharing rules carry it to the shared weights.

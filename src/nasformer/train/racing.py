@@ -40,7 +40,7 @@ REMEMBERED = 512
 SMALLEST = 16
 """Images that an arch is judged on at the least."""
 GROWTH = 1.4
-"""How much larger the part of the images is before an arch is compared with the parents again."""
+"""The factor by which the part of the images grows before an arch is compared with the parents again."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Confidence:
 CONFIDENCE = {"parents": Confidence(), "best": Confidence(place=0.3)}
 
 Outcomes = Callable[[Arch, Tensor], Tensor]
-"""Of an arch on images of these numbers: the score of each, 0 or 1 or between, and its loss [2, images]."""
+"""From an arch and image numbers to the score of each image, from 0 to 1, and its loss: [2, images]."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The score of an arch, its standard error and its loss, from so many images."""
+    """The score of an arch, its standard error and its loss, from a number of images."""
 
     score: float
     error: float
@@ -115,7 +115,7 @@ class Race:
 
         They depend on the generations before, not on those archs of this one that a journal has already.
         """
-        self._learn(but=set(archs))
+        self._learn(excluded=set(archs))
         parents = [Judgement(-score, 0.0, math.nan, self.images) for score in self._best]
         judged: dict[Arch, Judgement] = {}
         for arch in archs[: max(0, FIRST - len(self._references))]:
@@ -133,18 +133,18 @@ class Race:
         """Takes a candidate with its scores, also one that the journal of an interrupted search has."""
         self._observed.append(candidate)
 
-    def _learn(self, but: set[Arch]) -> None:
-        """Learns from the candidates observed, but those of the generation that is judged now."""
+    def _learn(self, excluded: set[Arch]) -> None:
+        """Learns from the observed candidates, except those of the generation that is judged now."""
         for candidate in self._observed:
             score, images = candidate.scores[self.score], int(candidate.scores["images"])
-            if candidate.arch in but or not math.isfinite(score):
+            if candidate.arch in excluded or not math.isfinite(score):
                 continue
             insort(self._best, -score)
             insort(self._remembered, (-images, candidate.id, score, candidate.arch))
             if images == self.images and len(self._references) < REFERENCES:
                 self._references.append(candidate.arch)
         del self._best[self.parents :], self._remembered[REMEMBERED:]
-        self._observed = [candidate for candidate in self._observed if candidate.arch in but]
+        self._observed = [candidate for candidate in self._observed if candidate.arch in excluded]
         self._outcomes = {arch: self._outcomes_of(arch) for arch in self._references}
 
     def _outcomes_of(self, arch: Arch) -> Tensor:
@@ -153,7 +153,7 @@ class Race:
         return self._outcomes[arch]
 
     def _predict(self, archs: Sequence[Arch], judged: dict[Arch, Judgement]) -> Predictions:
-        """What is expected of archs; `judged` are those of the same generation that were judged before."""
+        """Predictions for archs; `judged` are those of the same generation that were judged before."""
         whole = [arch for arch, judgement in judged.items() if math.isfinite(judgement.score)]
         remembered = [(arch, score, -images) for images, _, score, arch in self._remembered]
         remembered += [(arch, judged[arch].score, self.images) for arch in whole]
@@ -242,7 +242,7 @@ STEPS = 8
 
 
 class Predictions:
-    """What is expected of archs, from the scores of others and the answers of references.
+    """Predictions for archs, from the scores of others and the answers of references.
 
     Args:
         codes, reference_codes, arch_codes: Genes of archs with scores, of references and of those to expect things of.
@@ -280,13 +280,13 @@ class Predictions:
         return mean + weights @ (values - mean), variance * (1 + NOISE - explained)
 
     def _noise(self, scores: Tensor, images: Tensor) -> Tensor:
-        """Variances of the log-odds of scores that rest on some images: those with the least certain answers."""
+        """Variances of the log-odds of scores that rest on some images, those with the least certain answers."""
         information = (self.shares * (1 - self.shares)).sort(descending=True).values.cumsum(0)
         slope = information[-1] / len(information) / (scores * (1 - scores))  # of the log-odds by ability
         return torch.where(images == len(information), 0.0, slope**2 / information[images - 1])
 
     def expect(self, number: int) -> Expectation:
-        """What is expected of one of the archs."""
+        """The prediction for one of the archs."""
         likely = self.shares + self.weights[number] @ self.deviations
         log_odds = likely.clamp(1 - MOST_CERTAIN, MOST_CERTAIN).logit()
         score = float(self.log_odds[number].sigmoid())
@@ -315,7 +315,7 @@ def similarity(codes: Tensor, others: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What is expected of an arch.
+    """The prediction for an arch: its ability, and its chances on each image.
 
     Args:
         log_odds: That it recognises each image, if its ability were 0.
@@ -337,11 +337,11 @@ class Expectation:
     variance: float
 
     def most_doubtful_first(self, numbers: Tensor) -> Tensor:
-        """Image numbers, those first that it may as well recognise as not; equal ones in the order of `numbers`."""
+        """Image numbers, those that it may as well recognise as not first; equal ones in the order of `numbers`."""
         return numbers[self.log_odds.abs()[numbers].argsort(stable=True)]
 
     def judge(self, order: Tensor, outcomes: Tensor) -> Judgement:
-        """What its outcomes on the first images tell of all."""
+        """The judgement on all images from the outcomes on the first ones."""
         count, (right, losses) = outcomes.shape[1], outcomes.double()
         seen, unseen = self.log_odds[order[:count]], self.log_odds[order[count:]]
         ability = self.ability
@@ -358,7 +358,7 @@ class Expectation:
 
 
 def spread(log_odds: Tensor, ability: float) -> float:
-    """The variance of the number of right answers; as well the information that answers have on the ability."""
+    """The variance of the number of right answers, which is also their Fisher information about the ability."""
     likely = (log_odds + ability).sigmoid()
     return float((likely * (1 - likely)).sum())
 

@@ -162,7 +162,7 @@ class Recipe:
         return min(USUAL_WARMUP * steps_per_epoch, 0.1 * self.total_steps(steps_per_epoch))
 
     def for_images(self, steps_per_epoch: int, img_size: int, in_chans: int) -> Recipe:
-        """The recipe for a dataset: what was left open is chosen."""
+        """The recipe for a dataset, with open settings chosen."""
         return replace(
             self,
             epochs=self.total_epochs(steps_per_epoch),

@@ -49,13 +49,13 @@ class Threads:
 
 
 def recorded_threads(folder: Path | None) -> int | None:
-    """The threads that a training began with."""
+    """The threads that a training began with; None where none are recorded."""
     path = folder / THREADS_FILE if folder else None
     return from_json(Threads, read_json(path), path).threads if path and path.exists() else None
 
 
 def training_threads(folder: Path | None, steps: int, work: Callable[[], object], label: str, quiet: bool) -> int:
-    """The threads for a training: those asked for, those that it began with, or what a trial of its steps shows."""
+    """The number of threads for a training: as asked for, as when it began, or as a trial of its steps shows."""
     count = torch.get_num_threads() if threads_are_fixed() else recorded_threads(folder)
     if count is None:
         available = torch.get_num_threads()
@@ -72,7 +72,7 @@ def training_threads(folder: Path | None, steps: int, work: Callable[[], object]
 
 
 def threads_of_training(folder: Path) -> AbstractContextManager[None]:
-    """Computes on the threads that were chosen for a training, unless others were asked for."""
+    """Context with the threads that were chosen for a training, unless others were asked for."""
     count = recorded_threads(folder)
     return nullcontext() if count is None or threads_are_fixed() else cpu_threads(count)
 
@@ -101,7 +101,7 @@ RECORD = "nasformer.json"
 
 
 def compile_model(model: nn.Module) -> None:
-    """Has a model compiled in place, graph by graph as they are needed; a supernet has one for each kind of block."""
+    """Compiles a model in place, each graph when it is needed; a supernet has one for each kind of block."""
     if isinstance(model, Supernet):
         model.compile()
     else:
@@ -125,19 +125,19 @@ class Verdict:
     reason: str
 
 
-def judge(steps: int, step_seconds: float, graphs: int, known_seconds: float | None = None) -> Verdict:
-    """Whether compilation pays for so many steps on a GPU.
+def judge(steps: int, step_seconds: float, graphs: int, cached_seconds: float | None = None) -> Verdict:
+    """Whether compilation pays for a number of steps on a GPU.
 
     Args:
-        known_seconds: What it took the last time, where the cache has the graphs; None: nothing is known.
+        cached_seconds: What it took the last time, where the cache has the graphs; None: nothing is cached.
 
     >>> judge(10_000, 0.07, 14).reason
     'saves about 5 min of 12 min, takes about 98 s (14 graphs)'
-    >>> judge(100, 0.07, 14).pays, judge(100, 0.07, 14, known_seconds=2.0).pays
+    >>> judge(100, 0.07, 14).pays, judge(100, 0.07, 14, cached_seconds=2.0).pays
     (False, True)
     """
-    left, cost = steps * step_seconds, GRAPH_SECONDS * graphs if known_seconds is None else known_seconds
-    cached = "" if known_seconds is None else ", cached"
+    left, cost = steps * step_seconds, GRAPH_SECONDS * graphs if cached_seconds is None else cached_seconds
+    cached = "" if cached_seconds is None else ", cached"
     words = (
         f"about {in_hours(SAVED * left)} of {in_hours(left)}, takes about {in_hours(cost)} ({graphs} graphs{cached})"
     )
@@ -169,7 +169,7 @@ class Rehearsal:
         return max(1, sum(isinstance(module, nn.LayerNorm | nn.BatchNorm2d) for module in self.model.modules()) // 2)
 
     def run(self) -> None:
-        """Compiles what the model has not compiled yet."""
+        """Runs all graphs, which compiles those that are not compiled yet."""
         device = next(self.model.parameters()).device
         x = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device).normal_()
         for arch in self.archs:
@@ -181,7 +181,7 @@ class Rehearsal:
 
     @property
     def key(self) -> str:
-        """What the compiled code depends on, as a hash."""
+        """A hash of all that the compiled code depends on."""
         device = next(self.model.parameters()).device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         layers = kinds_of(self.model, self.archs) if isinstance(self.model, Supernet) else [repr(self.model)]
@@ -194,7 +194,7 @@ def kinds_of(supernet: Supernet, archs: Iterable[Arch | None]) -> set[Any]:
 
 
 def covering(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
-    """Those of the archs that have a kind of segment which none before them has."""
+    """The archs that add a kind of segment to those of the archs before them."""
     seen, chosen = set[Any](), list[Arch]()
     for arch in archs:
         if new := kinds_of(supernet, [arch]) - seen:
@@ -205,7 +205,7 @@ def covering(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Afterwards random numbers and statistics are as before, and there are no gradients, even if something fails."""
+    """Context after which random numbers and statistics are as before and there are no gradients, even on errors."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     device = next(model.parameters()).device
     try:
@@ -220,7 +220,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Fills the compiler's cache, in a process of its own."""
+    """A job of another process that fills the compiler's cache."""
 
     rehearsal: Rehearsal
 
@@ -302,7 +302,7 @@ class AutoCompile:
         return self.change_over()
 
     def compile_beside(self, rehearsal: Rehearsal) -> None:
-        """Has another process compile; what cannot be pickled is compiled here."""
+        """Compiles in another process; a model that cannot be pickled is compiled in this one."""
         keep_compiled_code()  # here too, for the process to have the same folder
         try:
             self.child = Child(CompileJob(rehearsal), quiet=True)
@@ -334,7 +334,7 @@ def record_path() -> Path:
 
 
 def recorded_seconds(key: str) -> float | None:
-    """What compilation took the last time; None where it is not known."""
+    """The seconds that compilation took the last time; None where they are unknown."""
     with suppress(OSError, UserError):
         seconds = read_json(record_path()).get(key)
         return float(seconds) if isinstance(seconds, int | float) else None
@@ -342,7 +342,7 @@ def recorded_seconds(key: str) -> float | None:
 
 
 def record_seconds(key: str, seconds: float) -> None:
-    """Records what compilation took, for the next decision; a folder that cannot be written keeps nothing."""
+    """Records the seconds of a compilation for the next decision, if the folder can be written."""
     with suppress(OSError, UserError):
         records = read_json(record_path()) if record_path().exists() else {}
         write_json(record_path(), {**records, key: round(seconds, 2)})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from nasformer.cli.commands.results import print_verdict
 from nasformer.cli.main import print_json
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.runs.options import EvaluateCommand, FinetuneCommand, RetrainCommand
 from nasformer.tasks.options import PredictOptions, task_scores
 from nasformer.utils.units import OptionGroup, check_threads, format_quantity

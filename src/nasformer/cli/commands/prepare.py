@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from nasformer.cli.main import print_json
 from nasformer.data.options import MAX_BAD
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.tasks.options import TaskOptions
 from nasformer.utils.tables import print_table
 from nasformer.utils.units import OptionGroup, check_range, check_seed

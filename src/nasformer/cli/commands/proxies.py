@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nasformer.cli.main import print_json
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.proxies.registry import ProbeOptions
 from nasformer.runs.options import ExecutorOptions
 from nasformer.utils.units import OptionGroup, check_range, check_seed

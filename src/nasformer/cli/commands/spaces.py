@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nasformer.cli.main import COMMANDS, find_command, make_parser, print_json
 from nasformer.cli.parser import COMMON_FLAGS, columns, find_recipe, list_recipes
 from nasformer.errors import UserError
-from nasformer.models.options import SpaceOptions
+from nasformer.models.registry import SpaceOptions
 from nasformer.search.options import BudgetOptions
 from nasformer.utils.units import OptionGroup, check_range, check_seed, format_quantity
 
