@@ -261,8 +261,8 @@ def finalists(run: RunContents) -> str:
 
 
 def timm_models(run: RunContents) -> str:
-    if not run.candidates or not run.winner:
-        return ""
+    if not run.candidates or not run.winner or run.config.get("task", "classify") != "classify":
+        return ""  # these are classifiers
     table = models_table([run.winner, *run.timm], COSTS) if run.timm else ""
     words = "None of the well-known timm models that nasformer has counted fits this budget."
     if run.timm:

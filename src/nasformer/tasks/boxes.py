@@ -20,6 +20,7 @@ from torch import Tensor
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
 from nasformer.data.images import Splits, make_splits
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.layers.detection import Target
 from nasformer.layers.stem import Grid
@@ -419,7 +420,7 @@ def read_parts(
         parts = {split: read_coco(file, root, categories, masks, bad, bad_objects) for split, file in files.items()}
         return {split: SceneFiles(scenes) for split, scenes in parts.items()}, [category.name for category in listed]
     if (listing := list_folders(root)) is None:
-        raise UserError(f"{root} has no images with objects; {EXPECTED}")
+        raise UserError(f"{root} has no images with objects; {EXPECTED}{made_for(root, 'detect')}")
     pairs = {"train": listing.train, "val": listing.val, "test": listing.test}
     scenes = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
     names = root / "classes.txt"

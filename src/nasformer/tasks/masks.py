@@ -22,6 +22,7 @@ from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 from nasformer.data.decode import BadImage, read_header
 from nasformer.data.files import FEW, SURVEY_THREADS, BadImages
 from nasformer.data.images import Splits, make_splits
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.tasks.options import MOST_ID, SegmentOptions
 from nasformer.utils.files import parse_json, read_limited
@@ -183,7 +184,8 @@ def list_masks(root: Path, layout: str = "auto") -> MaskListing:
             if not len(listing.train):
                 raise UserError(f"{root} has no training images; check that it is complete")
             return listing
-    raise UserError(f"{root} has no images with masks in a known layout ({layout}); {EXPECTED}")
+    other = made_for(root, "segment")
+    raise UserError(f"{root} has no images with masks in a known layout ({layout}); {EXPECTED}{other}")
 
 
 # Labels

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
 from nasformer.models.dense import dense_space
@@ -159,7 +160,7 @@ def open_panoptic(root: Path, bad: BadImages, **amounts: Any) -> MaskData:
     if not files["train"]:
         raise UserError(
             f"{root} has no annotations/panoptic_train*.json; expected COCO's layout: that file, a folder of PNGs of "
-            "that name beside it, and the images in train*"
+            f"that name beside it, and the images in train*{made_for(root, 'panoptic')}"
         )
     read = {part: PanopticFile.load(paths[0]) for part, paths in files.items() if paths}
     categories = sorted(read["train"].categories, key=lambda entry: (not entry.isthing, entry.id))

@@ -39,6 +39,7 @@ from nasformer.data.loaders import (
     check_split,
 )
 from nasformer.data.options import AugmentOptions
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
 from nasformer.models.dense import dense_space
@@ -325,6 +326,7 @@ def open_questions(
         raise UserError(
             f"{root} has no questions; expected train/questions.json and train/images (likewise val and test), or "
             "VQA's own files (…train2014_questions.json, …train2014_annotations.json) and images in train2014"
+            f"{made_for(root, 'vqa')}"
         )
     read = {part: read_part(of_part, bad) for part, of_part in files.items()}
     questions = {name: question for _, of_part in read.values() for name, question in of_part.items()}
