@@ -49,3 +49,10 @@ def test_folders_of_classes_are_told_from_annotated_images(tmp_path: Path, asked
     assert annotated_for(tmp_path) == []
     with pytest.raises(UserError, match=r"what is there looks like --task classify$"):
         open_for(asked, tmp_path)
+
+
+@pytest.mark.parametrize("asked", ["segment", "detect", "panoptic", "vqa"])
+def test_without_a_folder_the_option_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"--task {asked} learns from annotated images .* with --data$"):
+        open_for(asked, Path("digits"))

@@ -111,6 +111,8 @@ def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Pat
     assert json_output(capsys, "evaluate", retrained, "--data", shapes, *several)["miou"] > 0.6
     text = output(capsys, "evaluate", retrained, "--data", shapes, "--split", "holdout")
     assert text.startswith("holdout: mIoU ")
+    others = refused(capsys, ["evaluate", str(retrained), "--data", str(shapes), "--segment.ignore", "255,1"])
+    assert f"(without {CLASSES[1]}); give the same set and the same options of the task as in training" in others
     assert "worst: " in text
 
 

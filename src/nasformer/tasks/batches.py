@@ -35,7 +35,7 @@ from nasformer.data.loaders import (
     rank_slice,
     steps_per_epoch,
 )
-from nasformer.data.options import AugmentOptions
+from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.data.preprocessing import Preprocessing
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
@@ -404,6 +404,8 @@ class FileTask(Task):
         bad_list: Path | None = None,
     ) -> FileBatches:
         self.check_recipe(recipe, world)
+        if options.data == DataOptions.data and not Path(options.data).exists():
+            raise UserError(f"--task {self.name} learns from annotated images in files; name their folder with --data")
         log = bad_list if world.main else None
         bad = BadImages(options.max_bad, log, quiet=not world.main, what="images cannot be used")
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}
