@@ -32,7 +32,17 @@ from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
 from nasformer.tasks.batches import FileTask, existing, read_pixels, unfit, unique_stems
 from nasformer.tasks.boxes import check_categories
-from nasformer.tasks.masks import IGNORED, MOST_CLASSES, MaskData, MaskFiles, MaskListing, beside, overlay, split_masks
+from nasformer.tasks.masks import (
+    IGNORED,
+    MOST_CLASSES,
+    MaskData,
+    MaskFiles,
+    MaskListing,
+    beside,
+    overlay,
+    split_masks,
+    with_legend,
+)
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, example_images, register_task
 from nasformer.tasks.segment import (
@@ -561,7 +571,8 @@ class Panoptic(FileTask):
         for name, index in example_images(evaluation.by_image).items():  # type: ignore[attr-defined]
             image, truth = batches.pair(batches.files[split], index)
             answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
-            beside(image, colours(truth), colours(answer)).save(folder / f"{name}.png")
+            drawn, names = [colours(truth), colours(answer)], colour_names(batches.classes, truth, answer)
+            with_legend(beside(image, *drawn), names, *drawn).save(folder / f"{name}.png")
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
@@ -640,3 +651,16 @@ def colours(segments: Tensor) -> Tensor:
     """A colour of the palette for each pixel: instances of a class have different ones."""
     classes, instances = split_segments(segments.long())
     return ((classes + 37 * instances) % IGNORED).masked_fill(classes == IGNORED, IGNORED)
+
+
+def colour_names(classes: Sequence[str], *maps: Tensor) -> list[str]:
+    """The class of the segments of each colour.
+
+    >>> colour_names(["cat", "sky"], torch.tensor([1, KINDS, IGNORED]))[:2], colours(torch.tensor(KINDS)).item()
+    (['', 'sky'], 37)
+    """
+    names = [""] * IGNORED
+    for segment in torch.cat([segments.flatten().long().cpu() for segments in maps]).unique():
+        if (kind := int(segment) % KINDS) != IGNORED:
+            names[int(colours(segment))] = classes[kind]
+    return names
