@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
@@ -147,9 +147,13 @@ def unique_stems(files: Sequence[str]) -> list[str]:
 
     >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
     ['0', 'y', '2']
+    >>> unique_stems(["a/x.jpg", "b/x.jpg", "0.jpg"])  # numbers for all, where a file is named as the number of another
+    ['0', '1', '2']
     """
     stems = [Path(file).stem for file in files]
-    return [stem if stems.count(stem) == 1 else str(number) for number, stem in enumerate(stems)]
+    counts = Counter(stems)
+    names = [stem if counts[stem] == 1 else str(number) for number, stem in enumerate(stems)]
+    return names if len(set(names)) == len(names) else [str(number) for number in range(len(names))]
 
 
 def read_pixels(path: str, channels: int) -> Tensor:
