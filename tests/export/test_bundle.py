@@ -300,3 +300,12 @@ def test_only_classifiers_have_weights_for_timm(task: str, tmp_path: Path) -> No
     options = TaskOptions(task).with_task_options(decoder_dim=8)
     space = get_task(task).space(plain, options.of_task)
     assert write_for_timm(fresh_model(space, space.root.largest(), 0), tmp_path) == {}
+
+
+def test_a_detector_that_finds_nothing_is_exported(tmp_path: Path) -> None:
+    backbone = get_space("s3-micro", img_size=32, patch_size=2, num_classes=80)  # 80 classes: none is probable
+    space = get_task("detect").space(backbone, TaskOptions("detect").with_task_options(decoder_dim=8).of_task)
+    model = fresh_model(space, space.root.smallest(), 0)
+    exported = export_model(model, tmp_path / "export", {**FACTS, "mean": [0.5] * 3, "std": [0.25] * 3}, quiet=True)
+    assert exported.differences["model.py"] == 0
+    assert any("finds nothing" in note for note in exported.notes)

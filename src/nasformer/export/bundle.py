@@ -324,6 +324,7 @@ for file in files:
 buffer = io.BytesIO()
 torch.save(logits, buffer)
 output.write(buffer.getvalue())
+output.flush()  # a few bytes, of a detector that finds nothing, may be lost at the end otherwise
 """
 """A process that has torch, but can import neither us nor what we are built on."""
 
