@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,11 @@ from PIL import Image
 from nasformer.data.sources import annotated_for, load_data
 from nasformer.errors import UserError
 from nasformer.runs.data import load_batches
+from nasformer.tasks.boxes import CocoFile
+from nasformer.tasks.masks import list_masks
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
+from nasformer.utils.files import write_json
 from tasks.examples import EXAMPLES
 
 ANNOTATED = {"segment": ["segment"], "detect": ["detect"], "panoptic": ["panoptic"], "vqa": ["vqa"]}
@@ -39,6 +44,32 @@ def test_masks_boxes_and_questions_are_not_taken_for_classes(tmp_path: Path, mad
     assert annotated_for(tmp_path) == ANNOTATED[made_for]
     with pytest.raises(UserError, match=rf"has no folder for each class, but what --task {made_for} learns from"):
         load_data(str(tmp_path))
+
+
+def test_masks_in_another_layout_are_no_classes(tmp_path: Path) -> None:
+    EXAMPLES["segment"].command("segment", tmp_path)
+    with pytest.raises(UserError, match=r"in a known layout \(voc\); expected .*Cityscapes$"):
+        list_masks(tmp_path, "voc")
+
+
+def test_panoptic_segments_are_told_from_instances(tmp_path: Path) -> None:
+    EXAMPLES["panoptic"].command("panoptic", tmp_path)
+    (file,) = tmp_path.glob("annotations/panoptic_train*.json")
+    with pytest.raises(UserError, match=r"has panoptic segments; give COCO's instances, or .* --task panoptic"):
+        CocoFile.load(file)
+
+
+def test_refused_questions_are_a_share_of_all(tmp_path: Path) -> None:
+    EXAMPLES["vqa"].command("vqa", tmp_path)
+    file = tmp_path / "train" / "questions.json"
+    content = json.loads(file.read_text())
+    for question in content["questions"]:
+        question["question"] = "?"
+    write_json(file, content)
+    count = len(content["questions"])
+    with pytest.raises(UserError, match=rf": {count} of \d+ questions") as refusal:
+        open_for("vqa", tmp_path)
+    assert int(re.findall(r"of (\d+) questions", str(refusal.value))[0]) >= count
 
 
 @pytest.mark.parametrize("asked", ["segment", "detect", "panoptic", "vqa"])

@@ -480,9 +480,8 @@ def annotated_for(folder: Path) -> list[str]:
 
 def made_for(folder: Path, task: str) -> str:
     """The end of a message that a folder is not for a task: for which other one it looks like; empty if for none."""
-    tasks = [other for other in annotated_for(folder) if other != task]
-    if not tasks and len(class_folders(folder)) > 1:
-        tasks = ["classify"]
+    found = annotated_for(folder) or (["classify"] if len(class_folders(folder)) > 1 else [])
+    tasks = [other for other in found if other != task]
     return f"; what is there looks like --task {' or '.join(tasks)}" if tasks else ""
 
 

@@ -212,7 +212,11 @@ class CocoFile:
 
     @classmethod
     def load(cls, path: Path) -> CocoFile:
-        return from_json(cls, read_annotations(path), path, "give instances in the format of COCO")
+        content = read_annotations(path)
+        first = next(iter(content.get("annotations") or ()), None)
+        if isinstance(first, dict) and "segments_info" in first:
+            raise UserError(f"{path} has panoptic segments; give COCO's instances, or learn them with --task panoptic")
+        return from_json(cls, content, path, "give instances in the format of COCO")
 
 
 def find_coco(root: Path) -> dict[str, Path]:

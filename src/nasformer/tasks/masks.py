@@ -240,7 +240,7 @@ class Labels:
 def read_ids(path: str) -> np.ndarray:
     """The ids of a mask's pixels: palette entries, or grey values of 8 or 16 bits; raises BadImage."""
     if not path:
-        raise BadImage("it has no mask")
+        raise BadImage("it has no mask, a PNG of its name")
     try:
         with Image.open(path) as image:
             if image.mode not in ("P", "L", "1", "I", "I;16", "I;16B"):

@@ -330,7 +330,8 @@ def open_questions(
         )
     read = {part: read_part(of_part, bad) for part, of_part in files.items()}
     questions = {name: question for _, of_part in read.values() for name, question in of_part.items()}
-    bad.check(len(questions), str(root))
+    total = len(questions) + len(bad.reasons)
+    bad.check(total, str(root))
     vocabulary = Vocabulary.of(list(read["train"][1].values()), questions, options)
     parts = {part: MaskFiles(list(by_image), [""] * len(by_image)) for part, (by_image, _) in read.items()}
     val, test = (parts.get("val"), parts["test"]) if "test" in parts else (None, parts.get("val"))
@@ -339,8 +340,8 @@ def open_questions(
     questions_of = {path: names for by_image, _ in read.values() for path, names in by_image.items()}
     usable = readable_images(list(questions_of), bad)
     train, held_out, test_part = (ask_all(part, questions_of, usable) for part in splits.parts())
-    bad.check(len(questions), str(root))
-    bad.tell(len(questions), str(root))
+    bad.check(total, str(root))
+    bad.tell(total, str(root))
     if not len(train) or not len(test_part):
         raise UserError(f"{root}: no question of the train or of the test part can be used; check questions and images")
     flat = Splits(train, held_out, test_part, vocabulary.classes, splits.notes)
