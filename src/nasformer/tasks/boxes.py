@@ -213,8 +213,8 @@ class CocoFile:
     @classmethod
     def load(cls, path: Path) -> CocoFile:
         content = read_annotations(path)
-        first = next(iter(content.get("annotations") or ()), None)
-        if isinstance(first, dict) and "segments_info" in first:
+        entries = content.get("annotations")
+        if isinstance(entries, list) and any(isinstance(entry, dict) and "segments_info" in entry for entry in entries):
             raise UserError(f"{path} has panoptic segments; give COCO's instances, or learn them with --task panoptic")
         return from_json(cls, content, path, "give instances in the format of COCO")
 
