@@ -36,10 +36,14 @@ from nasformer.export.bundle import (
     pt2_bytes,
     run_onnx,
     trace,
+    write_for_timm,
 )
 from nasformer.models.base import Backbone
+from nasformer.models.registry import get_space
 from nasformer.models.space import Space
-from nasformer.models.storage import facts_in, load_model, save_model
+from nasformer.models.storage import facts_in, fresh_model, load_model, save_model
+from nasformer.tasks.options import TaskOptions
+from nasformer.tasks.registry import get_task
 from nasformer.utils.files import read_json
 
 needs_onnx = pytest.mark.skipif(not (has_onnx() and has_onnxruntime()), reason="needs the extra onnx")
@@ -235,6 +239,9 @@ def test_differences() -> None:
     assert largest_difference(a, b) == pytest.approx(1e-3)
     assert largest_difference(a, [torch.zeros(2, 1)]) == float("inf")
     assert largest_difference([torch.full((2, 3), float("nan"))], a) == float("inf")
+    nothing = [torch.zeros(0, 4), torch.zeros(0)]  # a detector that finds no box
+    assert largest_difference(nothing, nothing) == 0
+    assert largest_difference(nothing, [torch.zeros(1, 4), torch.zeros(1)]) == float("inf")
     assert check("x", a, a) == 0
     with pytest.raises(UserError, match=r"logits of x differ from the model's by 1.0e-03"):
         check("x", a, b)
@@ -284,3 +291,21 @@ def test_nobodys_files_are_overwritten(tmp_path: Path) -> None:
         assert (folder / name).read_text() == content
     with pytest.raises(UserError, match="is a file; name a folder"):
         export_model(tiny_model(), tmp_path / "README" / "README.md", formats=[])
+
+
+@pytest.mark.parametrize("task", ["segment", "detect", "panoptic", "vqa"])
+def test_only_classifiers_have_weights_for_timm(task: str, tmp_path: Path) -> None:
+    plain = get_space("vit-micro", img_size=32, patch_size=8)
+    assert write_for_timm(fresh_model(plain, plain.root.largest(), 0), tmp_path)
+    options = TaskOptions(task).with_task_options(decoder_dim=8)
+    space = get_task(task).space(plain, options.of_task)
+    assert write_for_timm(fresh_model(space, space.root.largest(), 0), tmp_path) == {}
+
+
+def test_a_detector_that_finds_nothing_is_exported(tmp_path: Path) -> None:
+    backbone = get_space("s3-micro", img_size=32, patch_size=2, num_classes=80)  # 80 classes: none is probable
+    space = get_task("detect").space(backbone, TaskOptions("detect").with_task_options(decoder_dim=8).of_task)
+    model = fresh_model(space, space.root.smallest(), 0)
+    exported = export_model(model, tmp_path / "export", {**FACTS, "mean": [0.5] * 3, "std": [0.25] * 3}, quiet=True)
+    assert exported.differences["model.py"] == 0
+    assert any("finds nothing" in note for note in exported.notes)

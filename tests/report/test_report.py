@@ -318,3 +318,11 @@ def test_the_first_sentence_of_the_report_says_whether_the_search_paid(
     main = report_page.page(read_run(run), {}).partition("<main>")[2]
     first = html.unescape(re.sub(r"<[^>]+>", " ", main.partition("</h1>")[2].partition("</p>")[2])).split()
     assert " ".join(first).startswith(sentence)
+
+
+def test_only_classifiers_are_set_beside_models_of_timm(run: Path) -> None:
+    assert "timm models within the budget" in write_report(run).read_text()
+    edit(run / "config.json", task="segment", task_options={"segment": {"decoder_dim": 16}})
+    report = write_report(run).read_text()
+    assert "timm models" not in report
+    assert "<summary>Task options</summary>" in report

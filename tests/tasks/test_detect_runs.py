@@ -62,8 +62,11 @@ def test_a_net_learns_objects(retrained: Path, objects: Path, tmp_path: Path, ca
     winner = read_json(retrained / "result.json")["winner"]
     assert winner["params"] == sum(weight.numel() for weight in model.parameters())
     assert (config["family"], config["classes"]) == ("detect:s3", ["square", "disc"])
-    assert "test box AP" in (retrained / "report.html").read_text()
-    assert {path.name for path in (retrained / "pictures").iterdir()} == {"best.png", "median.png", "worst.png"}
+    report = (retrained / "report.html").read_text()
+    assert "test box AP" in report
+    assert "Each class, on the held-out images" in report
+    assert ">disc</td>" in report
+    assert {path.name for path in (retrained / "pictures").glob("*.png")} == {"best.png", "median.png", "worst.png"}
     scores = json_output(capsys, "evaluate", retrained, "--data", objects, "--out", tmp_path / "evaluation")
     assert scores["box_ap"] == pytest.approx(winner["test_box_ap"])
     assert scores["box_ap50"] > 0.4

@@ -50,7 +50,7 @@ def test_from_training_to_answers(shapes: Path, tmp_path: Path, capsys: Any) -> 
     assert "test PQ" in capsys.readouterr().out
     config = read_json(run / "model" / "config.json")
     assert (config["family"], config["classes"], config["options"]["num_things"]) == ("panoptic:autoformer", CLASSES, 2)
-    assert {path.name for path in (run / "pictures").iterdir()} <= {"best.png", "median.png", "worst.png"}
+    assert {path.name for path in (run / "pictures").glob("*.png")} <= {"best.png", "median.png", "worst.png"}
 
     scores = json_output(capsys, "evaluate", run, "--data", shapes, "--out", out)
     assert scores["pq"] == pytest.approx(read_json(run / "result.json")["winner"]["test_pq"])

@@ -72,7 +72,7 @@ def test_a_net_learns_masks(retrained: Path) -> None:
     assert "mIoU and size" in page
     assert "accuracy" not in page.lower().partition("<h2>settings</h2>")[0]
     assert "The median image" in page
-    assert {path.name for path in (retrained / "pictures").iterdir()} == {"best.png", "median.png", "worst.png"}
+    assert {path.name for path in (retrained / "pictures").glob("*.png")} == {"best.png", "median.png", "worst.png"}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,8 @@ def test_evaluation_has_scores_a_table_and_pictures(retrained: Path, shapes: Pat
     assert json_output(capsys, "evaluate", retrained, "--data", shapes, *several)["miou"] > 0.6
     text = output(capsys, "evaluate", retrained, "--data", shapes, "--split", "holdout")
     assert text.startswith("holdout: mIoU ")
+    others = refused(capsys, ["evaluate", str(retrained), "--data", str(shapes), "--segment.ignore", "255,1"])
+    assert f"(without {CLASSES[1]}); give the same set and the same options of the task as in training" in others
     assert "worst: " in text
 
 

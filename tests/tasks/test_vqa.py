@@ -99,7 +99,7 @@ def change(root: Path, edit: Any) -> None:
 )
 def test_questions_that_cannot_be_used_are_left_out_and_named(root: Path, edit: Any, reason: str) -> None:
     change(root, edit)
-    with pytest.raises(UserError, match=r"1 of 21 questions and images cannot be used: .*question 0"):
+    with pytest.raises(UserError, match=r"1 of 22 questions and images cannot be used: .*question 0"):
         opened(root)
     data, bad = opened(root, max_bad=0.5)
     assert reason in next(iter(bad.reasons.values()))

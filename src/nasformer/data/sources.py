@@ -444,6 +444,13 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", 
 VAL = ("val", "valid", "validation")
 EXPECTED = "expected <class>/*.jpg, or train/<class>/*.jpg with val/ or test/ beside it"
 NAMED_TYPES = 5  # of files that are not read
+SIGNS = {
+    "segment": ("SegmentationClass", "gtFine", "annotations/training"),
+    "detect": ("annotations/instances_*.json", "*/_annotations.coco.json"),
+    "panoptic": ("annotations/panoptic_*.json",),
+    "vqa": ("*/questions.json", "*_OpenEnded_*_questions.json"),
+}
+"""What shows that a folder is made for another task than classification; masks beside images are another sign."""
 
 
 def load_folder(request: Request) -> Listing:
@@ -456,7 +463,26 @@ def load_folder(request: Request) -> Listing:
             return read_official("cub200", base, partial(list_cub, base))
     if request.answers is not None and len(class_folders(folder)) < 2:
         return list_photos(folder)
+    if request.answers is None and (tasks := annotated_for(folder)):
+        raise UserError(
+            f"{printable(folder)} has no folder for each class, but what --task {' or '.join(tasks)} learns from; "
+            f"name that task, or give {EXPECTED.removeprefix('expected ')}"
+        )
     return list_folder(folder)
+
+
+def annotated_for(folder: Path) -> list[str]:
+    """The tasks whose masks, boxes or questions a folder has."""
+    masks = (path for sign in ("masks", "*/masks") for path in folder.glob(sign) if (path.parent / "images").is_dir())
+    tasks = ["segment"] if any(masks) else []
+    return tasks + [task for task, signs in SIGNS.items() if any(True for sign in signs for _ in folder.glob(sign))]
+
+
+def made_for(folder: Path, task: str) -> str:
+    """The end of a message that a folder is not for a task: for which other one it looks like; empty if for none."""
+    found = annotated_for(folder) or (["classify"] if len(class_folders(folder)) > 1 else [])
+    tasks = [other for other in found if other != task]
+    return f"; what is there looks like --task {' or '.join(tasks)}" if tasks else ""
 
 
 def class_folders(folder: Path) -> list[str]:

@@ -218,6 +218,8 @@ def write_and_check(
     exported = Exported(folder)
     if model.task == "detect":
         exported.notes.append("a detector is exported as Python alone: its boxes differ in number from image to image")
+        if not any(len(tensor) for tensor in expected):
+            exported.notes.append("the model finds nothing in the images of the check, so only that was compared")
     save_model(model, folder, **facts)
     exported.differences[WEIGHTS] = check(WEIGHTS, logits_of(callable_alone(load_model(folder)), batches), expected)
     write_formats(model, facts, formats, exported, tell)
@@ -265,7 +267,7 @@ def write_formats(
 
 def write_for_timm(model: Backbone, folder: Path) -> dict[str, Any]:
     """Writes the weights under the names of timm's own ViT, where that can be this net; returns its arguments."""
-    timm_form = model.to_timm()
+    timm_form = model.to_timm() if model.task == "classify" else None  # timm has no head of another task
     if timm_form is None:
         return {}
     arguments, state = timm_form
@@ -327,6 +329,7 @@ for file in files:
 buffer = io.BytesIO()
 torch.save(logits, buffer)
 output.write(buffer.getvalue())
+output.flush()  # a few bytes, of a detector that finds nothing, may be lost at the end otherwise
 """
 """A process that has torch, but can import neither us nor what we are built on."""
 
@@ -386,11 +389,11 @@ def check(file: str, logits: list[Tensor], expected: list[Tensor]) -> float:
 
 
 def largest_difference(logits: list[Tensor], expected: list[Tensor]) -> float:
-    """Infinite where shapes differ or something is not a number."""
+    """Infinite where shapes differ or something is not a number; 0 where nothing is detected in any image."""
     if [batch.shape for batch in logits] != [batch.shape for batch in expected]:
         return float("inf")
     differences = torch.cat([(a - b).abs().flatten() for a, b in zip(logits, expected, strict=True)])
-    return float(differences.nan_to_num(nan=float("inf")).max())
+    return float(differences.nan_to_num(nan=float("inf")).max()) if len(differences) else 0.0
 
 
 # The model card: README.md of an export, which says what the model is, how to load it and how it was made.

@@ -77,7 +77,7 @@ def settings_tables(config: Mapping[str, Any]) -> str:
     single = {name: value for name, value in config.items() if not isinstance(value, dict)}
     groups = {name: value for name, value in config.items() if isinstance(value, dict) and value}
     tables = {"config": single, **groups} if single else groups
-    parts = [folded(name.capitalize(), pairs(values)) for name, values in tables.items()]
+    parts = [folded(name.replace("_", " ").capitalize(), pairs(values)) for name, values in tables.items()]
     return "\n".join(["<h2>Settings</h2>", *parts]) if parts else ""
 
 

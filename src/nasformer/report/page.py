@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import tempfile
@@ -118,6 +119,7 @@ def page(run: RunContents, pictures: Mapping[str, Picture]) -> str:
     parts += [
         *figures(captions(run), pictures),
         *examples(run),
+        each_class(run),
         finalists(run),
         timm_models(run),
         winner_arch(run),
@@ -295,8 +297,8 @@ def cut_cells(model: ModelResult, full: ModelResult, score: str, timed: bool) ->
 
 
 def timm_models(run: RunContents) -> str:
-    if not run.candidates or not run.winner:
-        return ""
+    if not run.candidates or not run.winner or run.config.get("task", "classify") != "classify":
+        return ""  # these are classifiers
     table = models_table([run.winner, *run.timm], COSTS) if run.timm else ""
     words = "None of the well-known timm models that nasformer has counted fits this budget."
     if run.timm:
@@ -314,6 +316,34 @@ def examples(run: RunContents) -> list[str]:
     files = {name: run.folder.pictures / f"{name}.png" for name in ("best", "median", "worst")}
     pictures = {name: Picture(file.read_bytes(), b"") for name, file in files.items() if file.is_file()}
     return [figure(f"The {name} image", caption, picture) for name, picture in pictures.items()]
+
+
+CLASS_HEADS = {"accuracy": "right", "iou": "IoU", "sq": "SQ", "rq": "RQ"}
+
+
+def each_class(run: RunContents) -> str:
+    """The scores of each class, of a task other than classification."""
+    file = run.folder.pictures / "per_class.csv"
+    if not file.is_file():
+        return ""
+    with file.open(newline="", encoding="utf-8") as lines:
+        head, *rows = csv.reader(lines)
+    head = [CLASS_HEADS.get(name) or metric_name(name) for name in head]
+    cells = [html_row([name, *map(class_cell, values)], head=head) for name, *values in rows]
+    title = f"Each class, on the held-out images (test images, where none are): {len(rows)}"
+    return folded(title, html_table(head, cells))
+
+
+def class_cell(text: str) -> str:
+    """A cell of per_class.csv: counts and words as they are, shares in percent, a dash where there is no score.
+
+    >>> [class_cell(text) for text in ("103605", "0.25107", "1e-05", "thing", "")]
+    ['103,605', '25.1 %', '0.0 %', 'thing', '–']
+    """
+    try:
+        return f"{int(text):,}" if text.isdecimal() else f"{100 * float(text):.1f} %"
+    except ValueError:
+        return text or "–"
 
 
 def winner_arch(run: RunContents) -> str:

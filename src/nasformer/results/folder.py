@@ -12,7 +12,7 @@ RUN/baselines/NAME/        models of timm that were trained alongside
 RUN/health.json            what `nasformer doctor` found
 RUN/evolution.json, steps/ the search of a search space, each of its spaces a run folder
 RUN/report.html, plots/, candidates.csv
-RUN/pictures/              best, median and worst image with truth and answer, of a segmentation
+RUN/pictures/              of other tasks than classification best, median and worst image, and each class
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from nasformer.space.budget import Budget
 from nasformer.supernet.storage import load_supernet, save_supernet
 from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import TaskOptions, find_task
-from nasformer.tasks.registry import chosen_task, space_for
+from nasformer.tasks.registry import chosen_task, space_for, write_evaluation
 from nasformer.train.evaluate import objective_of
 from nasformer.train.loop import train_supernet
 from nasformer.train.recipe import Recipe
@@ -269,7 +269,11 @@ class Run:
         facts |= {"space": self.space.name, **self.image_facts, "trained_on": self.trained_on}
         save_model(model, self.folder.model, **facts)
         split: Split = "holdout" if self.batches.held_out else "test"
-        chosen_task(self.options).draw(model, self.batches, split, self.folder.pictures)
+        task = chosen_task(self.options)
+        if task.name != "classify":
+            evaluation = task.judge(model, self.batches, split, self.batches.classes)
+            write_evaluation(evaluation, self.folder.pictures, split=split)
+            task.draw(model, self.batches, split, self.folder.pictures, evaluation)
 
     @property
     def image_shape(self) -> dict[str, Any]:

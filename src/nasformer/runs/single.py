@@ -14,8 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from nasformer.data.decode import BadImage, read_image
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import DataOptions
+from nasformer.data.sources import EXTENSIONS
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone, options_from_json
 from nasformer.models.dense import head_option_names
@@ -59,6 +61,7 @@ from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World, choose_device
+from nasformer.utils.progress import say
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
 Learned = TypeVar("Learned", bound=TaskOptions)
@@ -361,9 +364,37 @@ def evaluate_folder(command: EvaluateCommand, out: Path | None = None) -> Evalua
 
 
 def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
-    """Predictions for image files by the model of a folder."""
+    """Predictions of the model of a folder for image files, and for those in folders."""
     trained = TrainedModel.load(model_folder(path), options.device)
-    return get_task(trained.model.task).predict(trained, options)
+    return get_task(trained.model.task).predict(trained, replace(options, images=readable_images(options.images)))
+
+
+def readable_images(named: Sequence[str]) -> list[str]:
+    """Image files that are named, and those in folders that are named; those that cannot be read are told."""
+    files, bad = [file for name in named for file in files_of(name)], dict[str, str]()
+    for file in files:
+        try:
+            read_image(file, 3)
+        except BadImage as error:
+            bad[file] = str(error)
+    reasons = ", ".join(f"{file} cannot be read as an image ({reason})" for file, reason in bad.items())
+    if len(bad) == len(files):
+        raise UserError(f"{reasons}; give PNG or JPEG files")
+    if bad:
+        say(f"left out: {reasons}")
+    return [file for file in files if file not in bad]
+
+
+def files_of(name: str) -> list[str]:
+    """An image file, or those in a folder."""
+    if Path(name).is_file():
+        return [name]
+    if not Path(name).is_dir():
+        raise UserError(f"there is no image {name}; check the path")
+    files = sorted(str(path) for path in Path(name).iterdir() if path.suffix.lower() in EXTENSIONS)
+    if not files:
+        raise UserError(f"the folder {name} has no images; name one with files such as .jpg or .png")
+    return files
 
 
 def load_for_evaluation(command: EvaluateCommand) -> tuple[RunFolder, Backbone, BatchSource]:
@@ -402,5 +433,14 @@ def batches_of(model: Backbone, folder: RunFolder, options: DataOptions) -> Batc
         adopt(model.options, folder.facts("classes", "words", "text_encoder"))
     for name, value in image_options(batches).items():
         if model.options[name] != value:
-            raise UserError(f"{folder} is for {name} {model.options[name]}, but {options.data} has {value}")
+            why = other_classes(folder, batches) if name == "num_classes" else ""
+            raise UserError(f"{folder} is for {name} {model.options[name]}, but {options.data} has {value}{why}")
     return batches
+
+
+def other_classes(folder: RunFolder, batches: BatchSource) -> str:
+    """Some classes that images or model have alone, to end a message with."""
+    own, theirs = folder.facts("classes").get("classes") or [], batches.classes
+    new, lost = ([name for name in a if name not in b] for a, b in ((theirs, own), (own, theirs)))
+    texts = [f"{what} {', '.join(map(str, names[:3]))}" for what, names in (("also", new), ("without", lost)) if names]
+    return f" ({'; '.join(texts)}); give the same set and the same options of the task as in training"

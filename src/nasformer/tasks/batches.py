@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -23,7 +24,7 @@ from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, ch
 from nasformer.data.files import BadImages, fits
 from nasformer.data.images import normalise
 from nasformer.data.loaders import SPLITS, WHOLE, BatchSource, Share, Split, SplitBatches
-from nasformer.data.options import AugmentOptions
+from nasformer.data.options import AugmentOptions, DataOptions
 from nasformer.data.streaming import ahead
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import fitted_size
@@ -125,9 +126,13 @@ def unique_stems(files: Sequence[str]) -> list[str]:
 
     >>> unique_stems(["a/x.jpg", "a/y.jpg", "b/x.jpg"])
     ['0', 'y', '2']
+    >>> unique_stems(["a/x.jpg", "b/x.jpg", "0.jpg"])  # numbers for all, where a file is named as the number of another
+    ['0', '1', '2']
     """
     stems = [Path(file).stem for file in files]
-    return [stem if stems.count(stem) == 1 else str(number) for number, stem in enumerate(stems)]
+    counts = Counter(stems)
+    names = [stem if counts[stem] == 1 else str(number) for number, stem in enumerate(stems)]
+    return names if len(set(names)) == len(names) else [str(number) for number in range(len(names))]
 
 
 def read_pixels(path: str, channels: int) -> Tensor:
@@ -349,6 +354,8 @@ class FileTask(Task):
         bad_list: Path | None = None,
     ) -> FileBatches:
         self.check_recipe(recipe, world)
+        if options.data == DataOptions.data and not Path(options.data).exists():
+            raise UserError(f"--task {self.name} learns from annotated images in files; name their folder with --data")
         log = bad_list if world.main else None
         bad = BadImages(options.max_bad, log, quiet=not world.main, what="images cannot be used")
         amounts = {"holdout": options.holdout, "seed": options.seed, "train_images": options.train_images}

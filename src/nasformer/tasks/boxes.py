@@ -20,6 +20,7 @@ from torch import Tensor
 from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
 from nasformer.data.images import SplitAmounts, Splits, make_splits
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.layers.detection import Target
 from nasformer.layers.stem import Grid
@@ -225,7 +226,11 @@ class CocoFile:
 
     @classmethod
     def load(cls, path: Path) -> CocoFile:
-        return from_json(cls, read_annotations(path), path, "give instances in the format of COCO")
+        content = read_annotations(path)
+        entries = content.get("annotations")
+        if isinstance(entries, list) and any(isinstance(entry, dict) and "segments_info" in entry for entry in entries):
+            raise UserError(f"{path} has panoptic segments; give COCO's instances, or learn them with --task panoptic")
+        return from_json(cls, content, path, "give instances in the format of COCO")
 
 
 def find_coco(root: Path) -> dict[str, Path]:
@@ -407,7 +412,7 @@ def read_parts(
         parts = {split: read_coco(file, root, categories, masks, bad, bad_objects) for split, file in files.items()}
         return {split: SceneFiles(scenes) for split, scenes in parts.items()}, [category.name for category in listed]
     if (listing := list_folders(root)) is None:
-        raise UserError(f"{root} has no images with objects; {EXPECTED}")
+        raise UserError(f"{root} has no images with objects; {EXPECTED}{made_for(root, 'detect')}")
     pairs = {"train": listing.train, "val": listing.val, "test": listing.test}
     scenes = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
     names = root / "classes.txt"

@@ -22,6 +22,7 @@ from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 from nasformer.data.decode import BadImage, attempt, read_header
 from nasformer.data.files import FEW, SURVEY_THREADS, BadImages
 from nasformer.data.images import SplitAmounts, Splits, make_splits
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.tasks.options import MOST_ID, SegmentOptions
 from nasformer.utils.files import parse_json, read_limited
@@ -184,7 +185,8 @@ def list_masks(root: Path, layout: str = "auto") -> MaskListing:
             if not len(listing.train):
                 raise UserError(f"{root} has no training images; check that it is complete")
             return listing
-    raise UserError(f"{root} has no images with masks in a known layout ({layout}); {EXPECTED}")
+    other = made_for(root, "segment")
+    raise UserError(f"{root} has no images with masks in a known layout ({layout}); {EXPECTED}{other}")
 
 
 # Labels
@@ -239,7 +241,7 @@ class Labels:
 def read_ids(path: str) -> np.ndarray:
     """The ids of a mask's pixels: palette entries, or grey values of 8 or 16 bits; raises BadImage."""
     if not path:
-        raise BadImage("it has no mask")
+        raise BadImage("it has no mask, a PNG of its name")
     try:
         with Image.open(path) as image:
             if image.mode not in ("P", "L", "1", "I", "I;16", "I;16B"):

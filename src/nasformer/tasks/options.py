@@ -281,7 +281,7 @@ class PredictOptions(OptionGroup):
     """Which images to answer, and how."""
 
     images: list[str] = field(default_factory=list)
-    """the image files"""
+    """the image files, or folders of them"""
     top: int = 5
     """how many classes to name"""
     out: str = ""

@@ -26,6 +26,7 @@ from nasformer.data.decode import BadImage
 from nasformer.data.files import BadImages
 from nasformer.data.images import SplitAmounts
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
 from nasformer.models.dense import dense_space
@@ -42,6 +43,7 @@ from nasformer.tasks.masks import (
     overlay,
     split_masks,
     val_and_test,
+    with_legend,
 )
 from nasformer.tasks.options import PANOPTIC, PanopticOptions, PredictOptions
 from nasformer.tasks.registry import Prediction, TrainedModel, register_task
@@ -178,7 +180,7 @@ def open_panoptic(root: Path, bad: BadImages, **amounts: Unpack[SplitAmounts]) -
     if not files["train"]:
         raise UserError(
             f"{root} has no annotations/panoptic_train*.json; expected COCO's layout: that file, a folder of PNGs of "
-            "that name beside it, and the images in train*"
+            f"that name beside it, and the images in train*{made_for(root, 'panoptic')}"
         )
     read = {part: PanopticFile.load(paths[0]) for part, paths in files.items() if paths}
     categories = sorted(read["train"].categories, key=lambda entry: (not entry.isthing, entry.id))
@@ -570,7 +572,8 @@ class Panoptic(FileTask):
         image, truth = batches.pair(batches.files[split], index)
         of_images = (batches.img_size, batches.mean, batches.std)
         answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
-        return compare_masks(image, colours(truth), colours(answer))
+        drawn, names = [colours(truth), colours(answer)], colour_names(batches.classes, truth, answer)
+        return with_legend(compare_masks(image, *drawn), names, *drawn)
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
@@ -649,3 +652,16 @@ def colours(segments: Tensor) -> Tensor:
     """A colour of the palette for each pixel: instances of a class have different ones."""
     classes, instances = split_segments(segments.long())
     return ((classes + 37 * instances) % IGNORED).masked_fill(classes == IGNORED, IGNORED)
+
+
+def colour_names(classes: Sequence[str], *maps: Tensor) -> list[str]:
+    """The class of the segments of each colour.
+
+    >>> colour_names(["cat", "sky"], torch.tensor([1, KINDS, IGNORED]))[:2], colours(torch.tensor(KINDS)).item()
+    (['', 'sky'], 37)
+    """
+    names = [""] * IGNORED
+    for segment in torch.cat([segments.flatten().long().cpu() for segments in maps]).unique():
+        if (kind := int(segment) % KINDS) != IGNORED:
+            names[int(colours(segment))] = classes[kind]
+    return names

@@ -32,6 +32,7 @@ from nasformer.data.files import BadImages
 from nasformer.data.images import SplitAmounts, Splits, make_splits, normalise
 from nasformer.data.loaders import BatchSource, ImageText, Split
 from nasformer.data.options import AugmentOptions
+from nasformer.data.sources import made_for
 from nasformer.errors import UserError
 from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
 from nasformer.models.dense import dense_space
@@ -314,18 +315,20 @@ def open_questions(root: Path, options: VQAOptions, bad: BadImages, **amounts: U
         raise UserError(
             f"{root} has no questions; expected train/questions.json and train/images (likewise val and test), or "
             "VQA's own files (…train2014_questions.json, …train2014_annotations.json) and images in train2014"
+            f"{made_for(root, 'vqa')}"
         )
     read = {part: read_part(of_part, bad) for part, of_part in files.items()}
     questions = {name: question for _, of_part in read.values() for name, question in of_part.items()}
-    bad.check(len(questions), str(root))
+    total = len(questions) + len(bad.reasons)
+    bad.check(total, str(root))
     vocabulary = Vocabulary.of(list(read["train"][1].values()), questions, options)
     parts = {part: MaskFiles(list(by_image), [""] * len(by_image)) for part, (by_image, _) in read.items()}
     splits = make_splits(parts["train"], *val_and_test(parts), vocabulary.classes, **amounts)
     questions_of = {path: names for by_image, _ in read.values() for path, names in by_image.items()}
     usable = readable_images(list(questions_of), bad)
     train, held_out, test_part = (ask_all(part, questions_of, usable) for part in splits.parts())
-    bad.check(len(questions), str(root))
-    bad.tell(len(questions), str(root))
+    bad.check(total, str(root))
+    bad.tell(total, str(root))
     if not len(train) or not len(test_part):
         raise UserError(f"{root}: no question of the train or of the test part can be used; check questions and images")
     flat = Splits(train, held_out, test_part, vocabulary.classes, splits.notes)

@@ -11,10 +11,10 @@ from nasformer.cli.main import print_json
 from nasformer.data.options import DataOptions
 from nasformer.runs.options import AdviseCommand, EvolveCommand, PlanCommand, RunCommand, SearchCommand, TrainCommand
 from nasformer.search.options import BudgetOptions
-from nasformer.tasks.options import task_scores
+from nasformer.tasks.options import TaskOptions, task_scores
 from nasformer.utils.progress import in_hours
 from nasformer.utils.tables import print_table
-from nasformer.utils.units import OptionGroup, format_quantity
+from nasformer.utils.units import format_quantity
 
 if TYPE_CHECKING:
     from nasformer.results.folder import RunFolder
@@ -128,7 +128,7 @@ def print_next(options: RunCommand | SearchCommand, result: RunResult) -> None:
     commands = [["nasformer", "predict", options.out, "PHOTO.jpg"]]
     if not folder.export.exists():
         commands.append(["nasformer", "export", options.out, "--to", f"{folder}-export"])
-    task = ["--task", options.task] if options.task != "classify" else []
+    task = task_words(options)
     if task:
         further = ["--question", "what is this?"] if options.task == "vqa" else ["--out", f"{folder}-answers"]
         commands[0] += further
@@ -292,11 +292,23 @@ def data_words(options: DataOptions, **changes: Any) -> list[str]:
     return option_words(options, DataOptions, **changes)
 
 
-def option_words(options: OptionGroup, group: type[OptionGroup], **changes: Any) -> list[str]:
+def task_words(options: TaskOptions) -> list[str]:
+    """The task of a command and its options as words of another command; none for classification.
+
+    >>> task_words(TaskOptions("segment").with_task_options(ignore="11,255", test_flip=True))
+    ['--task', 'segment', '--segment.ignore', '11,255', '--segment.test-flip', 'True']
+    """
+    if options.task == "classify":
+        return []
+    of_task = options.of_task
+    return ["--task", options.task, *(option_words(of_task, type(of_task), f"{options.task}.") if of_task else [])]
+
+
+def option_words(options: Any, group: type[Any], prefix: str = "", **changes: Any) -> list[str]:
     """The options of a group that differ from their defaults, as words; `changes` replace values."""
     usual, words = group(), list[str]()
     for item in fields(group):
         value = changes.get(item.name, getattr(options, item.name))
         if value != getattr(usual, item.name):
-            words += [f"--{item.name.replace('_', '-')}", str(value)]
+            words += [f"--{prefix}{item.name.replace('_', '-')}", str(value)]
     return words
