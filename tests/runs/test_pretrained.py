@@ -16,6 +16,8 @@ from nasformer.cli.main import main
 from nasformer.data.sources import load_data
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.storage import load_model
+from nasformer.report.cuts import trade_off
+from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
@@ -74,6 +76,17 @@ def test_the_model_shipped_is_the_one_in_the_result(finished: Path) -> None:
     data = load_data("digits", in_chans=1)
     accuracy = evaluate(model, data, "test")["accuracy"]
     assert accuracy == pytest.approx(result.shipped["test_accuracy"])
+
+
+def test_the_report_compares_the_uniform_cut_with_the_winner_as_it_was_searched(finished: Path) -> None:
+    result, page = RunResult.load(finished / "result.json"), (finished / "report.html").read_text()
+    uniform = next(model for model in result.references if model.name == "uniform")
+    assert result.finished
+    words = f"The winner has {100 * result.winner['test_accuracy']:.1f} % test accuracy before its own training"
+    assert f"{words}, a uniform cut within the budget {100 * uniform['test_accuracy']:.1f} %" in page
+    run = read_run(finished)
+    labels = trade_off(run).axes[0].get_legend_handles_labels()[1]  # type: ignore[union-attr]
+    assert {"winner", "winner, inherited weights", "uniform cut, inherited weights"} <= set(labels)
 
 
 def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:

@@ -38,6 +38,7 @@ from nasformer.utils.units import format_quantity
 
 LATENCY = "measured_latency_ms"
 FULL, UNIFORM, TIMM = "full net", "uniform", "timm:"
+INHERITED = ", inherited weights"  # beside a winner that was trained on its own; such marks are hollow
 MOST_NETS = 6  # that are drawn cut by cut
 FIELDS = {"num_heads": "heads", "hidden_dim": "MLP neurons"}
 Point = tuple[float, float]
@@ -92,11 +93,13 @@ def draw_trade_off(axes: Axes, run: RunContents, full: ModelResult, cost: str, s
         axes.step(*zip(*front, strict=True), **style, label="Pareto front of the search, inherited weights, held-out")
     path = [point(model, cost, score) for model in [full, *nets]]
     axes.plot(*zip(*path, strict=True), color=GREY, lw=1, zorder=2)
+    untrained = [run.winner] if run.winner and run.winner is not run.shipped else []
     marks: dict[str, tuple[str, str, list[ModelResult]]] = {
         "full net": ("^", ORANGE, [full]),
         "further sizes": ("o", BLUE, [model for model in nets if model is not run.shipped]),
-        "uniform cut, inherited weights": ("D", PURPLE, run.references(UNIFORM)[:1]),
+        f"uniform cut{INHERITED}": ("D", PURPLE, run.references(UNIFORM)[:1]),
         "timm models, fine-tuned": ("s", GREEN, run.references(TIMM)),
+        f"winner{INHERITED}": ("*", RED, untrained),
         "winner": ("*", RED, [model for model in nets if model is run.shipped]),
     }
     for name, (shape, colour, models) in marks.items():
@@ -104,7 +107,8 @@ def draw_trade_off(axes: Axes, run: RunContents, full: ModelResult, cost: str, s
         if points:
             x, y = zip(*points, strict=True)
             size = 300 if shape == "*" else 80
-            axes.scatter(x, y, marker=shape, s=size, color=colour, ec="white", zorder=4, label=name)
+            face, edge = ("white", colour) if name.endswith(INHERITED) else (colour, "white")
+            axes.scatter(x, y, marker=shape, s=size, color=face, ec=edge, zorder=4, label=name)
 
 
 def point(model: ModelResult, cost: str, score: str) -> Point:
@@ -131,7 +135,18 @@ def gains(run: RunContents) -> str:
     for model in run.references(TIMM):
         rows.append(html_row([model.name, *numbers(model, full, score, timed), ""], head=["", *head[1:]]))
     how = f"<p>Latency: {escape(run.timing)}.</p>" if run.timing and timed else ""
-    return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{how}"
+    return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{uniform_in_words(run)}\n{how}"
+
+
+def uniform_in_words(run: RunContents) -> str:
+    """How the uniform cut compares with the winner, both as the search left them: neither trained on its own."""
+    score, uniform = shown_score(run), next(iter(run.references(UNIFORM)), None)
+    if run.winner is None or uniform is None or not math.isfinite(uniform.get(score)):
+        return ""
+    found, even = (format_score(score, model.get(score)) for model in (run.winner, uniform))
+    before = "" if run.winner is run.shipped else " before its own training"
+    words = f"Is it the search? The winner has {found} {label(score)}{before}, a uniform cut within the budget {even}."
+    return f"<p>{escape(words)}</p>"
 
 
 def numbers(model: ModelResult, full: ModelResult, score: str, timed: bool) -> Iterator[str]:
