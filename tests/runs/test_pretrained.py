@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 
-import tiny  # noqa: F401 - one thread, as for all small tensors
+import tiny
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
 from nasformer.models.pretrained import source_arch, source_space
@@ -20,9 +21,11 @@ from nasformer.report.cuts import trade_off
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
+from nasformer.runs.options import RunCommand
+from nasformer.runs.pretrained import mention_slack, pretrained_recipe, stage_recipes
 from nasformer.train.evaluate import evaluate
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from small_run import contents, refused
 
 
@@ -93,6 +96,16 @@ def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:
     before = contents(finished)
     assert main(words(source, finished, front=1)) == 0
     assert contents(finished) == before
+
+
+def test_a_budget_that_the_whole_net_fits_is_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    run: Any = SimpleNamespace(world=World(), space=tiny.MICRO)
+    largest = tiny.MICRO.root.largest()
+    params = tiny.MICRO.cost(largest).params
+    mention_slack(run, RunCommand(max_params=params - 1), largest)
+    assert not capsys.readouterr().err
+    mention_slack(run, RunCommand(max_params=params), largest)
+    assert "nothing has to be cut" in capsys.readouterr().err
 
 
 @pytest.mark.slow

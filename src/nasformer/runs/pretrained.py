@@ -74,6 +74,7 @@ from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of, pr
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.train.speed import undisturbed
+from nasformer.utils.progress import say
 
 SORTING_IMAGES, SORTING_BATCH = 1024, 64
 """Training images, and those of a batch, on which importance is measured and, without training, outputs compared."""
@@ -108,6 +109,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
         command = in_numbers(command, run.space, source.own_arch)
         job = PretrainedRun(run, source, command)
         run.measure_profile(command)
+        mention_slack(run, command, source.own_arch)
         with job.stages():
             job.tune_teacher()
             full = job.full()
@@ -120,6 +122,12 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
             trained += finisher.uniform_reference(command.budget())
             result = finisher.finish(search_weights(run, supernet, command, trained))
         return finisher.ship(result)
+
+
+def mention_slack(run: Run, command: RunCommand, full: Arch) -> None:
+    """Says so where nothing has to be cut, a surprise after hours; with objectives, costs count anyway."""
+    if run.world.main and not command.search.objectives and command.budget().fits(run.space.costs(full)):
+        say("the whole net fits the budget, so nothing has to be cut; for a smaller one: --max-macs 50%")
 
 
 def pretrained_recipe(recipe: Recipe) -> Recipe:
@@ -392,6 +400,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         command = in_numbers(command, run.space, source.own_arch)
         normalize_images(run.batches, source.facts)
         run.measure_profile(command)
+        mention_slack(run, command, source.own_arch)
         check_search(run.space, command.search, command.budget(), run.options.seed, AgreementEvaluator.objectives)
         full = sorted_net(run, source, command.importance)
         compensation = Compensation(supernet_from(full, run.space).eval(), calibration_images(run.batches))
