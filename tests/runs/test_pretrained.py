@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import tiny
@@ -23,6 +25,7 @@ from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
 from nasformer.runs.options import RunCommand
 from nasformer.runs.pretrained import mention_slack, pretrained_recipe, stage_recipes
+from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
@@ -115,6 +118,22 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
     assert RunResult.load(out / "result.json").winner["test_accuracy"] > 0.6
 
 
+def test_a_run_can_start_from_the_supernet_of_another_for_other_photos(finished: Path, tmp_path: Path) -> None:
+    """Of other classes and another size: both were refused after the full net had been fine-tuned."""
+    images = load_data("digits").train
+    for number, label in enumerate(images.labels[:60].tolist()):
+        folder = tmp_path / "photos" / ("even" if label % 2 == 0 else "odd")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(images.images[number][0])).save(folder / f"{number}.png")
+    out, short = tmp_path / "next", {"iterations": 2, "batch_size": 16, "augment": {"crop": "none", "hflip": 0.0}}
+    changes = {"data": str(tmp_path / "photos"), "img_size": 16, "finish": "none", "train": short}
+    assert main(words(finished, out, **changes)) == 0
+    trained, before = (load_supernet(folder / "supernet").weights.state_dict() for folder in (out, finished))
+    weight = "blocks.0.mlp.fc1.weight"
+    assert torch.allclose(trained[weight], before[weight], atol=0.02)
+    assert load_model(out / "model").num_classes == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -126,6 +145,7 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
             "--importance is for a pretrained net that is cut",
         ),
         ({"no_training": True, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
+        ({"finish": "retrain"}, "--finish retrain would drop the weights of the pretrained net"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
         ({"baseline": "timm:test_vit:nothing.pth"}, "there is no file of weights nothing.pth"),
         (

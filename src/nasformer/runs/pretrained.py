@@ -292,11 +292,19 @@ class PretrainedRun:
         """All that can be cut out of the full net, trained together to answer as it does."""
         supernet = supernet_from(full, self.run.space)
         if self.source.supernet is not None:  # its members are trained, which the full net's fine-tuning undid
-            carry = carry_over if self.source.model.task == self.run.space.model.task else carry_backbone
-            carry(self.source.supernet, supernet)
+            self.carry(self.source.supernet, supernet)
         teacher = None if self.recipes.supernet.teacher else self.larger or full
         self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
         return supernet
+
+    def carry(self, old: Supernet, new: Supernet) -> None:
+        """Copies the weights of the source's supernet; for other classes, images or tasks all but norm and head."""
+        space, seed = self.run.space, self.run.options.seed
+        if (old.space.model, old.space.full_options) == (space.model, space.full_options) and self.same_classes:
+            carry_over(old, new)
+        else:
+            resized = build_from(deepcopy(self.source.model), space, seed, self.same_classes)
+            carry_backbone(supernet_from(resized, space), new)
 
     def finisher(self, supernet: Supernet, full: Backbone) -> Finisher:
         """What finishes and ships the winner of the search."""
