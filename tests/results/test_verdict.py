@@ -146,7 +146,12 @@ def test_advice_on_patches_goes_by_the_model_that_is_there(tmp_path: Path) -> No
     write_json(run.folder.model / "config.json", {"options": {"img_size": 14, "patch_size": 2}})
     assert "patches" not in "".join(found.advice if (found := judge(run)) else "")
     write_json(run.folder.model / "config.json", {"options": {"img_size": 32, "patch_size": 8}})
-    assert "images of 32 px have only 4 x 4" in "".join(found.advice if (found := judge(run)) else "")
+    assert "smaller patches (--patch-size 4): images of 32 px have only 4 x 4" in "".join(
+        found.advice if (found := judge(run)) else ""
+    )
+    assert run.result
+    tuned = replace(run, result=replace(run.result, winner=model("finetuned", 0.5), references=[]))
+    assert "larger images (--img-size 64)" in "".join(found.advice if (found := judge(tuned)) else "")
 
 
 def test_photos_that_are_learned_badly_call_for_a_pretrained_net() -> None:

@@ -284,7 +284,8 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
         epochs = (run.config.get("train") or {}).get("epochs")
         more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
         yield f"train longer{more}: the loss still fell by {fall:.0%} in the last fifth of the training"
-    options, pretrained = run.model_options, run.config.get("from_")  # whose patches have their size
+    options = run.model_options
+    pretrained = run.config.get("from_") or result.winner.name == "finetuned"  # whose patches have their size
     size, patch = options.get("img_size"), options.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch >= COARSE_PATCH and size // patch <= FEW_PATCHES:
         grid = f"{size // patch} x {size // patch}"
