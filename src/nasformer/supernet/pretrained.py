@@ -179,6 +179,9 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     """
     from nasformer.models.pretrained import space_of
 
+    if not isinstance(model, nn.Module):
+        example = "timm.create_model('deit_tiny_patch16_224', pretrained=True)"
+        raise UserError(f"from_pretrained takes a model, such as {example}, not a {type(model).__name__}")
     if isinstance(model, Backbone):
         space, state = space_of_model(model), dict(model.state_dict())
     else:
