@@ -106,6 +106,23 @@ def test_a_smaller_net_of_the_space_is_compared_with_inherited_weights() -> None
     assert "smallest, 30% of the winner's parameters" in verdict.others[0]
 
 
+def test_a_smaller_net_that_may_be_guessing_is_not_recommended() -> None:
+    few = judge(contents(0.25, model("smallest", 0.1, 30_000), images=40))
+    assert few
+    assert not few.others
+
+
+WORDS = {0.7: "It is 20.0 points above a uniform", 0.9: "as good within noise", 1.0: "search longer"}
+
+
+@pytest.mark.parametrize(("accuracy", "words"), WORDS.items())
+def test_a_uniform_cut_is_compared_with_inherited_weights(accuracy: float, words: str) -> None:
+    verdict = judge(contents(0.9, model("uniform", accuracy), finished=model("winner, finetuned", 0.99)))
+    assert verdict
+    assert words in verdict.others[0]
+    assert "both with inherited weights" in verdict.others[0]
+
+
 def test_advice_follows_from_the_run() -> None:
     run = contents(0.5, model("random", 0.5), images=80)
     falling = [LogLine(step, loss=3 - 0.1 * step) for step in range(20)]
@@ -129,7 +146,12 @@ def test_advice_on_patches_goes_by_the_model_that_is_there(tmp_path: Path) -> No
     write_json(run.folder.model / "config.json", {"options": {"img_size": 14, "patch_size": 2}})
     assert "patches" not in "".join(found.advice if (found := judge(run)) else "")
     write_json(run.folder.model / "config.json", {"options": {"img_size": 32, "patch_size": 8}})
-    assert "images of 32 px have only 4 x 4" in "".join(found.advice if (found := judge(run)) else "")
+    assert "smaller patches (--patch-size 4): images of 32 px have only 4 x 4" in "".join(
+        found.advice if (found := judge(run)) else ""
+    )
+    assert run.result
+    tuned = replace(run, result=replace(run.result, winner=model("finetuned", 0.5), references=[]))
+    assert "larger images (--img-size 64)" in "".join(found.advice if (found := judge(tuned)) else "")
 
 
 def test_photos_that_are_learned_badly_call_for_a_pretrained_net() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import timm
 
 import tiny
 from nasformer.cli.main import main
+from nasformer.models.registry import get_space
 from nasformer.models.storage import load_model
 from nasformer.runs import plan
-from nasformer.runs.plan import disk_needed, survey_space, warnings_of
+from nasformer.runs.options import PlanCommand
+from nasformer.runs.plan import StageTime, StageTimes, disk_needed, shorter_ways, survey_space, warnings_of
 from nasformer.space.budget import Budget
 from nasformer.supernet.storage import save_supernet
 from nasformer.supernet.supernet import Supernet
@@ -167,6 +170,17 @@ def test_the_plan_from_a_pretrained_net_has_all_its_stages(capsys: Any, source: 
     text = capsys.readouterr().out
     assert "training of the winner" in text
     assert "supernet training" not in text
+
+
+def test_a_plan_of_hours_names_shorter_ways() -> None:
+    space, none = get_space("timm:deit_tiny_patch16_224"), StageTime(0, 0.0)
+    supernet = StageTime(340, 76.0)
+    times = StageTimes(supernet, search=none, retrain=none, baselines=[], device="cpu", note="", full=none)
+    (warning,) = shorter_ways(PlanCommand(from_="timm:deit_tiny_patch16_224", front=5), space, times)
+    for expected in ("takes hours on cpu", "leave --front 5 out", "--img-size 112", "--no-training"):
+        assert expected in warning
+    assert not list(shorter_ways(PlanCommand(from_="timm:x", no_training=True), space, times))
+    assert not list(shorter_ways(PlanCommand(), space, replace(times, train=none)))
 
 
 def test_the_plan_counts_the_fine_tuning_of_a_larger_teacher(capsys: Any, source: Path) -> None:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
+from nasformer.report.cuts import trade_off
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
-import tiny  # noqa: F401 - one thread, as for all small tensors
+import tiny
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.storage import load_model
+from nasformer.report.page import result_captions
+from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult
-from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
+from nasformer.runs.options import RunCommand
+from nasformer.runs.pretrained import mention_slack, pretrained_recipe, stage_recipes
+from nasformer.supernet.storage import load_supernet
 from nasformer.train.evaluate import evaluate
 from nasformer.train.recipe import Recipe
+from nasformer.utils.device import World
 from small_run import contents, refused
 
 
@@ -76,10 +85,32 @@ def test_the_model_shipped_is_the_one_in_the_result(finished: Path) -> None:
     assert accuracy == pytest.approx(result.shipped["test_accuracy"])
 
 
+def test_the_report_compares_the_uniform_cut_with_the_winner_as_it_was_searched(finished: Path) -> None:
+    result, page = RunResult.load(finished / "result.json"), (finished / "report.html").read_text()
+    uniform = next(model for model in result.references if model.name == "uniform")
+    assert result.finished
+    words = f"The winner has {100 * result.winner['test_accuracy']:.1f} % test accuracy before its own training"
+    assert f"{words}, a uniform cut within the budget {100 * uniform['test_accuracy']:.1f} %" in page
+    run = read_run(finished)
+    assert "Hollow marks have the weights they inherit" in result_captions(run)["trade_off"][1]
+    labels = trade_off(run).axes[0].get_legend_handles_labels()[1]  # type: ignore[union-attr]
+    assert {"winner", "winner, inherited weights", "uniform cut, inherited weights"} <= set(labels)
+
+
 def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:
     before = contents(finished)
     assert main(words(source, finished, front=1)) == 0
     assert contents(finished) == before
+
+
+def test_a_budget_that_the_whole_net_fits_is_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    run: Any = SimpleNamespace(world=World(), space=tiny.MICRO)
+    largest = tiny.MICRO.root.largest()
+    params = tiny.MICRO.cost(largest).params
+    mention_slack(run, RunCommand(max_params=params - 1), largest)
+    assert not capsys.readouterr().err
+    mention_slack(run, RunCommand(max_params=params), largest)
+    assert "nothing has to be cut" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -87,6 +118,22 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
     out = tmp_path / "next"
     assert main(words(finished, out, max_macs="50%", finish="none", holdout=0.2)) == 0
     assert RunResult.load(out / "result.json").winner["test_accuracy"] > 0.6
+
+
+def test_a_run_can_start_from_the_supernet_of_another_for_other_photos(finished: Path, tmp_path: Path) -> None:
+    """Of other classes and another size: both were refused after the full net had been fine-tuned."""
+    images = load_data("digits").train
+    for number, label in enumerate(images.labels[:60].tolist()):
+        folder = tmp_path / "photos" / ("even" if label % 2 == 0 else "odd")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(images.images[number][0])).save(folder / f"{number}.png")
+    out, short = tmp_path / "next", {"iterations": 2, "batch_size": 16, "augment": {"crop": "none", "hflip": 0.0}}
+    changes = {"data": str(tmp_path / "photos"), "img_size": 16, "finish": "none", "train": short}
+    assert main(words(finished, out, **changes)) == 0
+    trained, before = (load_supernet(folder / "supernet").weights.state_dict() for folder in (out, finished))
+    weight = "blocks.0.mlp.fc1.weight"
+    assert torch.allclose(trained[weight], before[weight], atol=0.02)
+    assert load_model(out / "model").num_classes == 2
 
 
 @pytest.mark.parametrize(
@@ -100,6 +147,7 @@ def test_a_run_can_start_from_the_supernet_of_another(finished: Path, tmp_path: 
             "--importance is for a pretrained net that is cut",
         ),
         ({"no_training": True, "baseline": "timm:resnet18"}, "--baseline trains, --no-training does not"),
+        ({"finish": "retrain"}, "--finish retrain would drop the weights of the pretrained net"),
         ({"importance": "weights"}, "unknown measure of importance 'weights'"),
         ({"baseline": "timm:test_vit:nothing.pth"}, "there is no file of weights nothing.pth"),
         (

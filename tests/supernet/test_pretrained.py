@@ -308,3 +308,9 @@ def test_real_weights_have_the_accuracy_that_is_stated_and_timms_logits(name: st
         torch.testing.assert_close(source.model.double()(few), theirs.double()(few), atol=1e-9, rtol=1e-9)
     assert sum(len(labels) for _, labels in batches) == 1000
     assert right / 1000 == pytest.approx(ACCURACIES[name], abs=0.0011)  # a tie may fall otherwise on another machine
+
+
+def test_what_is_no_model_is_refused_by_what_it_is() -> None:
+    name: Any = "timm:deit_tiny_patch16_224"
+    with pytest.raises(UserError, match=r"takes a model, such as timm.create_model.*, not a str"):
+        Supernet.from_pretrained(name)

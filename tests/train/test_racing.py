@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,38 @@ def test_dropped_candidates_score_below_the_parents() -> None:
 def test_the_first_archs_see_all_images() -> None:
     found, _ = best_of()
     assert all(one.scores["images"] == IMAGES for one in found.candidates[:FIRST])
+
+
+def test_archs_with_nan_are_judged_as_by_full_evaluation() -> None:
+    """Also where none of the first ones has finite answers, from which nothing can be predicted."""
+    seen = 0
+
+    def broken(arch: Arch) -> bool:
+        return arch.a % 2 == 1
+
+    def some_nan(arch: Arch, numbers: Tensor) -> Tensor:
+        nonlocal seen
+        seen += 1
+        right = outcomes(arch, numbers)
+        if broken(arch) or seen <= 2 * FIRST:
+            right[1] = torch.nan
+        return right
+
+    race = Race(some_nan, IMAGES, SPACE.encode, parents=10)
+    found = search(SPACE, race, costs, options={"generations": 3}, on_candidate=race.observe)
+    assert not broken(found.best.arch)
+    scores = [one.scores["accuracy"] for one in found.candidates]
+    assert all(map(math.isnan, scores[: 2 * FIRST]))
+    for one in found.candidates[2 * FIRST :]:
+        assert math.isnan(one.scores["accuracy"]) == math.isnan(one.scores["loss"]) == broken(one.arch)
+
+
+def test_a_race_goes_on_past_a_candidate_that_failed() -> None:
+    race = Race(outcomes, IMAGES, SPACE.encode, parents=10)
+    archs = [Arch(a=a, b=1, c=2) for a in range(FIRST + 2)]
+    race.observe(candidate(0, archs[0], {"accuracy": math.nan, "failures": 3}))
+    race.observe(candidate(1, archs[1], {"accuracy": math.nan, "loss": math.nan, "images": math.nan}))
+    assert all(math.isfinite(scores["accuracy"]) for scores in race.many(archs[2:]))
 
 
 def test_an_interrupted_race_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -203,3 +203,10 @@ def test_files_are_text_that_people_can_read(tmp_path: Path) -> None:
     files.write_json(tmp_path / "file", {"a": 1})
     assert (tmp_path / "file").read_text() == '{\n "a": 1\n}\n'
     assert json.loads((tmp_path / "file").read_text()) == {"a": 1}
+
+
+def test_a_text_file_named_as_weights_is_refused_without_advice_to_run_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("# Weights\nare elsewhere")
+    with pytest.raises(UserError, match="no plain tensors") as error:
+        files.read_tensors(tmp_path / "notes.md")
+    assert "weights_only" not in str(error.value)

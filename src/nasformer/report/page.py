@@ -28,7 +28,17 @@ from nasformer.report.html import (
     settings_tables,
     tiles,
 )
-from nasformer.report.plots import FIGURES, FULL, LATENCY, TIMM, finalist_rows, full_net, shipped_nets, shown_score
+from nasformer.report.plots import (
+    FIGURES,
+    FULL,
+    LATENCY,
+    TIMM,
+    UNIFORM,
+    finalist_rows,
+    full_net,
+    shipped_nets,
+    shown_score,
+)
 from nasformer.report.space_search import write_evolution_report
 from nasformer.report.style import (
     CHOSEN,
@@ -278,7 +288,20 @@ def cuts_table(run: RunContents) -> str:
     for model in run.references(TIMM):
         rows.append(html_row([model.name, *cut_cells(model, full, score, timed), ""], head=["", *head[1:]]))
     how = f"<p>Latency: {escape(run.timing)}.</p>" if run.timing and timed else ""
-    return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{how}"
+    return f"<h2>What you give up, and what you gain</h2>\n{html_table(head, rows)}\n{uniform_in_words(run)}\n{how}"
+
+
+def uniform_in_words(run: RunContents) -> str:
+    """How the uniform cut compares with the winner, both with inherited weights: neither was trained on its own."""
+    score, uniform = shown_score(run), next(iter(run.references(UNIFORM)), None)
+    if run.winner is None or uniform is None or not math.isfinite(uniform.get(score)):
+        return ""
+    searched, even = (format_score(score, model.get(score)) for model in (run.winner, uniform))
+    before = "" if run.winner is run.shipped else " before its own training"
+    words = (
+        f"Is it the search? The winner has {searched} {label(score)}{before}, a uniform cut within the budget {even}."
+    )
+    return f"<p>{escape(words)}</p>"
 
 
 def cut_cells(model: ModelResult, full: ModelResult, score: str, timed: bool) -> Iterator[str]:
@@ -370,10 +393,12 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
 
 def result_captions(run: RunContents) -> dict[str, tuple[str, str]]:
     metric, cut_by = (metric_name(score.removeprefix("test_")) for score in (run.metric, shown_score(run)))
+    hollow = " Hollow marks have the weights they inherit: compare them with each other."
     return {
         "trade_off": (
             f"{sentence_case(cut_by)} against latency",
-            "The full net and what the run ships, on test images: against measured latency, and against MACs.",
+            "The full net and what the run ships, on test images: against measured latency, and against MACs."
+            f"{hollow * (run.winner is not run.shipped)}",
         ),
         "cuts": (
             "What was cut where",

@@ -411,6 +411,7 @@ def finalist_panel(axes: Axes, cost: str, rows: Sequence[ModelResult], limit: fl
 
 LATENCY = "measured_latency_ms"
 FULL, UNIFORM, TIMM = "full net", "uniform", "timm:"
+INHERITED = ", inherited weights"  # beside a winner that was trained on its own; such marks are hollow
 MOST_NETS = 6  # that are drawn cut by cut
 FIELDS = {"num_heads": "heads", "hidden_dim": "MLP neurons"}
 
@@ -459,11 +460,13 @@ def draw_trade_off(axes: Axes, run: RunContents, full: ModelResult, cost: str, s
         axes.step(*zip(*front, strict=True), **style, label="Pareto front of the search, inherited weights, held-out")
     path = [point(model, cost, score) for model in [full, *nets]]
     axes.plot(*zip(*path, strict=True), color=GREY, lw=1, zorder=2)
+    untrained = [run.winner] if run.winner and run.winner is not run.shipped else []
     marks: dict[str, tuple[str, str, list[ModelResult]]] = {
         "full net": ("^", ORANGE, [full]),
         "further sizes": ("o", BLUE, [model for model in nets if model is not run.shipped]),
-        "uniform cut, inherited weights": ("D", PURPLE, run.references(UNIFORM)[:1]),
+        f"uniform cut{INHERITED}": ("D", PURPLE, run.references(UNIFORM)[:1]),
         "timm models, fine-tuned": ("s", GREEN, run.references(TIMM)),
+        f"winner{INHERITED}": ("*", RED, untrained),
         "winner": ("*", RED, [model for model in nets if model is run.shipped]),
     }
     for name, (shape, colour, models) in marks.items():
@@ -471,7 +474,8 @@ def draw_trade_off(axes: Axes, run: RunContents, full: ModelResult, cost: str, s
         if marks_at:
             x, y = zip(*marks_at, strict=True)
             size = 300 if shape == "*" else 80
-            axes.scatter(x, y, marker=shape, s=size, color=colour, ec="white", zorder=4, label=name)
+            face, edge = ("white", colour) if name.endswith(INHERITED) else (colour, "white")
+            axes.scatter(x, y, marker=shape, s=size, color=face, ec=edge, zorder=4, label=name)
 
 
 def point(model: ModelResult, cost: str, score: str) -> Point:

@@ -155,7 +155,7 @@ def judge(run: RunContents) -> Verdict | None:
     return Verdict(
         search=describe_search(result),
         take=describe_choice(better or result.shipped, result.images),
-        others=[*others, *smaller_net(result, result.images)],
+        others=[*others, *uniform_cut(result, result.images), *smaller_net(result, result.images)],
         advice=list(advise(run, result, result.images)),
     )
 
@@ -203,9 +203,14 @@ def describe_choice(model: ModelResult, images: ImageCounts) -> str:
     size = f"{format_quantity(model['params'])} parameters"
     text = f"Take {in_words(model)} ({size}): {accuracy:.1%} of {images.test:,} test images are right"
     text += f" (95 % interval {low:.1f} to {high:.1f} %)"
-    if low / 100 <= 1 / images.classes:
+    if is_guess(accuracy, images):
         text += f", no better than guessing among {images.classes} classes"
     return f"{text}."
+
+
+def is_guess(accuracy: float, images: ImageCounts) -> bool:
+    """Whether guessing among the classes may be as good."""
+    return wilson(accuracy, images.test)[0] <= 1 / images.classes
 
 
 def in_words(model: ModelResult) -> str:
@@ -239,14 +244,31 @@ def beyond_budget(run: RunContents, model: ModelResult) -> bool:
     return any(model.get(name) > high for name, high in ends.items())
 
 
+def uniform_cut(result: RunResult, images: ImageCounts) -> Iterator[str]:
+    """Cutting every block alike beside the winner, both with the weights they inherit."""
+    for uniform in result.references:
+        if uniform.name != "uniform" or math.isnan(uniform.get("test_accuracy")):
+            continue
+        lead = difference(result.winner, uniform, images)
+        weights = ", both with inherited weights" if result.finished else ""
+        interval = f"({lead.interval} points{weights})"
+        if lead.sign > 0:
+            yield f"It is {lead.points} above a uniform cut within the budget {interval}."
+        elif lead.sign == 0:
+            yield f"A uniform cut within the budget is as good within noise {interval}."
+        else:
+            yield f"A uniform cut within the budget is {lead.points} better {interval}: search longer."
+
+
 def smaller_net(result: RunResult, images: ImageCounts) -> Iterator[str]:
-    """The smallest reference that is as good as the winner, both with the weights they inherit."""
+    """The smallest reference as good as the winner, with the weights they inherit; none that may be guessing."""
     winner = result.winner
     if result.health is None:  # no search of a supernet
         return
     nets = [model for model in result.references if model not in result.trained and "test_accuracy" in model.scores]
     small = [model for model in nets if model["params"] < SMALLER * winner["params"]]
-    equal = [model for model in small if difference(model, winner, images).sign >= 0]
+    useful = [model for model in small if not is_guess(model["test_accuracy"], images)]
+    equal = [model for model in useful if difference(model, winner, images).sign >= 0]
     if equal:
         model = min(equal, key=lambda model: model["params"])
         share, lead = model["params"] / winner["params"], difference(model, winner, images)
@@ -262,7 +284,8 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
         epochs = (run.config.get("train") or {}).get("epochs")
         more = f" (--train.epochs {2 * epochs:g})" if isinstance(epochs, int | float) and epochs else ""
         yield f"train longer{more}: the loss still fell by {fall:.0%} in the last fifth of the training"
-    options, pretrained = run.model_options, run.config.get("from_")  # whose patches have their size
+    options = run.model_options
+    pretrained = run.config.get("from_") or result.winner.name == "finetuned"  # whose patches have their size
     size, patch = options.get("img_size"), options.get("patch_size")
     if isinstance(size, int) and isinstance(patch, int) and patch >= COARSE_PATCH and size // patch <= FEW_PATCHES:
         grid = f"{size // patch} x {size // patch}"

@@ -236,6 +236,10 @@ class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, RunOption
         if self.no_training and (self.baseline or self.finish == "retrain"):
             flag = "--baseline" if self.baseline else "--finish retrain"
             raise UserError(f"{flag} trains, --no-training does not; leave one of them out")
+        if self.from_ and self.finish == "retrain":
+            raise UserError(
+                "--finish retrain would drop the weights of the pretrained net; give auto, finetune or none"
+            )
 
     def importance_for(self, usual: str) -> str:
         return usual if self.importance == "auto" else self.importance

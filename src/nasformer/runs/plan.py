@@ -63,6 +63,7 @@ EVALUATION_BATCH = 512
 REST_SECONDS = 40.0
 """What a run from a pretrained net takes besides its stages, for reading images, sorting, reports and exports: on the
 16 cores beside an H200 30 s and the end of an export that was not timed (docs/results.md)."""
+LONG = 3 * 3600.0  # seconds of a run from a pretrained net after which shorter ways are named
 COSTS = ("params", "macs", "latency_ms", "memory_bytes")
 
 
@@ -195,7 +196,8 @@ def make_plan(command: PlanCommand) -> Plan:
     if times.full:
         params += [run.space.cost(run.space.root.largest()).params] * (1 + finish_trainings(command))
     disk = disk_needed(run.space, recipe, times.candidates, Path(command.out or "."), example, params)
-    return Plan(space.name, command.data, survey, times, disk, list(warnings_of(survey, disk)))
+    warnings = [*warnings_of(survey, disk), *shorter_ways(command, run.space, times)]
+    return Plan(space.name, command.data, survey, times, disk, warnings)
 
 
 def share_of(fitting: int, draws: int) -> Share:
@@ -473,3 +475,13 @@ def warnings_of(survey: SpaceSurvey, disk: dict[str, int]) -> Iterator[str]:
         yield "the disk has too little room: free some, or choose another --out"
     if survey.share.fitting == 0:
         yield f"none of {survey.share.draws} random architectures fits: the budget is very narrow"
+
+
+def shorter_ways(command: PlanCommand, space: Space, times: StageTimes) -> Iterator[str]:
+    """What else a user can do where a run from a pretrained net takes hours, as it does on a CPU."""
+    if times.full is None or command.no_training or times.seconds < LONG:
+        return
+    size, patch = space.full_options["img_size"], space.full_options["patch_size"]
+    front = f"leave --front {command.front} out, " if command.front else ""
+    half = f"--img-size {size // 2 // patch * patch} for about a quarter of it, " if isinstance(size, int) else ""
+    yield f"this takes hours on {times.device}; shorter: {front}{half}a GPU, or --no-training, which takes minutes"

@@ -76,6 +76,7 @@ from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of, pr
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.train.speed import undisturbed
+from nasformer.utils.progress import say
 
 SORTING_IMAGES, SORTING_BATCH = 1024, 64
 """Training images, and those of a batch, on which importance is measured and, without training, outputs compared."""
@@ -110,6 +111,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
         command = resolve_shares(command, run.space, source.own_arch)
         job = PretrainedRun(run, source, command)
         run.measure_profile(command)
+        mention_slack(run, command, source.own_arch)
         with job.stages():
             job.tune_teacher()
             full = job.full()
@@ -122,6 +124,12 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
             trained += finisher.uniform_reference(command.budget())
             result = finisher.finish(search_weights(run, supernet, command, trained))
         return finisher.ship(result)
+
+
+def mention_slack(run: Run, command: RunCommand, full: Arch) -> None:
+    """Says so where nothing has to be cut, a surprise after hours; with objectives, costs count anyway."""
+    if run.world.main and not command.search.objectives and command.budget().fits(run.space.costs(full)):
+        say("the whole net fits the budget, so nothing has to be cut; for a smaller one: --max-macs 50%")
 
 
 def pretrained_recipe(recipe: Recipe) -> Recipe:
@@ -286,11 +294,19 @@ class PretrainedRun:
         """All that can be cut out of the full net, trained together to answer as it does."""
         supernet = supernet_from(full, self.run.space)
         if self.source.supernet is not None:  # its members are trained, which the full net's fine-tuning undid
-            carry = carry_over if self.source.model.task == self.run.space.model.task else carry_backbone
-            carry(self.source.supernet, supernet)
+            self.carry(self.source.supernet, supernet)
         teacher = None if self.recipes.supernet.teacher else self.larger or full
         self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
         return supernet
+
+    def carry(self, old: Supernet, new: Supernet) -> None:
+        """Copies the weights of the source's supernet; for other classes, images or tasks all but norm and head."""
+        space, seed = self.run.space, self.run.options.seed
+        if (old.space.model, old.space.full_options) == (space.model, space.full_options) and self.same_classes:
+            carry_over(old, new)
+        else:
+            resized = build_from(deepcopy(self.source.model), space, seed, self.same_classes)
+            carry_backbone(supernet_from(resized, space), new)
 
     def finisher(self, supernet: Supernet, full: Backbone) -> Finisher:
         """What finishes and ships the winner of the search."""
@@ -387,6 +403,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         command = resolve_shares(command, run.space, source.own_arch)
         normalize_images(run.batches, source.facts)
         run.measure_profile(command)
+        mention_slack(run, command, source.own_arch)
         check_search(run.space, command.search, command.budget(), run.options.seed, AgreementEvaluator.objectives)
         full = sorted_net(run, source, command.importance)
         compensation = Compensation(supernet_from(full, run.space).eval(), calibration_images(run.batches))

@@ -264,6 +264,9 @@ def supernet_of(model: nn.Module, **options: Any) -> Supernet:
     >>> supernet_of(vit)
     Supernet('timm:vit_tiny_patch16_224[blocks.depth=2]', 932,554 shared parameters, cpu)
     """
+    if not isinstance(model, nn.Module):
+        example = "timm.create_model('deit_tiny_patch16_224', pretrained=True)"
+        raise UserError(f"from_pretrained takes a model, such as {example}, not a {type(model).__name__}")
     if isinstance(model, Backbone):
         space, state = space_of_model(model), dict(model.state_dict())
     else:

@@ -118,9 +118,13 @@ class Race:
         self._learn(excluded=set(archs))
         parents = [Judgement(-score, 0.0, math.nan, self.images) for score in self._best]
         judged: dict[Arch, Judgement] = {}
-        for arch in archs[: max(0, FIRST - len(self._references))]:
-            judged[arch] = self._judge_whole(arch, self.shuffled, torch.empty(2, 0))
-            parents = self._with(parents, judged[arch])
+        known = len(self._references)
+        for arch in archs:
+            if known >= FIRST:
+                break
+            judged[arch] = judgement = self._judge_whole(arch, self.shuffled, torch.empty(2, 0))
+            parents = self._with(parents, judgement)
+            known += not math.isnan(judgement.score)  # answers that are not finite predict nothing
         rest = [arch for arch in archs if arch not in judged]
         if rest:
             predictions = self._predict(rest, judged)
@@ -136,9 +140,10 @@ class Race:
     def _learn(self, excluded: set[Arch]) -> None:
         """Learns from the observed candidates, except those of the generation that is judged now."""
         for candidate in self._observed:
-            score, images = candidate.scores[self.score], int(candidate.scores["images"])
+            score = candidate.scores[self.score]
             if candidate.arch in excluded or not math.isfinite(score):
                 continue
+            images = int(candidate.scores["images"])
             insort(self._best, -score)
             insort(self._remembered, (-images, candidate.id, score, candidate.arch))
             if images == self.images and len(self._references) < REFERENCES:

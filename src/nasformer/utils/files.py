@@ -175,7 +175,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise UserError(f"no checkpoint at {path}; give a .safetensors, .pth, .pt, .bin or .npz file") from None
     except Exception as error:  # each format has errors of its own
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        is_pickle = "weights_only" in str(error)  # torch's advice is to run whatever the file holds
+        reason = "no plain tensors" if is_pickle else (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} cannot be read as weights ({reason}); is it complete?") from error
     if isinstance(content, dict):
         content = next((content[key] for key in NESTED if isinstance(content.get(key), dict)), content)
