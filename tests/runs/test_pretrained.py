@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from nasformer.report.cuts import trade_off
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -21,6 +20,7 @@ from nasformer.data.sources import load_data
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.storage import load_model
 from nasformer.report.page import result_captions
+from nasformer.report.plots import trade_off
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import RunResult

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from nasformer.runs.data import load_batches
 from PIL import Image
 
 from nasformer.data.sources import annotated_for, load_data
 from nasformer.errors import UserError
+from nasformer.runs.base import load_batches
 from nasformer.tasks.boxes import CocoFile
 from nasformer.tasks.masks import list_masks
 from nasformer.train.recipe import Recipe
