@@ -160,10 +160,11 @@ def searched(
     space: Space, evaluator: SubnetEvaluator, budget: Budget, settings: dict[str, Any], seed: int
 ) -> dict[str, Arch]:
     """The winners of searches by each of the objectives, all on the held-out images; accuracy's has the plain name."""
-    archs = {}
+    archs, start = {}, uniform(space, budget)
+    seeds = [start.to_dict()] if budget.fits(space.costs(start)) else []  # as a run does
     for objective in settings["objectives"]:
         name = "searched" if objective == "accuracy" else f"searched by {objective.removeprefix('-')}"
-        options: dict[str, Any] = {"options": settings["search"], "objectives": (objective,)}
+        options: dict[str, Any] = {"options": {**settings["search"], "seeds": seeds}, "objectives": (objective,)}
         archs[name] = search(space, evaluator, space.costs, budget=budget, seed=seed, **options).best.arch
     return archs
 

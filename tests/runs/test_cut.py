@@ -16,6 +16,7 @@ import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.data.sources import load_data
 from nasformer.models.storage import load_model
+from nasformer.results.contents import read_run
 from nasformer.results.result import RunResult
 from small_run import contents, pictures, refused
 
@@ -87,6 +88,10 @@ def test_a_front_of_sizes_is_shipped_and_timed(cut: Path) -> None:
     assert macs == sorted(set(macs))
     uniform = next(model for model in result.references if model.name == "uniform")
     assert uniform["macs"] <= 0.6 * next(m for m in result.references if m.name == "full net")["macs"]
+    first, *others = read_run(cut).candidates
+    assert (first.origin, first.arch.to_dict()) == ("seed", uniform.arch)
+    assert all(candidate.origin != "seed" for candidate in others)
+    assert result.winner["holdout_agreement"] >= first.scores["agreement"] - 1e-6
     page = (cut / "report.html").read_text()
     for words in ("What you give up, and what you gain", "Accuracy against latency", "What was cut where"):
         assert words in page

@@ -67,6 +67,13 @@ def test_a_run_keeps_most_of_the_accuracy_at_a_share_of_the_cost(finished: Path,
     assert tried[result.finish.chosen] == max(tried.values())
 
 
+def test_the_search_starts_from_the_uniform_cut(finished: Path) -> None:
+    result, first = RunResult.load(finished / "result.json"), read_run(finished).candidates[0]
+    uniform = next(model for model in result.references if model.name == "uniform")
+    assert (first.origin, first.arch.to_dict()) == ("seed", uniform.arch)
+    assert result.winner["holdout_accuracy"] >= first.scores["accuracy"] - 1e-6
+
+
 def test_each_size_of_the_front_is_finished_on_its_own(finished: Path) -> None:
     result = RunResult.load(finished / "result.json")
     assert result.sizes

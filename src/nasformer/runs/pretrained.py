@@ -61,6 +61,7 @@ from nasformer.runs.search import ArchSearch, Evaluator, check_search, search_an
 from nasformer.search.problem import ModelResult
 from nasformer.search.run import SearchResult
 from nasformer.space.arch import Arch
+from nasformer.space.budget import uniform_arch
 from nasformer.space.dimensions import dimensions
 from nasformer.supernet.importance import (
     BatchLoss,
@@ -122,8 +123,18 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
                 return None
             finisher = job.finisher(supernet, full)
             trained += finisher.uniform_reference(command.budget())
+            command = start_from_uniform(command, run.space)
             result = finisher.finish(search_weights(run, supernet, command, trained))
         return finisher.ship(result)
+
+
+def start_from_uniform(command: RunCommand, space: Space) -> RunCommand:
+    """The command with the uniform cut among the first candidates, so that no winner has a lower score than it has."""
+    arch = uniform_arch(space.root, space.costs, command.budget())
+    if arch is None:
+        return command
+    options = {"seeds": [arch.to_dict()], **command.search.options}
+    return replace(command, search=replace(command.search, options=options))
 
 
 def mention_slack(run: Run, command: RunCommand, full: Arch) -> None:
@@ -410,7 +421,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
         finisher = distilling_finisher(run, command, evaluator)
         trained = [uncut_result(run, source.own_arch, evaluator), *finisher.uniform_reference(command.budget())]
-        job = ArchSearch.of(run, evaluator, command.search, command.budget())
+        job = ArchSearch.of(run, evaluator, start_from_uniform(command, run.space).search, command.budget())
         result = search_and_publish(run, job, trained)
         return finisher.ship(finisher.finish(result))
 
