@@ -47,8 +47,13 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 
 def page_title(config: Mapping[str, Any], before: str = "") -> str:
-    """The space and the data of a config, as a title."""
-    words = " on ".join(str(config[name]) for name in ("space", "data") if config.get(name))
+    """The space, or the net to cut, and the data of a config, as a title.
+
+    >>> page_title({"space": "autoformer-micro[embed_dim=16,24]", "data": "photos/birds"})
+    'nasformer: autoformer-micro on photos/birds'
+    """
+    space = str(config.get("space") or config.get("from_") or "").partition("[")[0]
+    words = " on ".join(filter(None, [space, str(config.get("data") or "")]))
     return f"nasformer: {before}{words}" if words else ""
 
 

@@ -156,7 +156,9 @@ def incidents(run: RunContents) -> str:
 
 def run_heading(run: RunContents, title: str) -> str:
     budget = run.budget or ", ".join(describe_limit(name, *ends) for name, ends in run.limits.items())
-    text = heading(title, budget=budget, seed=run.config.get("seed"), folder=run.folder.path.resolve().name)
+    space = str(run.config.get("space") or "")
+    facts = {"budget": budget, "seed": run.config.get("seed"), "folder": run.folder.path.resolve().name}
+    text = heading(title, space=space if "[" in space else "", **facts)
     if run.proxies:
         proxies = join_words(run.proxies)
         words = f"A search without training: models were judged by {proxies} with their initial weights."
@@ -181,8 +183,8 @@ def gain(run: RunContents) -> Iterator[tuple[str, str]]:
     gained = search_gain(run.result) if run.result else None
     if run.result and gained:
         count = len(run.result.random)
-        other = "the random reference" if count == 1 else f"the mean of {count} random references"
-        weights = ", both with inherited weights" if run.result.finished else ""
+        other = "a random reference" if count == 1 else f"{count} random references"
+        weights = ", all inherited" if run.result.finished else ""
         margin = "" if math.isnan(gained.margin) else f" ± {100 * gained.margin:.1f}"
         yield f"{100 * gained.value:+.1f}{margin}", f"points of {label(f'test_{run.metric}')} over {other}{weights}"
 
