@@ -120,7 +120,15 @@ def assemble() -> list[Evidence]:
 
 
 def leading_table() -> str:
-    head = ["method", "data", "budget", "over random nets", "over a hand-made net", "GPU minutes", "record"]
+    head = [
+        "method",
+        "data",
+        "budget",
+        "points over random nets",
+        "points over a hand-made net",
+        "GPU minutes",
+        "record",
+    ]
     rows = [
         [
             item.method,
@@ -159,21 +167,39 @@ def all_studies() -> str:
             time = (
                 f"{study.gpu_minutes:g} minutes on an H200"
                 if study.gpu_minutes
-                else "no GPU (time on a CPU: its first lines)"
+                else "no GPU; the head of the file says how long on a CPU"
             )
             left.append(
                 [study.about, f"`python benchmarks/study/study.py benchmarks/study/{path.name} --data SETS`", time]
             )
     if left:
-        parts += ["### Not measured yet", table(["question", "command", "about"], *left)]
+        parts += ["### Not measured yet", table(["question", "command", "estimated time"], *left)]
     return "\n\n".join(parts)
 
 
 def shown(path: Path) -> str:
     record = json.loads(path.read_text(encoding="utf-8"))
     asked = from_json(outcome.Study, record["settings"]["study"], path)
-    part = "" if record["results"]["complete"] else "\n\n*Not complete yet.*"
-    return f"### {asked.about}\n\n{outcome.table(asked, record['results'])}\n\n{sources([path.stem], [record])}{part}"
+    left = unfinished(asked, record["results"])
+    note = f"\n\n*Not finished: {left}.*" if left else ""
+    return f"### {asked.about}\n\n{outcome.table(asked, record['results'])}\n\n{sources([path.stem], [record])}{note}"
+
+
+def unfinished(asked: outcome.Study, results: Record) -> str:
+    """The variants that lack seeds, in words.
+
+    >>> study = outcome.Study("A or B?", seeds=3, steps=[], figures={}, variants={"A": {}, "B": {}, "C": {}})
+    >>> unfinished(study, {"cells": {"B, seed 2": {}, "C, seed 0": {}, "C, seed 1": {}, "C, seed 2": {}}})
+    'A has no seed yet, B 1 of 3 seeds'
+    """
+    parts = []
+    for variant in asked.variants:
+        beginning = f"{variant}, seed " if variant else "seed "
+        done = sum(name.startswith(beginning) for name in results["cells"])
+        if done < asked.seeds:
+            count = f"{done} of {asked.seeds} seeds" if done else "no seed yet"
+            parts.append(f"{variant or 'it'} {'' if parts else 'has '}{count}")
+    return ", ".join(parts)
 
 
 BLOCKS["studies"] = Block(all_studies, (), sourced=False)
