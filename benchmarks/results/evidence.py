@@ -13,7 +13,7 @@ from pathlib import Path
 import outcome
 from nasformer.results.verdict import Evidence, Gain
 from nasformer.utils.schema import from_json
-from records import BLOCKS, RECORDS, ROOT, Block, Record, sources, table
+from records import BLOCKS, RECORDS, ROOT, Block, Record, sources, table, text_of
 
 STUDIES = ROOT / "benchmarks" / "study"
 
@@ -203,3 +203,11 @@ def unfinished(asked: outcome.Study, results: Record) -> str:
 
 
 BLOCKS["studies"] = Block(all_studies, (), sourced=False)
+
+
+@text_of("study-segmentation-camvid")
+def camvid_in_short(record: Record) -> str:
+    """For the page on segmentation: mIoU of every backbone so far, the best first."""
+    asked = from_json(outcome.Study, record["settings"]["study"], Path("study-segmentation-camvid"))
+    rows = sorted(record["results"]["rows"].items(), key=lambda row: -row[1]["mIoU"]["mean"])
+    return ", ".join(f"{name} {outcome.mean_and_spread(asked, 'mIoU', row['mIoU'])}" for name, row in rows)
