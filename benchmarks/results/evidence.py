@@ -192,7 +192,7 @@ def unfinished(asked: outcome.Study, results: Record) -> str:
     >>> unfinished(study, {"cells": {"B, seed 2": {}, "C, seed 0": {}, "C, seed 1": {}, "C, seed 2": {}}})
     'A has no seed yet, B 1 of 3 seeds'
     """
-    parts = []
+    parts = list[str]()
     for variant in asked.variants:
         beginning = f"{variant}, seed " if variant else "seed "
         done = sum(name.startswith(beginning) for name in results["cells"])
