@@ -13,7 +13,7 @@ from pathlib import Path
 import outcome
 from nasformer.results.verdict import Evidence, Gain
 from nasformer.utils.schema import from_json
-from records import BLOCKS, RECORDS, ROOT, Block, Record, sources, table
+from records import BLOCKS, RECORDS, ROOT, Block, Record, sources, table, text_of
 
 STUDIES = ROOT / "benchmarks" / "study"
 
@@ -120,7 +120,15 @@ def assemble() -> list[Evidence]:
 
 
 def leading_table() -> str:
-    head = ["method", "data", "budget", "over random nets", "over a hand-made net", "GPU minutes", "record"]
+    head = [
+        "method",
+        "data",
+        "budget",
+        "points over random nets",
+        "points over a hand-made net",
+        "GPU minutes",
+        "record",
+    ]
     rows = [
         [
             item.method,
@@ -159,21 +167,47 @@ def all_studies() -> str:
             time = (
                 f"{study.gpu_minutes:g} minutes on an H200"
                 if study.gpu_minutes
-                else "no GPU (time on a CPU: its first lines)"
+                else "no GPU; the head of the file says how long on a CPU"
             )
             left.append(
                 [study.about, f"`python benchmarks/study/study.py benchmarks/study/{path.name} --data SETS`", time]
             )
     if left:
-        parts += ["### Not measured yet", table(["question", "command", "about"], *left)]
+        parts += ["### Not measured yet", table(["question", "command", "estimated time"], *left)]
     return "\n\n".join(parts)
 
 
 def shown(path: Path) -> str:
     record = json.loads(path.read_text(encoding="utf-8"))
     asked = from_json(outcome.Study, record["settings"]["study"], path)
-    part = "" if record["results"]["complete"] else "\n\n*Not complete yet.*"
-    return f"### {asked.about}\n\n{outcome.table(asked, record['results'])}\n\n{sources([path.stem], [record])}{part}"
+    left = unfinished(asked, record["results"])
+    note = f"\n\n*Not finished: {left}.*" if left else ""
+    return f"### {asked.about}\n\n{outcome.table(asked, record['results'])}\n\n{sources([path.stem], [record])}{note}"
+
+
+def unfinished(asked: outcome.Study, results: Record) -> str:
+    """The variants that lack seeds, in words.
+
+    >>> study = outcome.Study("A or B?", seeds=3, steps=[], figures={}, variants={"A": {}, "B": {}, "C": {}})
+    >>> unfinished(study, {"cells": {"B, seed 2": {}, "C, seed 0": {}, "C, seed 1": {}, "C, seed 2": {}}})
+    'A has no seed yet, B 1 of 3 seeds'
+    """
+    parts = list[str]()
+    for variant in asked.variants:
+        beginning = f"{variant}, seed " if variant else "seed "
+        done = sum(name.startswith(beginning) for name in results["cells"])
+        if done < asked.seeds:
+            count = f"{done} of {asked.seeds} seeds" if done else "no seed yet"
+            parts.append(f"{variant or 'it'} {'' if parts else 'has '}{count}")
+    return ", ".join(parts)
 
 
 BLOCKS["studies"] = Block(all_studies, (), sourced=False)
+
+
+@text_of("study-segmentation-camvid")
+def camvid_in_short(record: Record) -> str:
+    """For the page on segmentation: mIoU of every backbone so far, the best first."""
+    asked = from_json(outcome.Study, record["settings"]["study"], Path("study-segmentation-camvid"))
+    rows = sorted(record["results"]["rows"].items(), key=lambda row: -row[1]["mIoU"]["mean"])
+    return ", ".join(f"{name} {outcome.mean_and_spread(asked, 'mIoU', row['mIoU'])}" for name, row in rows)

@@ -14,7 +14,7 @@ COUNTS = ("params", "macs", "depth", "embed_dim", "base_dim", "num_heads", "mlp_
 def ranking(record: Record, title: str) -> str:
     """Kendall's tau of every score with every column, and the one within size bands; the best in bands first."""
     taus = record["results"].get(title, {}).get("taus")  # written when all proxies of a table are scored
-    return by_column(taus) if taus else "*Not complete yet.*"
+    return by_column(taus) if taus else "*Not finished: the record has no scores of this table yet.*"
 
 
 def by_column(taus: Record) -> str:
@@ -64,7 +64,7 @@ def by_supernet(record: Record, beginning: str) -> str:
         for title, tables in record["results"].items()
         for found in tables.get("taus", {}).values()
     }
-    return by_column(taus) if taus else "*Not complete yet.*"
+    return by_column(taus) if taus else "*Not finished: the record has no scores of this table yet.*"
 
 
 @table_of("golden_tables-unseen-cpu", command=f"{GOLDEN} golden_tables-unseen-cpu.json --rows odd")
@@ -77,7 +77,9 @@ def ranks_unseen(record: Record) -> str:
                 all_rows, in_bands = tau(mine).split("; ")
                 over = [best_count(counts, key) for key in ("kendall", "within_bands")]
                 rows.append([f"{title}, {column}", all_rows, over[0], in_bands, over[1]])
-    return table(["unseen half", "`stream-fit`", "best count", "in bands", "best count"], *rows)
+    return table(
+        ["rows not fitted on", "`stream-fit`", "best count", "`stream-fit` in bands", "best count in bands"], *rows
+    )
 
 
 def best_count(counts: dict[str, Record], key: str) -> str:
@@ -112,7 +114,17 @@ def entropic_readings(record: Record, *others: Record) -> str:
     rows.append(["*parameters*", *size, *kendall(trained, "params")])
     for key, name in OTHERS.items():
         rows.append([name, *[""] * 5, *kendall(trained, key)])
-    head = ["reading", "width", "depth", "depth, one kind of block", "seed", "IBN share", "nine", "six", "five"]
+    head = [
+        "reading",
+        "width",
+        "depth",
+        "depth, one kind of block",
+        "seed",
+        "IBN share",
+        "nine nets",
+        "six nets",
+        "five nets",
+    ]
     return table(head, *rows)
 
 
@@ -129,7 +141,7 @@ def size_steps(record: Record) -> str:
         changes = [f"{percent(found[key], 2)} %" for key in ("median", "seed")]
         rows.append([f"`{name}`", *shares, f"{found['spearman_params']:.2f}", *changes])
     head = ["steps that raise the score", "depth", "embedding", "expansion", "q-k-v", "all"]
-    return table([*head, "Spearman with parameters", "median change", "change by a seed"], *rows)
+    return table([*head, "Spearman with parameters", "median change by a step", "change by another seed"], *rows)
 
 
 @table_of("esformer_nets-cpu")
@@ -154,7 +166,10 @@ def paper_patterns(record: Record) -> str:
         numbers = rest.partition("(")[2].partition(")")[0].partition("; random archs: ")
         chance = f"{percent(found['chance'], 0)} %" if found["verdict"] == "appears" else "–"
         rows.append([claim, found["verdict"], numbers[0] or "–", numbers[2] or "–", chance])
-    return table(["pattern", "in three winners of s0", "winners", "300 random archs", "random groups as strong"], *rows)
+    return table(
+        ["pattern", "in the three winners of s0", "winners", "300 random archs", "random groups of three as strong"],
+        *rows,
+    )
 
 
 @table_of("same_recipe-h200-seeing", "esformer_nets-cpu")

@@ -75,6 +75,7 @@ def autoformer_table(*records: Record) -> str:
     rows = [
         [f"{name}, from scratch", *(in_one(trained(record, key)) for record in records)] for key, name in names.items()
     ]
+    rows[1][1:] = [cell if "nets)" in cell else f"{cell} (1 net)" for cell in rows[1][1:]]
     inherited = [percent(record["results"]["models"]["winner"]["inherited"]) for record in records]
     return table(["test accuracy", "CIFAR-100", "Flowers-102"], ["winner, inherited", *inherited], *rows)
 
@@ -106,7 +107,9 @@ def trionet_parts(record: Record) -> str:
         random = [accuracy for net, accuracy in last["subnets"].items() if net.startswith("random")]
         shares = [last["watch"][operator] for operator in ("conv", "local", "axial")]
         rows.append([name, *map(percent, [*shares, statistics.fmean(random)])])
-    return table(["held-out accuracy", "conv", "local", "axial", "ten random nets"], *rows)
+    return table(
+        ["held-out accuracy, inherited", "largest conv", "largest local", "largest axial", "ten random nets"], *rows
+    )
 
 
 @table_of("same_recipe-h200-trionet", "same_recipe-cpu-trionet")
@@ -115,7 +118,7 @@ def trionet_trained(gpu: Record, cpu: Record) -> str:
     for name, net in gpu["results"]["models"].items():
         own = [in_one(trained(record, name)) if trained(record, name) else "–" for record in (gpu, cpu)]
         rows.append([name, millions(net["macs"]), millions(net["params"]), percent(net["inherited"]), *own])
-    head = ["net", "MACs", "parameters", "inherited", "from scratch", "on a tenth of the images"]
+    head = ["net", "MACs", "parameters", "inherited", "from scratch", "from scratch on a tenth of the images (CPU)"]
     return table(head, *sorted(rows, key=lambda row: (row[4] != "–", row[4]), reverse=True))
 
 
@@ -133,7 +136,7 @@ def s3_table(evolution: Record, gpu: Record, cpu: Record) -> str:
     rows = [
         ["E-T error, while the space evolves (weights carried over)", *carried],
         ["**E-T error, each supernet 12 epochs from scratch**", *(f"{step['error']['et']:.1f}" for step in fresh)],
-        ["expected / top of the same", *parts],
+        ["its two parts, expected / top", *parts],
         ["test accuracy of the searched net, inherited", *searched],
     ]
     for record, name in ((gpu, "on all images (H200)"), (cpu, "on a fifth of the images (CPU, one seed)")):

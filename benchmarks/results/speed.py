@@ -28,7 +28,15 @@ def speed_h200(*records: Record) -> str:
         seconds = [f"{net[key]:.0f} s" for key in ("first_step_seconds", "warm_up_seconds")]
         facts = [[f"{net['train_gib']:.1f} GiB", *seconds], ["", "", ""]]
         rows += [[size, *row, *fact] for row, fact in zip(speed_rows(record), facts, strict=True)]
-    head = ["images", "images a second", "training", "evaluation", "memory", "first compiled step", "all compiled"]
+    head = [
+        "images",
+        "net",
+        "training, img/s",
+        "evaluation, img/s",
+        "memory",
+        "until the first compiled step",
+        "until all is compiled",
+    ]
     return table(head, *rows)
 
 
@@ -46,7 +54,7 @@ def feed_table(record: Record) -> str:
         for key, name in names.items()
         for row in [found[key]]
     ]
-    return table(["images a second", "read and augmented", "training", "of the step alone"], *rows)
+    return table(["images from", "read and augmented, img/s", "training, img/s", "share of the step alone"], *rows)
 
 
 def share_of_step(row: dict[str, float]) -> str:
@@ -55,7 +63,7 @@ def share_of_step(row: dict[str, float]) -> str:
 
 @table_of("supernet_speed-cpu")
 def speed_cpu(record: Record) -> str:
-    return table(["images a second", "training", "evaluation"], *speed_rows(record))
+    return table(["net", "training, img/s", "evaluation, img/s"], *speed_rows(record))
 
 
 @text_of("supernet_speed-cpu")
@@ -104,7 +112,8 @@ def dss_table(*records: Record) -> str:
         times = [f"{found[key]:.3g} ms" for key in ("milliseconds_per_candidate", "literal_milliseconds_per_candidate")]
         errors = [f"{found[key]:.1e}" for key in ("largest_relative_error", "literal_largest_relative_error")]
         rows.append([name, *times, f"{found['speedup']:.3g}", *errors])
-    head = ["AutoFormer-T at 224 px", "a candidate", "literally", "times faster", "largest relative error", "literally"]
+    head = ["AutoFormer-T at 224 px", "time per net", "by the formula as written", "times faster"]
+    head += ["largest relative error", "error of the formula as written"]
     return table(head, *rows)
 
 
@@ -117,7 +126,7 @@ def local_attention(gpu: Record, cpu: Record) -> str:
     setups.insert(2, (gpu, "H200, bf16, compiled", "bf16 compiled"))
     sizes = ("56x56", "28x28", "16x16", "8x8")
     rows = [[name, *(cell(record, f"{size} {way}") for size in sizes)] for record, name, way in setups]
-    return table(["map", *(size.replace("x", " x ") for size in sizes)], *rows)
+    return table(["times faster, times leaner", *(size.replace("x", " x ") for size in sizes)], *rows)
 
 
 def cell(record: Record, key: str) -> str:
@@ -143,7 +152,16 @@ def latency_table(*records: Record) -> str:
         where = "H200" if record["hardware"]["gpu"] else "CPU"
         named = f"`{record['settings']['space']}`, {where}"
         rows.append([named, times, *errors, f"{percent(found['from_table'], 0)} %"])
-    return table(["30 other nets", "took", "median error", "90th percentile", "layers from the table"], *rows)
+    return table(
+        [
+            "30 nets not in the profile",
+            "measured latency",
+            "median error",
+            "90th percentile",
+            "layers found in the profile",
+        ],
+        *rows,
+    )
 
 
 # Racing
@@ -160,7 +178,18 @@ def racing_table(*records: Record) -> str:
             race = searched[name]
             same, share = f"{race['same winner']} of {race['seeds']}", f"{percent(race['share of images'], 0)} %"
             rows.append([*about, f"`{name}`", same, share, f"{race['points against full']:+.2f}"])
-    return table(["data", "held-out images", "candidates", "race", "same winner", "images judged", "points"], *rows)
+    return table(
+        [
+            "data",
+            "held-out images",
+            "candidates",
+            "`--search.racing`",
+            "same winner",
+            "images judged",
+            "winner's points over full evaluation",
+        ],
+        *rows,
+    )
 
 
 # Searches of any length
@@ -176,7 +205,15 @@ def growth_table(report: Record, search: Record) -> str:
         sizes = [f"{row['peak_mib']:.0f} MiB", f"{row['page_mb']:.1f} MB"]
         ask = f"{min(times):.2f} – {max(times):.2f} ms"
         rows.append([f"`{row['space']}`", f"{row['candidates']:,}", ask, *own, *sizes])
-    head = ["space", "candidates", "search, a candidate", "read again", "report", "memory", "page"]
+    head = [
+        "space",
+        "candidates",
+        "search time per candidate",
+        "journal read again",
+        "report written",
+        "peak memory",
+        "report size",
+    ]
     return table(head, *rows)
 
 
@@ -186,7 +223,7 @@ def files_table(record: Record) -> str:
         [f"{row['files']:,}", f"{row['names']:.1f} MiB", f"{row['seconds']:.1f} s", f"{row['kept']:.0f} MiB"]
         for row in record["results"]["growth"]
     ]
-    return table(["files", "their names", "opened in", "memory"], *rows)
+    return table(["files", "memory of the names", "time to open", "memory added"], *rows)
 
 
 # Workers

@@ -209,14 +209,19 @@ def table(study: Study, results: dict[str, Any]) -> str:
 
 def mean_and_spread(study: Study, name: str, row: dict[str, Any]) -> str:
     mean, std = (study.shown(name, study.scale(name) * row[key]) for key in ("mean", "std"))
-    return f"{mean} ± {std}" if row["seeds"] > 1 else f"{mean} (1 seed)"
+    if row["seeds"] < study.seeds:
+        part = f" ({row['seeds']} of {study.seeds} seeds)"
+    else:
+        part = " (1 seed)" if row["seeds"] == 1 else ""
+    return f"{mean} ± {std}{part}" if row["seeds"] > 1 else f"{mean}{part}"
 
 
 def difference_row(study: Study, item: Difference) -> list[str]:
     sign = "+" if item.mean > 0 else ""
     mean, std = (study.shown(item.figure, value) for value in (item.mean, item.std))
     p = "–" if item.p is None else f"{item.p:.3f}"
-    return [item.name, f"{sign}{mean} ± {std}", str(item.seeds), p]
+    spread = f" ± {std}" if item.seeds > 1 else ""
+    return [item.name, f"{sign}{mean}{spread}", str(item.seeds), p]
 
 
 def draw(study: Study, cells: Cells, path: Path) -> None:

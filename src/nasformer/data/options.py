@@ -94,7 +94,7 @@ class HoldoutAmount:
 
 
 SHIFTED = 16
-"""Images of this side or more are shifted by default; for smaller ones it did harm (docs/results.md)."""
+"""Images of this side or more are shifted by default; for smaller ones it looked harmful (docs/results.md)."""
 
 
 @dataclass(frozen=True)
