@@ -98,8 +98,11 @@ def test_a_record_of_a_study_is_evidence(assemble: ModuleType, tmp_path: Path, m
     assert (found.over_random, found.minutes, found.record) == (Gain(1.0, 0.5, 3), 2.0, "study-toy.json")
 
 
-def test_a_gain_is_shown_by_three_seeds_beyond_two_standard_errors() -> None:
-    assert Gain(1.5, 0.7, 3).is_shown
+def test_a_gain_is_shown_by_a_t_test_over_three_seeds_or_more() -> None:
+    assert Gain(2.0, 0.7, 3).is_shown  # p = 0.038
+    assert not Gain(1.5, 0.7, 3).is_shown  # p = 0.066
+    assert Gain(1.5, 0.7, 5).is_shown
     assert not Gain(1.5, 2.0, 3).is_shown
+    assert not Gain(-2.0, 0.1, 3).is_shown
     assert not Gain(11.0, 0.0, 1).is_shown
     assert str(Gain(1.5, 0.7, 3)) == "+1.5 ± 0.7 (3 seeds)"
