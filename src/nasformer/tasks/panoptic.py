@@ -662,13 +662,13 @@ def colours(segments: Tensor) -> Tensor:
 
 
 def colour_names(classes: Sequence[str], *maps: Tensor) -> list[str]:
-    """The class of the segments of each colour.
+    """The class of the segments of each colour; all of them where several share one.
 
     >>> colour_names(["cat", "sky"], torch.tensor([1, KINDS, IGNORED]))[:2], colours(torch.tensor(KINDS)).item()
     (['', 'sky'], 37)
     """
-    names = [""] * IGNORED
+    names: list[list[str]] = [[] for _ in range(IGNORED)]
     for segment in torch.cat([segments.flatten().long().cpu() for segments in maps]).unique():
-        if (kind := int(segment) % KINDS) != IGNORED:
-            names[int(colours(segment))] = classes[kind]
-    return names
+        if (kind := int(segment) % KINDS) != IGNORED and classes[kind] not in (named := names[int(colours(segment))]):
+            named.append(classes[kind])
+    return ["/".join(named) for named in names]
