@@ -103,5 +103,7 @@ def test_archs_are_searched_by_pq_within_a_budget_that_counts_the_head(
     scores = [line["pq"] for line in map(json.loads, journal) if "pq" in line]
     assert result["winner"]["holdout_pq"] == pytest.approx(max(scores))
     assert result["winner"]["params"] <= 120_000
+    assert main(["extract", str(tmp_path / "run"), "--to", str(tmp_path / "extracted")]) == 0
+    assert read_json(tmp_path / "extracted" / "config.json")["stuff_area"] == 0.01
     evaluated = json_output(capsys, "evaluate", tmp_path / "run" / "model", "--data", shapes)
     assert evaluated["pq"] == pytest.approx(result["winner"]["test_pq"])
