@@ -426,7 +426,7 @@ def object_name(root: Path) -> list[str]:
         if len(names) > 1:
             raise UserError(
                 f"{path} names {len(names)} classes, so the masks number classes: use --task segment. If they number "
-                "objects, which have one class, leave its name alone in the file"
+                "objects, which have one class, keep only that name in the file"
             )
         if names:
             return names
