@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from nasformer.models.registry import list_families
 from nasformer.models.space import Space
 from nasformer.models.storage import build_from, load_model, save_model
 from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.registry import get_task
 
 CLASSES = 5
 
@@ -48,6 +50,31 @@ def test_an_arch_computes_in_the_supernet_what_its_extracted_model_computes(fami
     supernet, x = randomise(Supernet(space)).eval(), images(space)
     for arch in (space.root.smallest(), space.sample(2)):
         torch.testing.assert_close(supernet(x, arch), supernet.extract(arch)(x))
+
+
+HEADS = [
+    *(("segment", {"head": head}) for head in ("upernet", "deeplabv3", "deeplabv3plus")),
+    *(("detect", {"head": head}) for head in ("mask-rcnn", "cascade")),
+    *(("panoptic", {}), ("vqa", {})),
+]
+
+
+@pytest.mark.parametrize(("task", "options"), HEADS)
+@pytest.mark.parametrize("family", list_families())
+def test_every_head_trains_every_family(family: str, task: str, options: dict[str, str]) -> None:
+    space = dense_space(small_space(family_space(family), num_classes=CLASSES), task, decoder_dim=16, **options)
+    supernet, x, objective = Supernet(space), images(space), get_task(task).objective
+    batches: Any = SimpleNamespace(img_size=image_size(space)[0], num_classes=CLASSES, classes=["class"] * CLASSES)
+    targets = objective.example_targets(len(x), batches)
+    told = {"targets": targets} if objective.within_model else {}
+    for arch in (space.root.smallest(), space.root.largest()):
+        supernet.zero_grad()
+        loss = objective.loss(supernet(x, arch, **told), x, targets)
+        loss.backward()
+        gradients = [weight.grad for weight in supernet.parameters() if weight.grad is not None]
+        assert loss.isfinite()
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert next(supernet.parameters()).grad is not None
 
 
 @pytest.mark.parametrize("family", ["autoformer", "s3", "pit"])

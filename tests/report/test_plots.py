@@ -138,6 +138,16 @@ def test_each_limited_cost_has_its_panel(crowded: RunContents) -> None:
     assert names[:2] == ["parameters", "MACs (multiply-accumulates an image)"]
 
 
+def test_where_all_score_0_axes_begin_there(run: RunContents) -> None:
+    nothing = dict.fromkeys(run.candidates[0].scores, 0.0) | {"params": 1000.0, "macs": 1000.0}
+    candidates = [replace(candidate, scores=nothing) for candidate in run.candidates]
+    references = [replace(one, scores=nothing) for one in run.result.references]
+    result = replace(run.result, winner=replace(run.result.winner, scores=nothing), references=references)
+    for name in ("score_vs_cost", "search_progress"):
+        low, high = drawn(name, replace(run, candidates=candidates, result=result)).axes[0].get_ylim()
+        assert -0.1 < low < 0 < high == 1
+
+
 def test_progress_never_falls_and_ends_with_the_best(run: RunContents) -> None:
     curve = lines(drawn("search_progress", run).axes[0])["best so far"].get_ydata()
     assert list(curve) == sorted(curve)

@@ -87,6 +87,14 @@ def test_png_masks_have_a_number_for_each_object(tmp_path: Path) -> None:
     assert scene.target()["masks"].sum((1, 2)).tolist() == [24, 200]
 
 
+def test_png_masks_with_names_of_several_ids_are_not_taken_for_objects(tmp_path: Path) -> None:
+    write_set(tmp_path, 3, 2, 2)
+    with pytest.raises(UserError, match="names 3 classes, so the masks number classes: use --task segment"):
+        opened(tmp_path)
+    (tmp_path / "classes.txt").write_text("square\n")
+    assert opened(tmp_path).splits.classes == ["square"]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

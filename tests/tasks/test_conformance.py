@@ -17,6 +17,7 @@ from nasformer.cli.main import main
 from nasformer.cli.parser import CommandParser, list_options
 from nasformer.data.options import AugmentOptions
 from nasformer.errors import UserError
+from nasformer.models.registry import get_space
 from nasformer.runs.base import load_batches
 from nasformer.runs.options import RetrainCommand
 from nasformer.supernet.supernet import Supernet
@@ -24,7 +25,7 @@ from nasformer.tasks.options import TASKS, TaskFacts, TaskOptions
 from nasformer.tasks.registry import Task, get_task, list_tasks, register_task
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
-from small_run import refused
+from small_run import json_output, output, refused
 from tasks.examples import EXAMPLES, Example
 
 SIZE = 32
@@ -131,6 +132,17 @@ def test_costs_count_the_head(task: Task, example: Example) -> None:
         model = space.build(arch)
         assert space.costs(arch)["params"] == sum(weight.numel() for weight in model.parameters())
     assert model.task == task.name
+
+
+def test_the_cost_command_counts_the_head(task: Task, example: Example, capsys: Any) -> None:
+    space = task.space(get_space("s3-micro", img_size=SIZE, num_classes=5), example.command(task.name).of_task)
+    options = [f"--{task.name}.{name}={value}" for name, value in example.options.items()]
+    argv = ["--space", "s3-micro", "--task", task.name, *options, "--img-size", str(SIZE), "--num-classes", "5"]
+    found = json_output(capsys, "cost", "--arch", "largest", *argv)
+    assert found == space.costs(space.root.largest())
+    limit = (found["params"] + space.costs(space.root.smallest())["params"]) // 2
+    sampled = space.arch(output(capsys, "sample", "--max-params", str(limit), *argv))
+    assert space.costs(sampled)["params"] <= limit
 
 
 def test_a_supernet_computes_what_the_extracted_model_computes(task: Task, example: Example) -> None:

@@ -25,6 +25,7 @@ from nasformer.tasks.panoptic import (
     Answer,
     PanopticBatches,
     class_qualities,
+    colour_names,
     colours,
     find_centres,
     group,
@@ -322,6 +323,12 @@ def test_batches_carry_targets_and_what_the_head_must_know(root: Path) -> None:
     assert batches.head_options == {"num_things": 2}
     _, maps = next(batches.evaluation("test", 2))
     assert [segments.shape for segments in maps] == [(24, 32)] * 2
+
+
+def test_a_colour_that_two_classes_share_has_both_names() -> None:
+    classes = [f"class {number}" for number in range(40)]
+    names = colour_names(classes, torch.tensor([37, 38, KINDS * 1, KINDS * 2]))
+    assert (names[37], names[38], names[74]) == ("class 37/class 0", "class 38", "class 0")
 
 
 def test_an_answer_is_written_as_coco_writes_it() -> None:

@@ -15,7 +15,7 @@ import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.models.storage import load_model
-from nasformer.utils.files import read_json
+from nasformer.utils.files import read_json, write_json
 from small_run import json_output, output, refused
 from tasks.shapes import write_panoptic
 
@@ -67,6 +67,10 @@ def test_from_training_to_answers(shapes: Path, tmp_path: Path, capsys: Any) -> 
     assert {segment["id"]: segment["area"] for segment in found["segments"]} == {
         number: int((ids == number).sum()) for number in np.unique(ids[ids > 0]).tolist()
     }
+    assert config["stuff_area"] == 0.01
+    write_json(run / "model" / "config.json", {**config, "stuff_area": 2.0})  # above every area
+    (found,) = json_output(capsys, "predict", run, image, "--out", tmp_path / "things")
+    assert all(segment["isthing"] for segment in found["segments"])
     assert "say where its segments shall go" in refused(capsys, ["predict", str(run), image])
     assert "num_things" not in refused(capsys, ["finetune", str(run), "--data", str(shapes), "--out", str(run)])
     assert main(["export", str(run), "--to", str(tmp_path / "export"), "--formats", "python"]) == 0
@@ -99,5 +103,7 @@ def test_archs_are_searched_by_pq_within_a_budget_that_counts_the_head(
     scores = [line["pq"] for line in map(json.loads, journal) if "pq" in line]
     assert result["winner"]["holdout_pq"] == pytest.approx(max(scores))
     assert result["winner"]["params"] <= 120_000
+    assert main(["extract", str(tmp_path / "run"), "--to", str(tmp_path / "extracted")]) == 0
+    assert read_json(tmp_path / "extracted" / "config.json")["stuff_area"] == 0.01
     evaluated = json_output(capsys, "evaluate", tmp_path / "run" / "model", "--data", shapes)
     assert evaluated["pq"] == pytest.approx(result["winner"]["test_pq"])

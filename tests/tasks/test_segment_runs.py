@@ -210,7 +210,7 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert evaluated["miou"] == pytest.approx(result["winner"]["test_miou"])
     assert json_output(capsys, "evaluate", folder, "--data", shapes, "--arch", "smallest")["miou"] > 0
     message = refused(capsys, ["search", "--data", str(shapes), "--out", str(folder)])
-    assert "is for another task; add --task segment" in message
+    assert "are for another task; add --task segment" in message
     diagnosis = examine(folder, str(shapes))
     assert diagnosis.score == "miou"
     assert all(0 <= subnet["miou"] <= 1 for subnet in diagnosis.subnets)

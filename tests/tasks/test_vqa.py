@@ -240,6 +240,7 @@ def test_from_training_to_answers(tmp_path: Path, capsys: Any) -> None:
     same = output(capsys, "predict", run, image, "--question", "is there a square")
     assert same.startswith(f"{image}: {found['answers'][0]} ")
     assert "say what to ask about the images" in refused(capsys, ["predict", str(run), image])
+    assert "the question '???' has no words" in refused(capsys, ["predict", str(run), image, "--question", "???"])
     exported = tmp_path / "exported"
     assert main(["export", str(run), "--to", str(exported)]) == 0
     assert {path.name for path in exported.iterdir()} >= {"model.py", "model.pt2"}

@@ -190,11 +190,11 @@ class SpaceOptions(OptionGroup):
             raise UserError(f"--from {self.from_} has a space of its own; leave --space {self.space} out")
         return source_space(self.from_ or "").with_options(**self.model_options())
 
-    def source_costs(self) -> dict[str, float]:
-        """The costs of the net behind --from, for limits that are shares of them; empty without --from."""
+    def source_costs(self, space: Space) -> dict[str, float]:
+        """What the net behind --from costs in its space, for limits that are shares of it; empty without --from."""
         from nasformer.models.pretrained import source_arch
 
-        return self.chosen_space().costs(source_arch(self.from_)) if self.from_ else {}
+        return space.costs(source_arch(self.from_)) if self.from_ else {}
 
 
 # The catalogue: a JSON file of the built-in spaces, readable without importing torch. `make catalogue` writes it.

@@ -56,6 +56,7 @@ class WeightFacts:
         mean, std: Of each channel of the images.
         words: The vocabulary of a model that answers questions.
         text_encoder: The encoder of the library transformers that reads the questions for such a model.
+        stuff_area: Share of the image below which a panoptic model drops areas of stuff.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
     """
@@ -66,6 +67,7 @@ class WeightFacts:
     classes: list[str] | None = None
     words: list[str] | None = None
     text_encoder: str | None = None
+    stuff_area: float | None = None
     preprocessing: dict[str, Any] | None = None
     trained_on: dict[str, str | float | None] | None = None
     test_accuracy: float | None = None

@@ -137,6 +137,8 @@ def axis_range(values: Sequence[float], marks: Sequence[float]) -> Point:
     """The part of an axis to show: all values and the marks near them. A far mark must not squeeze the rest."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite), max(finite)
+    if low == high == 0:  # scores, which are not below 0
+        return -0.05, 1.0
     near = 0.3 * (high - low)
     shown = [low, high, *(mark for mark in marks if low - near <= mark <= high + near)]
     room = 0.07 * (max(shown) - min(shown)) or 0.05 * abs(low) or 1.0
@@ -201,6 +203,8 @@ def search_progress(run: RunContents) -> Figure | None:
     draw_random_references(axes, run)
     draw_random_search(axes, run, generations)
     style_axes(axes, unit, axis_label(run.score))
+    if not axes.dataLim.ymin < axes.dataLim.ymax:  # one score for all
+        axes.set_ylim(axis_range([axes.dataLim.ymax], []))
     axes.xaxis.set_major_locator(nice_ticks(10, integer=True))
     if len(x) == 1:  # or the ticks would be fractions of a generation
         axes.set_xlim(x[0] - 1, x[0] + 1)

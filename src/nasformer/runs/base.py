@@ -178,7 +178,7 @@ class Run:
     ) -> None:
         self.folder, self.recipe, self.world = folder, recipe, world
         if (task := space.model.task) != "classify" and options.task != task:
-            raise UserError(f"the supernet of {folder} is for another task; add --task {task}")
+            raise UserError(f"the weights to start from are for another task; add --task {task}")
         self.device = choose_device(options.device)
         options = stream_as_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it

@@ -94,8 +94,8 @@ def search_run(command: SearchCommand) -> RunResult | None:
 
 def training_free_run(command: SearchCommand) -> RunResult:
     """Searches untrained archs by proxies; in a run folder, a killed search resumes."""
-    command = command.with_shares(command.source_costs())
     space, device = space_for(command_space(command), command), choose_device(command.device).type
+    command = command.with_shares(command.source_costs(space))
     check_before_images(command, space, device)
     scorer = make_scorer(command, space)
     scorer.space, profile = with_profile(scorer.space, command, command.search.objectives, device)

@@ -413,10 +413,24 @@ def read_parts(
         return {split: SceneFiles(scenes) for split, scenes in parts.items()}, [category.name for category in listed]
     if (listing := list_folders(root)) is None:
         raise UserError(f"{root} has no images with objects; {EXPECTED}{made_for(root, 'detect')}")
+    names = object_name(root)
     pairs = {"train": listing.train, "val": listing.val, "test": listing.test}
     scenes = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
-    names = root / "classes.txt"
-    return scenes, list(read_names(names).values())[:1] if names.is_file() else ["object"]
+    return scenes, names
+
+
+def object_name(root: Path) -> list[str]:
+    """The class of the objects of PNG masks. Refuses names of several ids: those masks number classes, not objects."""
+    for path in (root / "classes.txt", root / "labels.json"):
+        names = list(read_names(path).values()) if path.is_file() else []
+        if len(names) > 1:
+            raise UserError(
+                f"{path} names {len(names)} classes, so the masks number classes: use --task segment. If they number "
+                "objects, which have one class, keep only that name in the file"
+            )
+        if names:
+            return names
+    return ["object"]
 
 
 def read_pngs(files: MaskFiles, masks: bool, bad: BadImages) -> list[Scene]:

@@ -31,6 +31,7 @@ from nasformer.errors import UserError
 from nasformer.layers.segmentation import INSTANCE_MAPS, fitted_size
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
+from nasformer.models.storage import facts_in
 from nasformer.tasks.batches import FileTask, read_named, unfit, unique_stems
 from nasformer.tasks.boxes import check_categories
 from nasformer.tasks.masks import (
@@ -546,6 +547,11 @@ class PanopticBatches(MaskBatches):
         """Options of the head that follow from the classes."""
         return {"num_things": self.num_things}
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `predict` must know besides the classes."""
+        return {"stuff_area": self.options.stuff_area}
+
     def target(self, mask: Tensor) -> Tensor:
         return make_targets(mask, self.options.sigma)
 
@@ -578,9 +584,10 @@ class Panoptic(FileTask):
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
         of_images = (trained.img_size, trained.mean, trained.std)
+        stuff_area = facts_in(trained.folder).get("stuff_area", PanopticOptions().stuff_area)
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
             image = read_named(file, trained.in_chans)
-            segments = find_segments(trained.model, image, *of_images, things, PanopticOptions().stuff_area)
+            segments = find_segments(trained.model, image, *of_images, things, stuff_area)
             png, picture = folder / f"{stem}_panoptic.png", folder / f"{stem}_overlay.png"
             numbered, listed = list_segments(segments, trained.classes, things)
             segments_png(numbered).save(png)
@@ -655,13 +662,13 @@ def colours(segments: Tensor) -> Tensor:
 
 
 def colour_names(classes: Sequence[str], *maps: Tensor) -> list[str]:
-    """The class of the segments of each colour.
+    """The class of the segments of each colour; all of them where several share one.
 
     >>> colour_names(["cat", "sky"], torch.tensor([1, KINDS, IGNORED]))[:2], colours(torch.tensor(KINDS)).item()
     (['', 'sky'], 37)
     """
-    names = [""] * IGNORED
+    names: list[list[str]] = [[] for _ in range(IGNORED)]
     for segment in torch.cat([segments.flatten().long().cpu() for segments in maps]).unique():
-        if (kind := int(segment) % KINDS) != IGNORED:
-            names[int(colours(segment))] = classes[kind]
-    return names
+        if (kind := int(segment) % KINDS) != IGNORED and classes[kind] not in (named := names[int(colours(segment))]):
+            named.append(classes[kind])
+    return ["/".join(named) for named in names]

@@ -555,6 +555,8 @@ class VisualQuestions(FileTask):
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         if not options.question:
             raise UserError('say what to ask about the images: --question "what is on the table?"')
+        if not split_words(options.question):
+            raise UserError(f'the question {options.question!r} has no words; ask like "what is on the table?"')
         model, facts = trained.model.eval(), facts_in(trained.folder)
         if "words" not in facts:
             raise UserError(f"{trained.folder} does not say which words it knows; train or extract the model again")

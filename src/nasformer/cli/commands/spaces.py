@@ -10,6 +10,7 @@ from nasformer.cli.parser import COMMON_FLAGS, columns, find_recipe, list_recipe
 from nasformer.errors import UserError
 from nasformer.models.registry import SpaceOptions
 from nasformer.search.options import BudgetOptions
+from nasformer.tasks.options import TaskOptions
 from nasformer.utils.units import OptionGroup, check_range, check_seed, format_quantity
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class SpacesCommand(SpaceOptions):
 
 
 @dataclass
-class CostCommand(SpaceOptions):
-    """Parameters and multiply-accumulates of an architecture, in closed form."""
+class CostCommand(TaskOptions, SpaceOptions):
+    """Parameters and multiply-accumulates of an architecture, in closed form; with --task, including its head."""
 
     main = ("space", "arch", "img_size", "patch_size", "num_classes")
     example = "nasformer cost --space autoformer-tiny-mlp3 --arch autoformer-t"
@@ -40,7 +41,7 @@ class CostCommand(SpaceOptions):
 
 
 @dataclass
-class SampleCommand(BudgetOptions, SpaceOptions):
+class SampleCommand(TaskOptions, BudgetOptions, SpaceOptions):
     """Random architectures within a budget, one JSON a line."""
 
     main = ("space", "n", "min_params", "max_params", "max_macs", "max_latency", "seed")
@@ -122,7 +123,9 @@ def example_expression(space: Space, pretrained: bool) -> str:
 
 
 def cost(options: CostCommand, as_json: bool) -> None:
-    space = options.chosen_space()
+    from nasformer.tasks.registry import space_for
+
+    space = space_for(options.chosen_space(), options)
     if not options.arch:
         raise UserError("name an architecture with --arch: a JSON file, inline JSON or a preset's name")
     costs = space.costs(space.arch(options.arch))
@@ -139,10 +142,12 @@ def sample(options: SampleCommand, as_json: bool) -> None:
 
     from nasformer.latency.search import with_profile
     from nasformer.space.budget import check_satisfiable, sample_feasible
+    from nasformer.tasks.registry import space_for
 
-    options = options.with_shares(options.source_costs())
+    space = space_for(options.chosen_space(), options)
+    options = options.with_shares(options.source_costs(space))
     windows = options.budget().windows()
-    space, _ = with_profile(options.chosen_space(), options)
+    space, _ = with_profile(space, options)
     check_satisfiable(space.root, space.costs, windows)
     rng = random.Random(options.seed)
     for _ in range(options.n):
