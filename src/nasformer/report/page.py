@@ -183,7 +183,7 @@ def gain(run: RunContents) -> Iterator[tuple[str, str]]:
     gained = search_gain(run.result) if run.result else None
     if run.result and gained:
         count = len(run.result.random)
-        other = "a random reference" if count == 1 else f"{count} random references"
+        other = "the random reference" if count == 1 else f"{count} random references"
         weights = ", all inherited" if run.result.finished else ""
         margin = "" if math.isnan(gained.margin) else f" ± {100 * gained.margin:.1f}"
         yield f"{100 * gained.value:+.1f}{margin}", f"points of {label(f'test_{run.metric}')} over {other}{weights}"
