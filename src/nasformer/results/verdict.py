@@ -46,11 +46,11 @@ class Gain:
     @property
     def is_shown(self) -> bool:
         """Whether it is above nothing by a two-sided t-test over at least three seeds (p < 0.05)."""
-        if self.seeds < 3 or self.mean <= 0 or not self.error:
-            return self.seeds >= 3 and self.mean > 0
+        if self.seeds < 3 or self.mean <= 0:
+            return False
         from scipy.stats import t  # which takes a second to import
 
-        return bool(2 * t.sf(self.mean / self.error, self.seeds - 1) < 0.05)
+        return not self.error or bool(2 * t.sf(self.mean / self.error, self.seeds - 1) < 0.05)
 
     def __str__(self) -> str:
         spread = f" ± {self.std:.1f}" if self.seeds > 1 else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from nasformer.data.decode import BadImage, read_image
+from nasformer.data.files import BadImages
 from nasformer.data.loaders import BatchSource
 from nasformer.data.options import DataOptions
 from nasformer.data.sources import EXTENSIONS
@@ -370,19 +370,18 @@ def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
 
 
 def readable_images(named: Sequence[str]) -> list[str]:
-    """Image files that are named, and those in folders that are named; those that cannot be read are told."""
-    files, bad = [file for name in named for file in files_of(name)], dict[str, str]()
-    for file in files:
-        try:
-            read_image(file, 3)
-        except BadImage as error:
-            bad[file] = str(error)
-    reasons = ", ".join(f"{file} cannot be read as an image ({reason})" for file, reason in bad.items())
-    if len(bad) == len(files):
+    """The named image files, and those in named folders; unreadable ones are left out, with a message."""
+    from nasformer.tasks.masks import check_all, check_image  # with torchvision, which only this command needs here
+
+    files, bad = [file for name in named for file in files_of(name)], BadImages()
+    sizes = check_all(files, lambda index: check_image(files[index]), bad)
+    usable = [file for file, size in zip(files, sizes, strict=True) if size]
+    reasons = ", ".join(f"{name} cannot be read as an image ({reason})" for name, reason in bad.reasons.items())
+    if not usable:
         raise UserError(f"{reasons}; give PNG or JPEG files")
-    if bad:
+    if reasons:
         say(f"left out: {reasons}")
-    return [file for file in files if file not in bad]
+    return usable
 
 
 def files_of(name: str) -> list[str]:
