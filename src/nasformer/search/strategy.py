@@ -174,7 +174,7 @@ def find_strategy(name: str) -> type[Strategy]:
 
     >>> find_strategy("evo")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    nasformer.errors.UserError: unknown strategy 'evo'; there are: random, ...; one of your own is known with --import MODULE
+    nasformer.errors.UserError: unknown strategy 'evo'; there are: random, ...; one of your own ... --import MODULE
     """
     strategies = list_strategies()
     if name not in strategies:
