@@ -114,12 +114,20 @@ def train_supernet(
         The mean loss of the last interval.
     """
     recipe = recipe or Recipe()
-    sampler = make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed)
-    # No arch of its own: so the folder of a single model's training is refused.
-    settings = {"space": supernet.space.name, "arch": None, **(settings or {})}
-    options: dict[str, Any] = {"folder": folder, "seed": seed, "teacher": teacher, "quiet": quiet, "label": label}
-    options |= {"sampler": sampler, "calibration_images": calibration_images}
-    return fit(supernet, data, recipe, settings=settings, **options)
+    return fit(
+        supernet,
+        data,
+        recipe,
+        folder=folder,
+        seed=seed,
+        teacher=teacher,
+        # No arch of its own: so the folder of a single model's training is refused.
+        settings={"space": supernet.space.name, "arch": None, **(settings or {})},
+        sampler=make_sampler(supernet.space, recipe.sampler, recipe.sandwich, seed),
+        calibration_images=calibration_images,
+        quiet=quiet,
+        label=label,
+    )
 
 
 def train_model(
@@ -139,11 +147,18 @@ def train_model(
     With a folder it can be killed and started again. Under torchrun every process calls it alike, with the same
     weights. What a recipe says of supernets (`freeze`, `sampler`, `sandwich` ...) has no meaning here.
     """
-    recipe = recipe or Recipe()
     arch = model.arch.to_json() if isinstance(model, Backbone) else type(model).__name__
-    settings = {"arch": arch, **(settings or {})}
-    options: dict[str, Any] = {"folder": folder, "seed": seed, "teacher": teacher, "quiet": quiet, "label": label}
-    return fit(model, data, recipe, settings=settings, **options)
+    return fit(
+        model,
+        data,
+        recipe or Recipe(),
+        folder=folder,
+        seed=seed,
+        teacher=teacher,
+        settings={"arch": arch, **(settings or {})},
+        quiet=quiet,
+        label=label,
+    )
 
 
 def fit(
@@ -200,8 +215,8 @@ def learning_rate(step: int, steps_per_epoch: int, recipe: Recipe) -> float:
     peak, warmup = recipe.peak_lr(), recipe.warmup_steps(steps_per_epoch)
     if step < warmup:
         return recipe.warmup_lr + (peak - recipe.warmup_lr) * step / warmup
-    progress = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
-    return recipe.min_lr + (peak - recipe.min_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+    share = (step - warmup) / max(recipe.total_steps(steps_per_epoch) - warmup, 1)
+    return recipe.min_lr + (peak - recipe.min_lr) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
 
 
 def result_settings(recipe: Recipe) -> dict[str, Any]:
@@ -304,7 +319,6 @@ class Trainer:
         self.optimizer = make_optimizer(model, recipe)
         # In one process there is nobody to have other archs.
         self.own_archs = recipe.archs == "own" and self.world.size > 1 and sampler is not None
-        self.frozen = recipe.freeze == "slices" and isinstance(model, Supernet)
         self.average = MovingAverage(model, recipe.ema) if recipe.ema else None
         self.total = recipe.total_steps(batches.steps_per_epoch)
         self.interval = max(1, round(recipe.log_epochs * batches.steps_per_epoch))
@@ -314,8 +328,10 @@ class Trainer:
         )
         self.folder, self.log_path = folder, folder / "log.jsonl" if folder else None
         self.snapshots: Snapshots | None = None
+        self.frozen: FrozenSlices | None = None
         if isinstance(model, Supernet):
             self.snapshots = Snapshots(model, batches, recipe, calibration_images, seed)
+            self.frozen = FrozenSlices(model, self.optimizer) if recipe.freeze == "slices" else None
         self.calibration_images = calibration_images
         self.class_weights = class_weights(batches.class_counts).to(self.device) if recipe.balance else None
         self.stopping = early_stopping(recipe, batches)
@@ -603,8 +619,9 @@ class Trainer:
         return (logits, *(outputs[name] for name in self.learned_features))
 
     def update(self, archs: list[Arch | None]) -> None:
-        if self.frozen and isinstance(self.model, Supernet):
-            FrozenSlices(self.model, self.optimizer).step([arch for arch in archs if arch is not None])
+        """Updates the weights; where the recipe freezes slices, only what one of the archs uses."""
+        if self.frozen:
+            self.frozen.step([arch for arch in archs if arch is not None])
         else:
             self.optimizer.step()
 
