@@ -277,6 +277,28 @@ def early_stopping(recipe: Recipe, batches: BatchSource) -> EarlyStopping | None
     return EarlyStopping(recipe.patience * batches.steps_per_epoch, objective_of(batches).score)
 
 
+class IntervalLosses:
+    """The losses of the steps of an interval so far, each the mean over the processes.
+
+    A step only adds its own: to gather them waits for the GPU and for the other processes.
+    """
+
+    def __init__(self, world: World, device: torch.device, before: Tensor | None = None) -> None:
+        self.world, self.device = world, device
+        self.means = torch.zeros(0, device=device) if before is None else before.to(device)
+        self.own = list[Tensor]()  # of this process alone, not gathered yet
+
+    def append(self, loss: Tensor) -> None:
+        self.own.append(loss)
+
+    def gathered(self) -> Tensor:
+        """All losses so far; all processes call this alike."""
+        if self.own:
+            self.means = torch.cat([self.means, self.world.mean(torch.stack(self.own))])
+            self.own = []
+        return self.means
+
+
 class Trainer:
     """Trains a model by a recipe.
 
@@ -338,18 +360,13 @@ class Trainer:
         self.compiling = AutoCompile(model, self.world, label, self.quiet) if recipe.compile == "auto" else None
         self.graphs = CudaGraphs.on(self.device, recipe.graphs)
         self.learned_features = list[str]()
-        self.start()
-
-    def start(self) -> None:
-        """Initialises the state that changes in the course of the training."""
+        # What changes in the course of the training, besides weights and optimizer
         self.done = 0  # steps
-        # Losses of the interval so far: means over all processes, then those of this process that are not gathered yet.
-        self.losses, self.new_losses = torch.zeros(0, device=self.device), list[Tensor]()
-        # The state at the start of the interval, to go back to; empty where it is lost.
-        self.interval_state = Parts()
+        self.losses = IntervalLosses(self.world, self.device)
+        self.interval_state = Parts()  # the state at the start of the interval, to go back to; empty where it is lost
         self.rollback: Rollback | None = None
         self.note = ""
-        self.saved_at, self.wait = time.monotonic(), FIRST_CHECKPOINT * self.recipe.checkpoint_seconds
+        self.next_save = math.inf  # when the next checkpoint is due, by `time.monotonic`
 
     def run(self) -> float:
         """Trains to the end and returns the mean loss of the last interval."""
@@ -452,7 +469,7 @@ class Trainer:
 
     def train_batch(self, x: Tensor, targets: Tensor) -> None:
         """Trains one step; automatic compilation may change over after it."""
-        self.new_losses.append(self.step(self.done, x, targets))
+        self.losses.append(self.step(self.done, x, targets))
         self.done += 1
         if self.compiling and not self.compiling.over:
             self.compiling.after_step(self.total - self.done, partial(self.rehearsal, x))
@@ -490,28 +507,21 @@ class Trainer:
         """The first step of the interval that the next step belongs to."""
         return self.done // self.interval * self.interval
 
-    def begin_interval(self, state: Parts) -> None:
-        self.interval_state, self.new_losses = state, []
-        self.losses = torch.zeros(0, device=self.device)
+    def begin_interval(self, state: Parts, losses: Tensor | None = None) -> None:
+        """Begins to collect losses, and keeps the state to go back to; after a kill there are losses already."""
+        self.interval_state, self.losses = state, IntervalLosses(self.world, self.device, losses)
 
     def log_line(self, **facts: Any) -> dict[str, Any]:
         return {"step": self.done, "epoch": round(self.done / self.batches.steps_per_epoch, 4), **facts}
 
     def mean_loss(self) -> float:
         """The mean of the interval; a finite one may have had a gradient that is not, which shows in the weights."""
-        mean = self.gather_losses().mean()
+        mean = self.losses.gathered().mean()
         if not mean.isfinite():
             raise NotFinite("loss", self.done)
         if not weights_are_finite(self.model):
             raise NotFinite("weights' norm", self.done)
         return mean.item()
-
-    def gather_losses(self) -> Tensor:
-        """The losses of the interval so far, each the mean over the processes."""
-        if self.new_losses:
-            self.losses = torch.cat([self.losses, self.world.mean(torch.stack(self.new_losses))])
-            self.new_losses = []
-        return self.losses
 
     # One step
 
@@ -632,7 +642,7 @@ class Trainer:
         at_end = self.done == self.total
         if self.world.size > 1 and self.done % STEPS_TO_AGREE and not at_end:
             return
-        late = self.world.main and time.monotonic() - self.saved_at >= self.wait
+        late = self.world.main and time.monotonic() >= self.next_save
         due, stopping = self.world.any(late, stop.requested is not None, device=self.device)
         saved = self.save() if at_end or due or stopping else False
         if stopping:
@@ -640,14 +650,14 @@ class Trainer:
 
     def save(self) -> bool:
         """Writes a checkpoint, unless there is no folder or something is not finite; returns whether it did."""
-        losses = self.gather_losses()
+        losses = self.losses.gathered()
         if not self.checkpoints or not (losses.isfinite().all() and weights_are_finite(self.model)):
             return False
         if self.world.main and len(losses):
             self.save_within_interval(self.checkpoints, losses)
         elif self.world.main:
             self.checkpoints.save(self.done, self.interval_state, last=self.done == self.total)
-        self.saved_at, self.wait = time.monotonic(), self.recipe.checkpoint_seconds
+        self.next_save = time.monotonic() + self.recipe.checkpoint_seconds
         return True
 
     def save_within_interval(self, checkpoints: Checkpoints, losses: Tensor) -> None:
@@ -690,16 +700,17 @@ class Trainer:
             self.done, parts = self.checkpoints.load(start_over=not TrainLog.read(self.log_path))
             self.rollback = self.checkpoints.load_rollback()
             if parts:
-                self.set_saved_state(self.checkpoints, parts)
+                self.restore_checkpoint(self.checkpoints, parts)
                 self.restore_stopping(TrainLog.read(self.log_path))
         self.world.barrier()  # nobody may write while another still reads
-        self.saved_at = time.monotonic()
+        self.next_save = time.monotonic() + FIRST_CHECKPOINT * self.recipe.checkpoint_seconds
         if 0 < self.done < self.total and not self.quiet:
             say(f"{self.label}: resuming at step {self.done} of {self.total}")
             if self.checkpoints:
                 self.checkpoints.warn_of_other_processes(self.done)
 
-    def set_saved_state(self, checkpoints: Checkpoints, parts: Parts) -> None:
+    def restore_checkpoint(self, checkpoints: Checkpoints, parts: Parts) -> None:
+        """Takes the state of the checkpoint at this step; refuses one that does not fit the model."""
         try:
             self.set_state(parts)
             self.restore_interval(checkpoints, parts)
@@ -711,23 +722,23 @@ class Trainer:
 
     def restore_interval(self, checkpoints: Checkpoints, parts: Parts) -> None:
         """Restores losses so far and the state to go back to: the checkpoint itself where an interval starts."""
-        start = self.interval_start
+        start, state, losses = self.interval_start, self.interval_state, parts.get("interval", {}).get("losses")
         if self.done == start:
-            self.begin_interval(parts)
+            state = parts
         elif start:
             try:
-                self.begin_interval(checkpoints.read(start)[1])
+                _, state = checkpoints.read(start)
             except DamagedCheckpoint:
-                self.begin_interval({})
-        if "interval" in parts:
-            self.losses = parts["interval"]["losses"].to(self.device)
+                state = {}
+        self.begin_interval(state, losses)
 
     def restore_stopping(self, lines: list[dict[str, Any]]) -> None:
         """Restores the best scores so far from the log; a training that was stopped early stays so."""
-        for line in lines if self.stopping else []:
-            if self.stopping and line["step"] <= self.done and self.stopping.is_better(line):
-                self.stopping.remember(line["step"], line)
-        self.stop_early()
+        if self.stopping:
+            for line in lines:
+                if line["step"] <= self.done and self.stopping.is_better(line):
+                    self.stopping.remember(line["step"], line)
+            self.stop_early()
 
     def roll_back(self, trouble: NotFinite) -> None:
         """Goes back to where the interval began, once; reports it, and records it for a training that is resumed."""
