@@ -277,6 +277,11 @@ def early_stopping(recipe: Recipe, batches: BatchSource) -> EarlyStopping | None
     return EarlyStopping(recipe.patience * batches.steps_per_epoch, objective_of(batches).score)
 
 
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors in main memory, which further steps do not change."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
 class IntervalLosses:
     """The losses of the steps of an interval so far, each the mean over the processes.
 
@@ -284,7 +289,7 @@ class IntervalLosses:
     """
 
     def __init__(self, world: World, device: torch.device, before: Tensor | None = None) -> None:
-        self.world, self.device = world, device
+        self.world = world
         self.means = torch.zeros(0, device=device) if before is None else before.to(device)
         self.own = list[Tensor]()  # of this process alone, not gathered yet
 
@@ -489,9 +494,8 @@ class Trainer:
         self.model.train()
         line = {f"holdout_{name}": scores[name] for name in (self.objective.score, "loss")}
         if self.world.agree(self.stopping.is_better(line), self.device):
-            weights = self.model.state_dict().items()
             self.stopping.remember(self.done, line)
-            self.stopping.weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights}
+            self.stopping.weights = copied(self.model.state_dict())
         return line
 
     def stop_early(self) -> None:
@@ -563,21 +567,24 @@ class Trainer:
             self.graphs.adds_up = len(archs) * self.recipe.accumulate > 1
         if self.class_weights is not None:
             targets = targets * self.class_weights
-        supervision = Supervision(targets, {})
-        if self.teacher:
-            with autocast(self.device, self.recipe.precision):
-                supervision = self.teacher(x, targets)
-        total, outputs = self.backward(x, supervision, largest, self.loss)
+        supervision, loss = self.supervise(x, targets), self.loss
+        total, outputs = self.backward(x, supervision, largest, loss)
         if largest is not None and isinstance(self.model, Supernet) and decays_by_loss(self.model, self.recipe):
             add_decay(self.model, largest, self.recipe)
-        loss = self.loss
-        if self.recipe.inplace_distillation:
+        if self.recipe.inplace_distillation:  # the others learn what the largest answers
             assert self.objective.taught
             answers = self.objective.taught(torch.cat(outputs).float(), targets, Answers())
             supervision, loss = supervision._replace(targets=answers), self.objective.loss
         for arch in others:
             total += self.backward(x, supervision, arch, loss)[0]
         return total
+
+    def supervise(self, x: Tensor, targets: Tensor) -> Supervision:
+        """What the archs of a step learn: the targets, into which a teacher mixes its answers, and its features."""
+        if not self.teacher:
+            return Supervision(targets, {})
+        with autocast(self.device, self.recipe.precision):
+            return self.teacher(x, targets)
 
     def backward(
         self, x: Tensor, supervision: Supervision, arch: Arch | None, compare: Loss
@@ -622,7 +629,10 @@ class Trainer:
         return graphs("model", forward, images, list(weights.values()), after="model")
 
     def run_model(self, model: Callable[..., Any], learned: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        """The logits and the features that a teacher has as well, whose names go into `learned_features`."""
+        """The logits and the features that a teacher has as well, whose names go into `learned_features`.
+
+        Names and tensors apart, as a CUDA graph replays tensors only.
+        """
         outputs: dict[str, Tensor] = {}  # filled by the model, by segment
         logits = model(**({"outputs": outputs} if learned else {}))
         self.learned_features = [name for name in learned if name in outputs]
@@ -678,10 +688,7 @@ class Trainer:
             parts["average"] = self.average.tensors
         if self.stopping and self.stopping.weights:
             parts["best"] = self.stopping.weights
-        return {
-            part: {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-            for part, tensors in parts.items()
-        }
+        return {part: copied(tensors) for part, tensors in parts.items()}
 
     @torch.no_grad()
     def set_state(self, parts: Parts) -> None:
