@@ -20,7 +20,6 @@ questions, each of which may be worth something between nothing and all.
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -102,8 +101,8 @@ class Race:
         self.shuffled = torch.randperm(images, generator=generator(seed, Purpose.RACING))
         self.seen = 0
         self._observed: list[Candidate] = []  # since the last generation was judged
-        self._best: list[float] = []  # scores of the parents, negative: in rising order
-        self._remembered: list[tuple[int, int, float, Arch]] = []  # images (negative), id, score, arch
+        self._best: list[float] = []  # scores of the parents, the best first
+        self._remembered: list[Candidate] = []  # those judged on the most images first
         self._references: list[Arch] = []
         self._outcomes: dict[Arch, Tensor] = {}  # of references; a resumed search has to look again
 
@@ -116,15 +115,15 @@ class Race:
         They depend on the generations before, not on those archs of this one that a journal has already.
         """
         self._learn(excluded=set(archs))
-        parents = [Judgement(-score, 0.0, math.nan, self.images) for score in self._best]
+        parents = [Judgement(score, 0.0, math.nan, self.images) for score in self._best]
         judged: dict[Arch, Judgement] = {}
-        known = len(self._references)
+        references = len(self._references)
         for arch in archs:
-            if known >= FIRST:
+            if references >= FIRST:
                 break
             judged[arch] = judgement = self._judge_whole(arch, self.shuffled, torch.empty(2, 0))
             parents = self._with(parents, judgement)
-            known += not math.isnan(judgement.score)  # answers that are not finite predict nothing
+            references += not math.isnan(judgement.score)  # answers that are not finite predict nothing
         rest = [arch for arch in archs if arch not in judged]
         if rest:
             predictions = self._predict(rest, judged)
@@ -143,47 +142,53 @@ class Race:
             score = candidate.scores[self.score]
             if candidate.arch in excluded or not math.isfinite(score):
                 continue
-            images = int(candidate.scores["images"])
-            insort(self._best, -score)
-            insort(self._remembered, (-images, candidate.id, score, candidate.arch))
-            if images == self.images and len(self._references) < REFERENCES:
+            self._best.append(score)
+            self._remembered.append(candidate)
+            if candidate.scores["images"] == self.images and len(self._references) < REFERENCES:
                 self._references.append(candidate.arch)
-        del self._best[self.parents :], self._remembered[REMEMBERED:]
+        self._best = sorted(self._best, reverse=True)[: self.parents]
+        self._remembered.sort(key=lambda candidate: (-candidate.scores["images"], candidate.id))
+        del self._remembered[REMEMBERED:]
         self._observed = [candidate for candidate in self._observed if candidate.arch in excluded]
         self._outcomes = {arch: self._outcomes_of(arch) for arch in self._references}
 
     def _outcomes_of(self, arch: Arch) -> Tensor:
         if arch not in self._outcomes:
-            self._outcomes[arch] = self._look(arch, torch.arange(self.images)).double()
+            self._outcomes[arch] = self._evaluate(arch, torch.arange(self.images)).double()
         return self._outcomes[arch]
 
     def _predict(self, archs: Sequence[Arch], judged: dict[Arch, Judgement]) -> Predictions:
         """Predictions for archs; `judged` are those of the same generation that were judged before."""
         whole = [arch for arch, judgement in judged.items() if math.isfinite(judgement.score)]
-        remembered = [(arch, score, -images) for images, _, score, arch in self._remembered]
-        remembered += [(arch, judged[arch].score, self.images) for arch in whole]
+        scored = [*(candidate.arch for candidate in self._remembered), *whole]
         references = [*self._references, *whole]
-        codes = [self.encode(arch) for arch in (*(arch for arch, *_ in remembered), *references, *archs)]
-        counts = [len(remembered), len(references), len(archs)]
-        of_remembered, of_references, of_archs = torch.tensor(codes, dtype=torch.double).split(counts)
-        scores = torch.tensor([score for _, score, _ in remembered], dtype=torch.double)
-        images = torch.tensor([images for *_, images in remembered])
-        outcomes = torch.stack([self._outcomes_of(arch) for arch in references])
-        return Predictions(of_remembered, of_references, of_archs, scores, images, outcomes)
+        scores = [candidate.scores[self.score] for candidate in self._remembered]
+        images = [int(candidate.scores["images"]) for candidate in self._remembered]
+        return Predictions(
+            self._codes(scored),
+            self._codes(references),
+            self._codes(archs),
+            torch.tensor([*scores, *(judged[arch].score for arch in whole)], dtype=torch.double),
+            torch.tensor([*images, *[self.images] * len(whole)]),
+            torch.stack([self._outcomes_of(arch) for arch in references]),
+        )
+
+    def _codes(self, archs: Sequence[Arch]) -> Tensor:
+        return torch.tensor([self.encode(arch) for arch in archs], dtype=torch.double)
 
     def _judge(self, arch: Arch, expectation: Expectation, parents: Sequence[Judgement]) -> Judgement:
         """Judges an arch until its place among the parents is certain enough, if need be on all images."""
         order = expectation.most_doubtful_first(self.shuffled)
         outcomes = torch.empty(2, 0)
         for end in self._ends():
-            outcomes = torch.cat([outcomes, self._look(arch, order[outcomes.shape[1] : end])], dim=1)
+            outcomes = torch.cat([outcomes, self._evaluate(arch, order[outcomes.shape[1] : end])], dim=1)
             judgement = expectation.judge(order, outcomes)
-            if math.isnan(judgement.score) or self._is_placed(judgement, parents):
+            if math.isnan(judgement.score) or self._is_decided(judgement, parents):
                 return judgement
         return self._judge_whole(arch, order, outcomes)
 
-    def _is_placed(self, judgement: Judgement, parents: Sequence[Judgement]) -> bool:
-        """Whether an arch is no parent; or is not the best, and stands in order among the parents."""
+    def _is_decided(self, judgement: Judgement, parents: Sequence[Judgement]) -> bool:
+        """Whether it is certain enough that an arch is no parent; or that it is not the best, and between which two."""
         if not parents:
             return False
         lead = [standard_errors(parent, judgement) for parent in parents]
@@ -195,7 +200,7 @@ class Race:
 
     def _judge_whole(self, arch: Arch, order: Tensor, outcomes: Tensor) -> Judgement:
         """The scores of an arch on all images, of which it has been judged on some."""
-        rest = self._look(arch, order[outcomes.shape[1] :])
+        rest = self._evaluate(arch, order[outcomes.shape[1] :])
         whole = torch.empty(2, self.images, dtype=torch.double)
         whole[:, order] = torch.cat([outcomes, rest], dim=1).double()
         if len(self._outcomes) < REFERENCES:
@@ -204,12 +209,12 @@ class Race:
         return Judgement(math.nan if math.isnan(loss) else score, 0.0, loss, self.images)
 
     def _with(self, parents: list[Judgement], judgement: Judgement) -> list[Judgement]:
-        """The parents if an arch of this judgement is there, too; one with NaN as its score is never a parent."""
+        """The parents after an arch of this judgement has joined; one with NaN as its score is never a parent."""
         if math.isnan(judgement.score):
             return parents
         return sorted([*parents, judgement], key=lambda parent: -parent.score)[: self.parents]
 
-    def _look(self, arch: Arch, numbers: Tensor) -> Tensor:
+    def _evaluate(self, arch: Arch, numbers: Tensor) -> Tensor:
         self.seen += len(numbers)
         return self.outcomes(arch, numbers)
 
@@ -217,7 +222,7 @@ class Race:
         return {self.score: judgement.score, "loss": judgement.loss, "images": judgement.images}
 
     def _ends(self) -> Iterator[int]:
-        """How many images an arch has been judged on whenever it is compared with the parents; all is none of them."""
+        """Numbers of images after which an arch is compared with the parents; after all of them it need not be."""
         end = float(SMALLEST)
         while end < self.images:
             yield int(end)
@@ -243,7 +248,7 @@ PRIOR = 0.1
 MOST_CERTAIN = 0.995
 """The highest chance to recognise an image; one less this is the lowest."""
 STEPS = 8
-"""Of Newton's method."""
+"""Steps of Newton's method to an ability."""
 
 
 class Predictions:
@@ -291,7 +296,7 @@ class Predictions:
         return torch.where(images == len(information), 0.0, slope**2 / information[images - 1])
 
     def expect(self, number: int) -> Expectation:
-        """The prediction for one of the archs."""
+        """The prediction for one of the archs: its ability is the one with which its predicted score is expected."""
         likely = self.shares + self.weights[number] @ self.deviations
         log_odds = likely.clamp(1 - MOST_CERTAIN, MOST_CERTAIN).logit()
         score = float(self.log_odds[number].sigmoid())
@@ -349,6 +354,8 @@ class Expectation:
         """The judgement on all images from the outcomes on the first ones."""
         count, (right, losses) = outcomes.shape[1], outcomes.double()
         seen, unseen = self.log_odds[order[:count]], self.log_odds[order[count:]]
+        # The most likely ability by Newton's method: a normal distribution of what the genes tell, times the chances of
+        # the answers seen. Its steps are bounded, as far from the maximum the curve is flat and they would overshoot.
         ability = self.ability
         for _ in range(STEPS):
             slope = float((right - (seen + ability).sigmoid()).sum()) - (ability - self.ability) / self.variance
