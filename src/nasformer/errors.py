@@ -1,4 +1,4 @@
-"""UserError, the exception that users see; hints for its messages; and out-of-memory errors."""
+"""UserError, the exception that users see; hints and reasons for its messages; and out-of-memory errors."""
 
 import difflib
 from collections.abc import Iterable
@@ -20,6 +20,20 @@ def suggest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     names = list(names)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else otherwise or f"there are: {', '.join(names)}"
+
+
+def one_line(error: BaseException, most: int | None = None) -> str:
+    """The message of any exception on one line, no longer than `most` characters; without one, its type.
+
+    >>> one_line(ValueError("no such\\n    file")), one_line(ValueError())
+    ('no such file', 'ValueError')
+    """
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
+def last_line(text: str, otherwise: str = "") -> str:
+    """The last line of a traceback, which says what went wrong; `otherwise` where there is none."""
+    return text.strip().splitlines()[-1] if text.strip() else otherwise
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -37,7 +37,7 @@ from nasformer.data.images import (
 )
 from nasformer.data.options import MAX_BAD
 from nasformer.data.shards import is_packed, load_shards
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 from nasformer.utils.progress import progress, say
 from nasformer.utils.rng import Purpose, generator
 
@@ -117,7 +117,7 @@ def _read_items(
             try:
                 image, label = items[index]
             except READ_ERRORS as error:
-                bad.add(item, " ".join(str(error).split()) or type(error).__name__)
+                bad.add(item, one_line(error))
                 continue
             crops.add(_crop_pct(image, img_size))
             read.append((to_bytes(image, img_size, item), _class_number(label, item)))
@@ -618,7 +618,7 @@ class NamedSet:
         try:
             _torchvision(self.torchvision)(root, download=True)
         except (OSError, RuntimeError, ImportError) as error:
-            raise UserError(f"cannot download {name} ({' '.join(str(error).split())}); fetch it by hand") from error
+            raise UserError(f"cannot download {name} ({one_line(error)}); fetch it by hand") from error
 
 
 def read_official(name: str, folder: Path, read: Callable[[], Any]) -> Any:
@@ -626,8 +626,7 @@ def read_official(name: str, folder: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (OSError, RuntimeError, KeyError, ValueError, IndexError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{folder} is not {name} in its official layout ({reason})") from error
+        raise UserError(f"{folder} is not {name} in its official layout ({one_line(error)})") from error
 
 
 def load_named(request: Request) -> Source:

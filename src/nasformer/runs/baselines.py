@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nasformer.data.loaders import BatchSource, Split
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 from nasformer.models.dense import TimmNet, timm_model
 from nasformer.models.space import Space
 from nasformer.models.storage import fingerprint
@@ -170,7 +170,7 @@ def timm_costs(names: Sequence[str], shape: dict[str, Any]) -> dict[str, dict[st
             model = build_timm(timm_name(name), **shape, device="meta")
             costs[name] = count(model, shape["img_size"], shape["in_chans"])
         except Exception as error:  # sizes that do not divide, windows that do not fit: timm raises a dozen kinds
-            reason = " ".join(str(error).split())[:160]
+            reason = one_line(error, 160)
             size, task = shape["img_size"], f" for --task {shape['task']}" if "task" in shape else ""
             what = f"timm:{timm_name(name)} does not take images of {size} px{task} ({reason})"
             raise UserError(f"{what}; choose another one") from error

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nasformer.data.loaders import BatchSource
-from nasformer.errors import UserError, is_out_of_memory
+from nasformer.errors import UserError, is_out_of_memory, last_line, one_line
 from nasformer.latency.measure import peak_of
 from nasformer.runs.options import ExecutorOptions, JobOptions
 from nasformer.search.run import Failed
@@ -46,10 +46,6 @@ class Job(Protocol):
     """Work of a pool: opened once in each worker, which then does tasks one after the other."""
 
     def open(self, device: str) -> Work: ...
-
-
-def last_line(text: str) -> str:
-    return text.strip().splitlines()[-1] if text.strip() else ""
 
 
 def result_of(outcome: Any) -> Any:
@@ -406,10 +402,9 @@ class RayPool:
             try:
                 ray.init(self.options.ray_address, log_to_driver=False, include_dashboard=False, logging_level="error")
             except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = " ".join(str(error).split())[:200]
                 raise UserError(
-                    f"no Ray cluster at {self.options.ray_address} ({reason}); start one with `ray start --head`, or "
-                    "leave --ray-address out"
+                    f"no Ray cluster at {self.options.ray_address} ({one_line(error, 200)}); start one with "
+                    "`ray start --head`, or leave --ray-address out"
                 ) from None
             self.connected = True
         # An actor that died is replaced here, where it is known what it was doing.

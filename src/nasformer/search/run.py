@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, last_line
 from nasformer.search.journal import Journal, parse_line
 from nasformer.search.pareto import Order
 from nasformer.search.problem import Candidate, Problem, Proposal, plain_scores, recorded_scores, shown_scores
@@ -372,8 +372,8 @@ class JournaledEvaluator:
             write_text(path, outcome.traceback)
             where = f" (traceback: {path})"
         if self.failures == id + 1 == FIRST_FAILURES:
-            last = outcome.traceback.strip().splitlines()[-1]
-            raise UserError(f"the first {FIRST_FAILURES} candidates all failed, the last with: {last}{where}")
+            reason = last_line(outcome.traceback)
+            raise UserError(f"the first {FIRST_FAILURES} candidates all failed, the last with: {reason}{where}")
         costs = self.problem.costs(self.problem.node.smallest())
         names = [name.removeprefix("-") for name in self.problem.objectives]
         return {name: math.nan for name in names if name not in costs} | {"failures": outcome.attempts}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, last_line
 from nasformer.space.arch import Arch
 from nasformer.supernet.supernet import COMPILE_OPTIONS, Supernet
 from nasformer.train.evaluate import autocast
@@ -96,6 +96,8 @@ GRAPH_SECONDS = 7.0
 """What a graph takes to compile with its backward, where nothing is cached: 82 s for the 12 kinds of AutoFormer-T."""
 LOOK_AHEAD = 500
 """Steps among whose archs those are sought that have all kinds of blocks."""
+FAILED = "the compiler has failed"
+"""The reason for an error of the compiler that gives none."""
 RECORD = "nasformer.json"
 """A file in the compiler's cache: seconds that compilation took the last time, by what was compiled."""
 
@@ -280,7 +282,7 @@ class AutoCompile:
             self.decide(left, (self.now() - self.start) / MEASURED, make_rehearsal())
         elif self.child and self.child.ended:
             if self.child.ended.failed:
-                self.end(f"not compiled: {last_line(self.child.ended.traceback)}")
+                self.end(f"not compiled: {last_line(self.child.ended.traceback, FAILED)}")
             else:
                 self.change_over()
 
@@ -320,12 +322,8 @@ class AutoCompile:
                 record_seconds(self.rehearsal.key, self.now() - start)
         except Exception as error:
             undo_compilation(self.model)
-            return self.end(f"not compiled: {last_line(str(error))}")
+            return self.end(f"not compiled: {last_line(str(error), FAILED)}")
         return self.end(f"compiled code from here on, after {in_hours(self.now() - start)}")
-
-
-def last_line(text: str) -> str:
-    return text.strip().splitlines()[-1] if text.strip() else "the compiler has failed"
 
 
 def record_path() -> Path:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 import yaml
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]  # the keys and positions that lead to a value, from the outside in
@@ -228,8 +228,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         loaded = yaml.load(content, Loader=PlainLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path} is not valid YAML ({reason}); fix that line") from None
+        raise UserError(f"{path} is not valid YAML ({one_line(error)}); fix that line") from None
     if not isinstance(loaded, dict):
         raise UserError(f"{path} holds no options; write one a line, such as 'space: autoformer-tiny'")
     return loaded
