@@ -115,14 +115,11 @@ def finish_winner(
         say(f"the winner keeps its inherited weights; to train it on: nasformer finetune {run.folder} --out NEW")
         return result
     measure, criterion = measure or accuracies(run), f"holdout_{score or objective_of(run.batches).score}"
-    tried, models = {"inherited": result.winner.get(criterion)}, {}
-    trainings = {name: StartTraining.of(run, name, start) for name, start in starts.items()}
-    if run.side_by_side:
-        train_side_by_side(run, list(trainings.values()))
-    for name, training in trainings.items():
-        models[name] = training.train(run.batches)
-        tried[name] = measure(models[name], ("holdout",))[criterion]
-    chosen = choose_weights(tried, run.batches.held_out, no_noise if score == AGREEMENT else standard_error)
+    models = train_starts(run, starts)
+    tried = {"inherited": result.winner.get(criterion)}
+    tried |= {name: measure(model, ("holdout",))[criterion] for name, model in models.items()}
+    # Agreement with the full net is taken as it is: unlike an accuracy it is no share of images with noise of its own.
+    chosen = choose_weights(tried, None if score == AGREEMENT else run.batches.held_out)
     if chosen == "inherited":
         say("training the winner on its own did not make it better on the held-out images; it keeps its weights")
         result = replace(result, finish=FinishResult(chosen, tried))
@@ -140,23 +137,21 @@ AGREEMENT = "agreement"
 """The score of nets that are cut without training: how closely their answers match the full net's."""
 
 
-def no_noise(score: float, images: int) -> float:
-    """None, for scores that are taken as they are, such as agreement."""
-    return 0.0
+def choose_weights(tried: Mapping[str, float], images: int | None) -> str:
+    """The name of the best trained weights, or "inherited" where these are better by more than a standard error.
 
-
-def choose_weights(
-    tried: Mapping[str, float], images: int, noise: Callable[[float, int], float] = standard_error
-) -> str:
-    """The name of the best trained weights on so many images, or "inherited" where these are better beyond noise.
+    Args:
+        tried: Scores by name.
+        images: How many the scores are from; None: they have no standard error.
 
     >>> [choose_weights({"inherited": inherited, "finetuned": 0.2}, images=26) for inherited in (0.2, 0.25, 0.5)]
     ['finetuned', 'finetuned', 'inherited']
-    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=26, noise=no_noise)
+    >>> choose_weights({"inherited": 0.25, "finetuned": 0.2}, images=None)
     'inherited'
     """
     inherited, best = tried["inherited"], max((name for name in tried if name != "inherited"), key=tried.__getitem__)
-    return best if tried[best] >= inherited - noise(inherited, images) else "inherited"
+    noise = 0.0 if images is None else standard_error(inherited, images)
+    return best if tried[best] >= inherited - noise else "inherited"
 
 
 def accuracies(run: Run) -> Measure:
@@ -181,14 +176,29 @@ class StartTraining:
         return cls(start, (run.folder / f"finish/{name}").train, run.options.seed, settings, f"winner, {name}")
 
     def train(self, batches: BatchSource) -> Backbone:
-        start = self.start
-        facts: dict[str, Any] = {"seed": self.seed, "settings": self.settings, "label": self.label}
-        train_model(start.model, batches, start.recipe, folder=self.folder, teacher=start.teacher, **facts)
-        return start.model.eval()
+        train_model(
+            self.start.model,
+            batches,
+            self.start.recipe,
+            folder=self.folder,
+            seed=self.seed,
+            settings=self.settings,
+            teacher=self.start.teacher,
+            label=self.label,
+        )
+        return self.start.model.eval()
 
     def is_done(self, batches: BatchSource) -> bool:
         """Whether its last checkpoint is there; a training that was stopped early counts as not done."""
         return (self.folder / f"checkpoints/step-{self.start.recipe.total_steps(batches.steps_per_epoch)}").is_dir()
+
+
+def train_starts(run: Run, starts: Mapping[str, Start]) -> dict[str, Backbone]:
+    """The trained models of starts by name."""
+    trainings = {name: StartTraining.of(run, name, start) for name, start in starts.items()}
+    if run.side_by_side:
+        train_side_by_side(run, list(trainings.values()))
+    return {name: training.train(run.batches) for name, training in trainings.items()}
 
 
 def teacher_settings(teacher: nn.Module | None) -> dict[str, str]:
@@ -212,25 +222,17 @@ class StartJob:
 
 
 def train_side_by_side(run: Run, trainings: Sequence[StartTraining]) -> None:
-    """Trains starts ahead, several at a time: whoever trains them next finds them done."""
+    """Trains starts in other processes, several at a time; `StartTraining.train` then loads what they end with."""
     left = [training for training in trainings if not training.is_done(run.batches)]
     if len(left) < 2:
         return
 
     def memory() -> int:
         largest = max((training.start for training in left), key=lambda start: kept_bytes(start.model))
-        facts = (largest.recipe, run.device, largest.teacher)
-        return training_memory(run.batches, deepcopy(largest.model), *facts)
+        return training_memory(run.batches, deepcopy(largest.model), largest.recipe, run.device, largest.teacher)
 
-    run_tasks(
-        StartJob(run.batches),
-        left,
-        run.executor,
-        run.device,
-        run.folder.path,
-        "trainings of winners",
-        memory,
-    )
+    job, folder = StartJob(run.batches), run.folder.path
+    run_tasks(job, left, run.executor, run.device, folder, "trainings of winners", memory)
 
 
 # Several sizes from one search
@@ -380,24 +382,23 @@ def with_latencies(run: Run, result: RunResult) -> RunResult:
     if {*timm, *(arch.to_json() for arch in archs)} - latencies.ms.keys():
         latencies = measure_latencies(run, archs, timm)
         write_json(path, to_json(latencies))
-    timed = {id(model): timed_model(model, latencies) for model in [*result.models, *(result.sizes or [])]}
+
+    def timed(model: ModelResult) -> ModelResult:
+        ms = latencies.ms.get(model_arch(model).to_json() if model.arch else model.name)
+        return model if ms is None else model.with_scores({"measured_latency_ms": ms})
+
     return replace(
         result,
-        winner=timed[id(result.winner)],
-        finished=timed[id(result.finished)] if result.finished else None,
-        references=[timed[id(model)] for model in result.references],
-        sizes=[timed[id(model)] for model in result.sizes] if result.sizes else None,
+        winner=timed(result.winner),
+        finished=timed(result.finished) if result.finished else None,
+        references=[timed(model) for model in result.references],
+        sizes=[timed(model) for model in result.sizes] if result.sizes else None,
         timing=latencies.how,
     )
 
 
 def model_arch(model: ModelResult) -> Arch:
     return Arch.from_dict(model.arch)
-
-
-def timed_model(model: ModelResult, latencies: Latencies) -> ModelResult:
-    ms = latencies.ms.get(model_arch(model).to_json() if model.arch else model.name)
-    return model if ms is None else model.with_scores({"measured_latency_ms": ms})
 
 
 def is_profiled(run: Run) -> bool:
