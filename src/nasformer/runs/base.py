@@ -22,7 +22,7 @@ from nasformer.data.images import Data
 from nasformer.data.loaders import Batches, BatchSource, Split
 from nasformer.data.options import DataOptions
 from nasformer.data.sources import open_data, open_files
-from nasformer.data.streaming import stream_files
+from nasformer.data.streaming import StreamedData, stream_files
 from nasformer.errors import UserError
 from nasformer.latency.profile import Profile
 from nasformer.latency.search import PREDICTED, check_profiled, measure_if_missing, with_profile
@@ -55,7 +55,7 @@ from nasformer.supernet.supernet import Supernet
 from nasformer.tasks.options import TaskOptions, find_task
 from nasformer.tasks.registry import chosen_task, space_for, write_evaluation
 from nasformer.train.evaluate import objective_of
-from nasformer.train.loop import train_supernet
+from nasformer.train.loop import make_batches, train_supernet
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World, choose_device, join_world
 from nasformer.utils.progress import say
@@ -182,11 +182,19 @@ class Run:
         self.device = choose_device(options.device)
         options = stream_as_before(folder, options)
         world.barrier()  # until all have read that, as the main process will write it
-        defaults = space.full_options
-        named = {"img_size": options.img_size, "in_chans": options.in_chans} if options.space else defaults
-        sizes = named["img_size"], named["in_chans"], defaults["img_size"]
-        files: dict[str, Any] = {"bad_list": folder.bad_images if list_bad else None, "answers": answers}
-        self.batches = load_batches(options, recipe, world, self.device, *sizes, **files)
+        trained = space.full_options
+        self.batches = load_batches(
+            options,
+            recipe,
+            world,
+            self.device,
+            # A command that names no space takes a supernet as it was trained, or a pretrained net as it is.
+            img_size=options.img_size if options.space else trained["img_size"],
+            in_chans=options.in_chans if options.space else trained["in_chans"],
+            usual_size=trained["img_size"],
+            bad_list=folder.bad_images if list_bad else None,
+            answers=answers,
+        )
         self.options = replace(options, stream=self.batches.streamed)
         self.space = fit_to_data(space, self.batches, options)
         self.trained_on = training_images(options)
@@ -329,15 +337,16 @@ def load_batches(
     if loaded is not None:
         return loaded
     sizes = {"img_size": img_size, "in_chans": in_chans, "usual_size": usual_size}
-    data = open_images(options, world, sizes, bad_list, answers)
-    process: dict[str, Any] = {"rank": world.rank, "world": world.size, "device": device, "repeats": recipe.repeats}
-    order, uncropped = (recipe.augment, recipe.batch_size, options.seed), recipe.augment.crop == "resized"
-    if not isinstance(data, ImageFiles):
-        return Batches(data, *order, **process)
-    if options.stream is True or (options.stream == "auto" and too_large(data, uncropped, device, world)):
-        data.bad.log = bad_list  # from here on each process meets other files
-        return Batches(stream_files(data, options.workers, world.size), *order, **process)
-    return Batches(data.decode(uncropped), *order, **process)
+    opened, uncropped = open_images(options, world, sizes, bad_list, answers), recipe.augment.crop == "resized"
+    data: Data | StreamedData
+    if not isinstance(opened, ImageFiles):
+        data = opened
+    elif options.stream is True or (options.stream == "auto" and too_large(opened, uncropped, device, world)):
+        opened.bad.log = bad_list  # from here on each process meets other files
+        data = stream_files(opened, options.workers, world.size)
+    else:
+        data = opened.decode(uncropped)
+    return make_batches(data, recipe, options.seed, world, device)
 
 
 def open_images(
@@ -418,6 +427,11 @@ def check_options(options: RunOptions, batches: BatchSource, trained: Space) -> 
             )
 
 
+def same_classes(batches: BatchSource, model: Backbone, names: Sequence[str] | None) -> bool:
+    """Whether a model is for the classes of these images; where it has no names of classes, their number decides."""
+    return model.num_classes == batches.num_classes and list(names or batches.classes) == list(batches.classes)
+
+
 def training_images(options: DataOptions) -> dict[str, Any]:
     """The settings that decide which images are trained on and which are held out."""
     split = {"data": options.data, "holdout": options.holdout, "seed": options.seed}
@@ -454,7 +468,7 @@ def normalize_as(batches: BatchSource, folder: RunFolder) -> None:
         setattr(batches, name, for_channels(values, batches.in_chans))
 
 
-def normalize_images(batches: BatchSource, facts: WeightFacts) -> None:
+def normalize_as_pretrained(batches: BatchSource, facts: WeightFacts) -> None:
     """Normalises images as the pretrained weights saw them, where facts say how and the channels are the same."""
     if facts.mean and facts.std and len(facts.mean) == len(facts.std) == batches.in_chans:
         batches.mean, batches.std = facts.mean, facts.std

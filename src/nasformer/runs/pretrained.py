@@ -44,7 +44,14 @@ from nasformer.models.pretrained import source_space
 from nasformer.models.space import Space
 from nasformer.models.storage import build_from, fingerprint, save_model
 from nasformer.results.result import RunResult
-from nasformer.runs.base import Run, fit_to_data, normalize_images, open_run, resolve_shares
+from nasformer.runs.base import (
+    Run,
+    fit_to_data,
+    normalize_as_pretrained,
+    open_run,
+    resolve_shares,
+    same_classes,
+)
 from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
 from nasformer.runs.finish import (
     AGREEMENT,
@@ -217,8 +224,9 @@ class PretrainedRun:
         self.run, self.source, self.command = run, source, command
         images = training_size(run.batches, command.train)
         self.recipes = stage_recipes(command.train, images, run.batches.steps_per_epoch)
-        normalize_images(run.batches, source.facts)
-        self.larger: Backbone | None = None
+        normalize_as_pretrained(run.batches, source.facts)
+        self.tuned_teacher: Backbone | None = None
+        self.keeps_classifier = same_classes(run.batches, source.model, source.facts.classes)
         self.settings = {**run.settings, "space": run.space.name, "weights": fingerprint(source.model)}
 
     def stages(self) -> AbstractContextManager[None]:
@@ -240,13 +248,6 @@ class PretrainedRun:
         both = self.command.finish == "auto" and self.source.supernet is None
         return [SLICED_SUPERNET, SLICED_NET] if both else [SLICED_SUPERNET]
 
-    @property
-    def same_classes(self) -> bool:
-        """Whether the source's classifier is for the run's classes."""
-        names = self.source.facts.classes or self.run.batches.classes
-        same = self.source.model.num_classes == self.run.batches.num_classes
-        return same and list(names) == list(self.run.batches.classes)
-
     @cached_property
     def teacher_source(self) -> Pretrained | None:
         """The recipe's teacher, where it has to be fine-tuned first.
@@ -265,25 +266,35 @@ class PretrainedRun:
         if source is None:
             return
         space = fit_to_data(source.space, run.batches, run.options)
-        self.larger = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
-        recipe = self.recipes.alone
-        settings = {**self.settings, "space": space.name, "weights": fingerprint(source.model)}
-        folder, seed = (run.folder / "teacher").train, run.options.seed
-        train_model(self.larger, run.batches, recipe, folder=folder, seed=seed, settings=settings, label="teacher")
-        self.recipes = self.recipes.without_teacher()
+        teacher = build_from(source.model, space, run.options.seed, keep_classifier=False).to(run.device)
+        train_model(
+            teacher,
+            run.batches,
+            self.recipes.alone,
+            folder=(run.folder / "teacher").train,
+            seed=run.options.seed,
+            settings={**self.settings, "space": space.name, "weights": fingerprint(source.model)},
+            label="teacher",
+        )
+        self.tuned_teacher, self.recipes = teacher, self.recipes.without_teacher()
+
+    def teacher(self, recipe: Recipe, full: Backbone) -> nn.Module | None:
+        """What a later stage learns from: the fine-tuned teacher, or the full net; None: what its recipe names."""
+        return None if recipe.teacher else self.tuned_teacher or full
 
     def full(self) -> Backbone:
         """The full net for the run's images, fine-tuned and sorted; in OUT/full. A supernet's largest is left as is."""
         run, folder = self.run, self.run.folder / "full"
-        model = build_from(deepcopy(self.source.model), run.space, run.options.seed, self.same_classes).to(run.device)
+        model = build_from(deepcopy(self.source.model), run.space, run.options.seed, self.keeps_classifier)
+        model = model.to(run.device)
         train_model(
             model,
             run.batches,
             self.recipes.full,
             folder=folder.train,
             seed=run.options.seed,
-            settings=self.settings | teacher_settings(self.larger),
-            teacher=self.larger,
+            settings=self.settings | teacher_settings(self.tuned_teacher),
+            teacher=self.tuned_teacher,
             label="full net",
         )
         if self.source.supernet is None:
@@ -306,17 +317,17 @@ class PretrainedRun:
         supernet = supernet_from(full, self.run.space)
         if self.source.supernet is not None:  # its members are trained, which the full net's fine-tuning undid
             self.carry(self.source.supernet, supernet)
-        teacher = None if self.recipes.supernet.teacher else self.larger or full
-        self.run.train(self.recipes.supernet, supernet, teacher, weights=fingerprint(full))
+        recipe = self.recipes.supernet
+        self.run.train(recipe, supernet, self.teacher(recipe, full), weights=fingerprint(full))
         return supernet
 
     def carry(self, old: Supernet, new: Supernet) -> None:
         """Copies the weights of the source's supernet; for other classes, images or tasks all but norm and head."""
         space, seed = self.run.space, self.run.options.seed
-        if (old.space.model, old.space.full_options) == (space.model, space.full_options) and self.same_classes:
+        if (old.space.model, old.space.full_options) == (space.model, space.full_options) and self.keeps_classifier:
             carry_over(old, new)
         else:
-            resized = build_from(deepcopy(self.source.model), space, seed, self.same_classes)
+            resized = build_from(deepcopy(self.source.model), space, seed, self.keeps_classifier)
             carry_backbone(supernet_from(resized, space), new)
 
     def finisher(self, supernet: Supernet, full: Backbone) -> Finisher:
@@ -329,16 +340,17 @@ class PretrainedRun:
 
     def starts(self, arch: Arch, supernet: Supernet, full: Backbone) -> dict[str, Start]:
         """How the winner is finished: from its slices of the supernet, and from those of the full net."""
-        recipe, method = self.recipes.finish, self.command.finish
-        teacher = None if recipe.teacher else self.larger or full
-        if method == "none":
+        if self.command.finish == "none":
             return {}
-        gentle, images = replace(recipe, lr=SUPERNET_LR * recipe.lr), self.run.options.calibration_images
-        inherited = recalibrated(supernet, arch, self.run.batches, images)
-        starts = {SLICED_SUPERNET: Start(inherited, gentle, teacher)}
+        recipe, run = self.recipes.finish, self.run
+
+        def start(weights: Supernet, lr: float) -> Start:
+            model = recalibrated(weights, arch, run.batches, run.options.calibration_images)
+            return Start(model, replace(recipe, lr=lr * recipe.lr), self.teacher(recipe, full))
+
+        starts = {SLICED_SUPERNET: start(supernet, SUPERNET_LR)}
         if SLICED_NET in self.start_names:
-            sliced = recalibrated(supernet_from(full, self.run.space), arch, self.run.batches, images)
-            starts[SLICED_NET] = Start(sliced, replace(recipe, lr=FULL_NET_LR * recipe.lr), teacher)
+            starts[SLICED_NET] = start(supernet_from(full, run.space), FULL_NET_LR)
         return starts
 
 
@@ -412,7 +424,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
         if not run.world.main:
             return None
         command = resolve_shares(command, run.space, source.own_arch)
-        normalize_images(run.batches, source.facts)
+        normalize_as_pretrained(run.batches, source.facts)
         run.measure_profile(command)
         mention_slack(run, command, source.own_arch)
         check_search(run.space, command.search, command.budget(), run.options.seed, AgreementEvaluator.objectives)

@@ -44,8 +44,9 @@ from nasformer.runs.base import (
     image_options,
     load_batches,
     normalize_as,
-    normalize_images,
+    normalize_as_pretrained,
     open_run,
+    same_classes,
 )
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.finish import ship
@@ -143,9 +144,9 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
     with open_run(command, "model") as run:
         check_held_out(run.options, source)
         normalize_as(run.batches, source.folder)
-        normalize_images(run.batches, source.images)
-        weights = fingerprint(source.model)
-        model = build_from(source.model, run.space, run.options.seed, same_classes(source, run.batches)).to(run.device)
+        normalize_as_pretrained(run.batches, source.images)
+        weights, keep = fingerprint(source.model), same_classes(run.batches, source.model, source.fact("classes"))
+        model = build_from(source.model, run.space, run.options.seed, keep_classifier=keep).to(run.device)
         if source.shared:
             recalibrate(model, run.batches, run.options.calibration_images, run.world)
         return train_single(run, model, "finetuned", command.train, weights=weights, export=command.export)
@@ -333,12 +334,6 @@ def check_held_out(options: DataOptions, source: PretrainedSource) -> None:
             f"{source.folder} was trained with --holdout {before.get('holdout')} --seed {before.get('seed')}; "
             "give the same, or --holdout 0 to train on all images: others held out would be images that it knows"
         )
-
-
-def same_classes(source: PretrainedSource, batches: BatchSource) -> bool:
-    """Whether the classifier can be kept; where the names of its classes are not known, their number decides."""
-    names = source.fact("classes") or batches.classes
-    return source.model.num_classes == batches.num_classes and list(names) == list(batches.classes)
 
 
 # Evaluation of what a folder holds.

@@ -24,6 +24,7 @@ from torch.func import functional_call
 
 from nasformer.data.images import Data
 from nasformer.data.loaders import Batch, Batches, BatchSource
+from nasformer.data.streaming import StreamedData
 from nasformer.errors import UserError, is_out_of_memory
 from nasformer.models.base import Backbone
 from nasformer.space.arch import Arch
@@ -183,8 +184,11 @@ def fit(
 
 def as_batches(data: Data | BatchSource, recipe: Recipe, seed: int, world: World, device: torch.device) -> BatchSource:
     """The batches of a dataset; a source of batches is left as it is."""
-    if not isinstance(data, Data):
-        return data
+    return make_batches(data, recipe, seed, world, device) if isinstance(data, Data) else data
+
+
+def make_batches(data: Data | StreamedData, recipe: Recipe, seed: int, world: World, device: torch.device) -> Batches:
+    """The batches of a dataset as a recipe has them, for a process and its device."""
     return Batches(data, recipe.augment, recipe.batch_size, seed, world.rank, world.size, device, recipe.repeats)
 
 
