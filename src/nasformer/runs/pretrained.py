@@ -108,7 +108,7 @@ from slices of the full net has far to go."""
 
 
 def run_pretrained(command: RunCommand) -> RunResult | None:
-    """All stages; the result, in the main process."""
+    """Fine-tunes a net, searches what can be cut out of it and ships the winner; the result, in the main process."""
     command = replace(command, importance=command.importance_for("gate"), train=pretrained_recipe(command.train))
     command = with_cost_objective(command, command.score)
     find_importance(command.importance)
@@ -117,18 +117,18 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     source = find_pretrained(command.from_ or "")
     with open_run(command, "supernet", full_arch=source.own_arch) as run:
         command = resolve_shares(command, run.space, source.own_arch)
-        job = PretrainedRun(run, source, command)
+        pretrained = PretrainedRun(run, source, command)
         run.measure_profile(command)
         mention_slack(run, command, source.own_arch)
-        with job.stages():
-            job.tune_teacher()
-            full = job.full()
-            supernet = job.supernet(full)
-            trained = [job.full_result(full)]
-            trained += train_baselines(run, command.baseline, job.recipes.alone, pretrained=True)
+        with pretrained.stages():
+            pretrained.tune_teacher()
+            full = pretrained.full()
+            supernet = pretrained.supernet(full)
+            trained = [pretrained.full_result(full)]
+            trained += train_baselines(run, command.baseline, pretrained.recipes.alone, pretrained=True)
             if not run.world.main:
                 return None
-            finisher = job.finisher(supernet, full)
+            finisher = pretrained.finisher(supernet, full)
             trained += finisher.uniform_reference(command.budget())
             command = start_from_uniform(command, run.space)
             result = finisher.finish(search_weights(run, supernet, command, trained))
@@ -413,7 +413,7 @@ def sorting_loss(objective: Objective) -> BatchLoss | None:
 
 
 def run_cut(command: RunCommand) -> RunResult | None:
-    """All stages; the result, in the main process."""
+    """Searches what can be cut out of a net without training and ships the winner; the result, in the main process."""
     if command.executor != "local":
         raise UserError("--no-training cuts and fits every candidate in this process; leave --executor out")
     source = find_pretrained(command.from_ or "")
@@ -433,8 +433,9 @@ def run_cut(command: RunCommand) -> RunResult | None:
         evaluator = AgreementEvaluator(compensation, full, run.batches, command.train.precision)
         finisher = distilling_finisher(run, command, evaluator)
         trained = [uncut_result(run, source.own_arch, evaluator), *finisher.uniform_reference(command.budget())]
-        job = ArchSearch.of(run, evaluator, start_from_uniform(command, run.space).search, command.budget())
-        result = search_and_publish(run, job, trained)
+        options = start_from_uniform(command, run.space).search
+        arch_search = ArchSearch.of(run, evaluator, options, command.budget())
+        result = search_and_publish(run, arch_search, trained)
         return finisher.ship(finisher.finish(result))
 
 

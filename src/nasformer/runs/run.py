@@ -100,23 +100,23 @@ def training_free_run(command: SearchCommand) -> RunResult:
     scorer = make_scorer(command, space)
     scorer.space, profile = with_profile(scorer.space, command, command.search.objectives, device)
     folder = RunFolder(command.out) if command.out else None
-    job = ArchSearch(
+    arch_search = ArchSearch(
         UntrainedEvaluator(scorer),
         command.budget(),
         command.search,
-        command.seed,
-        folder,
-        command.data or None,
-        profile,
-        {"data": command.data},
+        seed=command.seed,
+        folder=folder,
+        data=command.data or None,
+        profile=profile,
+        settings={"data": command.data},
         executor=command,
     )
     if folder is None:
-        return job.summarise(job.run())
+        return arch_search.summarise(arch_search.run())
     folder.check_own("training-free")
     recording = folder.recording("training-free", command, scorer.space.name)
     with folder.lock(), recording, tracking(folder, command.track):
-        result = job.summarise(job.run())
+        result = arch_search.summarise(arch_search.run())
         publish(folder, result)
     return result
 

@@ -92,7 +92,7 @@ class Evaluator(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where archs are evaluated, here and by workers."""
+        """The device on which archs are evaluated, here and by workers."""
 
 
 class InheritedEvaluator(Evaluator):
@@ -180,8 +180,8 @@ class UntrainedEvaluator(Evaluator):
         return self.scorer.device
 
 
-# The same on workers: a job is pickled, so it holds what it needs and nothing on a device. Images in memory travel with
-# it; of images that are streamed the paths do, which must be valid on every node.
+# Jobs: the same evaluation by workers (`runs/pools.py`). A job is pickled, so it holds what it needs and nothing on a
+# device. Images in memory travel with it; of images that are streamed the paths do, which must be valid on every node.
 
 
 @dataclass(frozen=True)
@@ -252,8 +252,17 @@ class ArchSearch:
     @classmethod
     def of(cls, run: Run, evaluator: Evaluator, options: SearchOptions, budget: Budget) -> ArchSearch:
         """A search in the folder of a run."""
-        data = (run.options.seed, run.folder, run.options.data, run.profile, run.settings)
-        return cls(evaluator, budget, options, *data, executor=run.executor)
+        return cls(
+            evaluator,
+            budget,
+            options,
+            seed=run.options.seed,
+            folder=run.folder,
+            data=run.options.data,
+            profile=run.profile,
+            settings=run.settings,
+            executor=run.executor,
+        )
 
     @property
     def space(self) -> Space:
@@ -284,6 +293,7 @@ class ArchSearch:
     def search(
         self, options: SearchOptions, journal: Path | None, on_open: Callable[[], None] | None = None
     ) -> SearchResult:
+        """Searches by any options, with a journal anywhere; a random baseline has others than the search itself."""
         race = self.make_race(options) if options.racing != "none" else None
         racing = {"racing": options.racing} if race else {}
         with self.open_executor(race) as executor:
@@ -340,7 +350,7 @@ class ArchSearch:
         with closing(pool):
             yield Chunks(pool, self.evaluator.chunk)
 
-    def rival(self, search: SearchResult) -> dict[str, Arch]:
+    def random_baseline(self, search: SearchResult) -> dict[str, Arch]:
         """The best of a random search with as many candidates, if asked for; else that of the search's random start."""
         if self.options.strategy == "random":
             return {}
@@ -357,9 +367,10 @@ class ArchSearch:
         """
         chosen = choose_winner(self.profile, self.space, search, self.budget, self.folder.path if self.folder else None)
         drawn = self.options.random_references
-        rivals = references(self.space.root, self.space.costs, self.budget, self.seed, drawn) | self.rival(search)
+        others = references(self.space.root, self.space.costs, self.budget, self.seed, drawn)
+        others |= self.random_baseline(search)
         costs, classifies = self.space.costs(chosen.arch), self.space.model.task == "classify"
-        winner, *rows = self.rows({"winner": chosen.arch, **rivals})
+        winner, *rows = self.rows({"winner": chosen.arch, **others})
         return RunResult(
             space=self.space.name,
             data=self.data,
@@ -408,9 +419,9 @@ def search_weights(
     """
     if compiled:
         supernet.compile()
-    job = ArchSearch.of(run, inherited_evaluator(run, supernet), command.search, command.budget())
+    arch_search = ArchSearch.of(run, inherited_evaluator(run, supernet), command.search, command.budget())
     with threads_of_training(run.folder.train):
-        return search_and_publish(run, job, trained, lambda: warn_of_noise(run, supernet))
+        return search_and_publish(run, arch_search, trained, lambda: warn_of_noise(run, supernet))
 
 
 def inherited_evaluator(run: Run, supernet: Supernet) -> InheritedEvaluator:
@@ -419,11 +430,11 @@ def inherited_evaluator(run: Run, supernet: Supernet) -> InheritedEvaluator:
 
 
 def search_and_publish(
-    run: Run, job: ArchSearch, trained: Sequence[ModelResult], on_open: Callable[[], None] | None = None
+    run: Run, arch_search: ArchSearch, trained: Sequence[ModelResult], on_open: Callable[[], None] | None = None
 ) -> RunResult:
-    """Searches by any evaluator and publishes the winner beside its references."""
-    result = job.summarise(job.run(on_open), trained)
-    run.publish(job.evaluator.model(result.arch), result)
+    """Searches by any evaluator and publishes the winner with its references."""
+    result = arch_search.summarise(arch_search.run(on_open), trained)
+    run.publish(arch_search.evaluator.model(result.arch), result)
     return result
 
 
@@ -480,10 +491,17 @@ def search_supernet(
     evaluator = InheritedEvaluator(supernet, batches, precision, calibration_images, seed)
     given = complete_options(find_strategy(strategy), options or {})
     chosen = SearchOptions(strategy, racing=racing, objectives=list(objectives), options=given)
-    job = ArchSearch(evaluator, budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
-    job.executor = executor or job.executor
+    arch_search = ArchSearch(
+        evaluator,
+        budget or Budget(),
+        chosen,
+        seed,
+        settings=settings,
+        quiet=quiet,
+        executor=executor or ExecutorOptions(),
+    )
     with search_threads(evaluator, supernet.device.type):
-        return job.search(chosen, Path(journal) if journal else None)
+        return arch_search.search(chosen, Path(journal) if journal else None)
 
 
 def search_threads(evaluator: Evaluator, device: str) -> AbstractContextManager[None]:
@@ -524,9 +542,16 @@ def search_training_free(
     """
     given = complete_options(find_strategy(strategy), options or {})
     chosen = SearchOptions(strategy, objectives=list(objectives), options=given)
-    job = ArchSearch(UntrainedEvaluator(scorer), budget or Budget(), chosen, seed, settings=settings, quiet=quiet)
-    job.executor = executor or job.executor
-    return job.search(chosen, Path(journal) if journal else None)
+    arch_search = ArchSearch(
+        UntrainedEvaluator(scorer),
+        budget or Budget(),
+        chosen,
+        seed,
+        settings=settings,
+        quiet=quiet,
+        executor=executor or ExecutorOptions(),
+    )
+    return arch_search.search(chosen, Path(journal) if journal else None)
 
 
 def check_search(
