@@ -10,7 +10,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.loaders import Batch, BatchSource, Split
 from nasformer.models.base import Backbone
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.space import Space
@@ -45,7 +45,7 @@ from nasformer.search.options import SearchOptions
 from nasformer.search.problem import Candidate, Proposal
 from nasformer.space.arch import Arch
 from nasformer.space.budget import Budget, check_satisfiable, sample_feasible
-from nasformer.supernet.samplers import make_sampler
+from nasformer.supernet.samplers import Sampler, make_sampler
 from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import Trainer, teacher_of
@@ -264,17 +264,18 @@ def time_stages(run: Run, command: PlanCommand, budget: Budget, timm_names: Iter
 
 def time_pretrained(run: Run, command: PlanCommand, budget: Budget, timm_names: Iterable[str]) -> StageTimes:
     """The stages of a run from a pretrained net; its weights do not matter for that, so none are downloaded."""
-    recipe, space, arch = command.train, run.space, example_arch(run, budget)
+    space, arch, measure = run.space, example_arch(run, budget), partial(time_training, run, steps=command.steps)
     full = space.build(space.root.largest()).to(run.device)
     supernet = Supernet(space, run.options.seed).to(run.device)
-    larger, recipes = untuned_teacher(run, recipe), planned_recipes(run, command)
-    measure, no_time = partial(time_training, run, steps=command.steps), StageTime(0, 0.0)
-    teacher_time = measure("teacher", larger, recipes.alone) if larger else None
-    recipes = recipes.without_teacher() if larger else recipes
-    teacher, trained = larger or (None if recipe.teacher else full), not command.no_training
-    full_time = measure("full net", full, recipes.full, teacher=larger) if trained else no_time
-    supernet_time = measure("supernet", supernet, recipes.supernet, teacher=teacher) if trained else no_time
-    winner_time = no_time
+    recipes, tuned_teacher = planned_recipes(run, command), untuned_teacher(run, command.train)
+    teacher_time = None
+    if tuned_teacher is not None:
+        teacher_time, recipes = measure("teacher", tuned_teacher, recipes.alone), recipes.without_teacher()
+    teacher = tuned_teacher or (None if command.train.teacher else full)
+    full_time = supernet_time = winner_time = StageTime(0, 0.0)
+    if not command.no_training:
+        full_time = measure("full net", full, recipes.full, teacher=tuned_teacher)
+        supernet_time = measure("supernet", supernet, recipes.supernet, teacher=teacher)
     if trainings := finish_trainings(command):
         winner_time = measure("winner", space.build(arch).to(run.device), recipes.finish, teacher=teacher)
         winner_time = replace(winner_time, count=trainings * winner_time.count)
@@ -345,13 +346,46 @@ def time_baselines(
 def time_training(
     run: Run, name: str, model: nn.Module, recipe: Recipe, steps: int, teacher: nn.Module | None = None
 ) -> StageTime:
-    """A training by a recipe: its steps, the time of one, and the memory it needs."""
+    """A training by a recipe: its steps, the median time of a few, and the memory it needs."""
     sampler = None
     if isinstance(model, Supernet):
         sampler = make_sampler(run.space, recipe.sampler, recipe.sandwich, run.options.seed)
-    total = recipe.total_steps(run.batches.steps_per_epoch)
-    seconds, memory = step_cost(run, name, model, recipe, steps, sampler, teacher)
-    return StageTime(total, seconds, memory_bytes=memory)
+        build_skeletons(model, sampler, range(WARM_UP + steps))
+    taught_by = teacher_of(recipe, run.batches, run.device, teacher)
+    trainer = Trainer(model, run.batches, recipe, sampler=sampler, teacher=taught_by, seed=run.options.seed, quiet=True)
+    # With graphs the same steps run twice: first recorded, then replayed, as those of a long training are.
+    warm_up = steps if trainer.graphs else WARM_UP
+    batches = run.batches.train_batches(0)
+    seconds = median(timed_steps(trainer, batches, warm_up, steps, f"steps of the {name}"))
+    trainer.graphs = None  # what they need beyond is taken only where it is to spare
+    memory = step_memory(trainer, warm_up + steps, *next(batches), teacher)
+    return StageTime(recipe.total_steps(run.batches.steps_per_epoch), seconds, memory_bytes=memory)
+
+
+def build_skeletons(supernet: Supernet, sampler: Sampler, steps: Iterable[int]) -> None:
+    """Builds the layers of some steps ahead, as each is built only once, at some time in a long training."""
+    for arch in (arch for step in steps for arch in sampler(step)):
+        for segment in supernet.space.plan(arch):
+            supernet.skeleton(segment)
+
+
+def timed_steps(trainer: Trainer, batches: Iterator[Batch], warm_up: int, steps: int, label: str) -> list[float]:
+    """Seconds of each step after the warm-up, the loading of images included; of slow ones the second is enough."""
+    if trainer.graphs:
+        trainer.graphs.warmup_runs = 0
+    trainer.model.train()
+    seconds = list[float]()
+    with ExitStack() as closing, progress(label, warm_up + steps) as report:
+        trainer.use_graphs(closing)
+        for step in range(warm_up + steps):
+            start = time.perf_counter()
+            trainer.step(step % steps if trainer.graphs else step, *next(batches))
+            synchronize(trainer.device)
+            seconds.append(time.perf_counter() - start)
+            report(step + 1)
+            if not trainer.graphs and step and sum(seconds) > ENOUGH:
+                break
+    return seconds[min(warm_up, len(seconds) - 1) :]
 
 
 def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
@@ -359,43 +393,6 @@ def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
     model = fresh_timm(name, run.image_shape, run.options.seed, drop_path_rate(run.space)).to(run.device)
     name = timm_name(name)
     return replace(time_training(run, f"baseline {name}", model, recipe, steps), name=f"{PREFIX}{name}")
-
-
-def step_cost(
-    run: Run,
-    name: str,
-    model: nn.Module,
-    recipe: Recipe,
-    steps: int,
-    sampler: Callable[[int], Any] | None,
-    own_teacher: nn.Module | None,
-) -> tuple[float, int]:
-    """Seconds of a step of training, the loading of images included: the median of a few; and the bytes it needs."""
-    teacher = teacher_of(recipe, run.batches, run.device, own_teacher)
-    if isinstance(model, Supernet) and sampler:
-        for arch in (arch for step in range(WARM_UP + steps) for arch in sampler(step)):
-            for segment in run.space.plan(arch):
-                model.skeleton(segment)  # built once, at some time in a long training
-    trainer = Trainer(model, run.batches, recipe, sampler=sampler, teacher=teacher, seed=run.options.seed, quiet=True)
-    warm_up = WARM_UP
-    if trainer.graphs:  # the same steps, first recorded and then replayed, as those of a long training are
-        trainer.graphs.warmup_runs, warm_up = 0, steps
-    model.train()
-    batches, seconds = run.batches.train_batches(0), list[float]()
-    with ExitStack() as closing, progress(f"steps of the {name}", warm_up + steps) as report:
-        trainer.use_graphs(closing)
-        for step in range(warm_up + steps):
-            start = time.perf_counter()
-            trainer.step(step % steps if trainer.graphs else step, *next(batches))
-            synchronize(run.device)
-            seconds.append(time.perf_counter() - start)
-            report(step + 1)
-            if not trainer.graphs and step and sum(seconds) > ENOUGH:
-                break
-    trainer.graphs = None  # what they need beyond is taken only where it is to spare
-    images, targets = next(batches)
-    usual = median(seconds[min(warm_up, len(seconds) - 1) :])
-    return usual, step_memory(trainer, warm_up + steps, images, targets, own_teacher)
 
 
 def evaluation_seconds(run: Run, supernet: Supernet, arch: Arch) -> float:
