@@ -5,7 +5,7 @@ A folder has weights as safetensors, and a config that says which space they bel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -336,30 +336,45 @@ def carry_over(old: Supernet, new: Supernet) -> Carried:
     True
     """
     check_same_model(old.space, new.space)
-    given, before, after = old.shared(), used_shapes(old), used_shapes(new)
-    counts, inexact = {"whole": 0, "part": 0, "fresh": 0}, []
+    old_weights, old_shapes, new_shapes = old.shared(), used_shapes(old), used_shapes(new)
+    whole, part, fresh, inexact = 0, 0, 0, list[str]()
     for name, weight in new.shared().items():
-        if name not in given:
-            counts["fresh"] += 1
+        if name not in old_weights:
+            fresh += 1
             continue
-        slices = [(rule_of(name, new, heads), shape) for heads, shape in common_shapes(before[name], after[name])]
-        came = torch.zeros_like(weight, dtype=torch.bool)
-        for rule, shape in slices:
-            copy_slice(given[name], weight, rule, shape)
-            copy_slice(torch.ones_like(given[name], dtype=torch.bool), came, rule, shape)
-        counts["whole" if came.all() else "part"] += 1
-        if not all(torch.equal(rule(weight, shape), rule(given[name], shape).to(weight)) for rule, shape in slices[1:]):
+        common = common_shapes(old_shapes[name], new_shapes[name])
+        slices = [(rule_of(name, new, heads), shape) for heads, shape in common]
+        if copy_slices(old_weights[name], weight, slices):
+            whole += 1
+        else:
+            part += 1
+        # The first slice is for entries that no member reads; the others must not have overwritten each other.
+        if not all(same_slice(old_weights[name], weight, rule, shape) for rule, shape in slices[1:]):
             inexact.append(name)
-    return Carried(**counts, inexact=tuple(inexact))
+    return Carried(whole, part, fresh, tuple(inexact))
+
+
+def copy_slices(given: Tensor, weight: Tensor, slices: Sequence[tuple[SharingRule, Size]]) -> bool:
+    """Copies slices from one tensor into another; returns whether every entry of it was copied."""
+    copied = torch.zeros_like(weight, dtype=torch.bool)
+    for rule, shape in slices:
+        copy_slice(given, weight, rule, shape)
+        copy_slice(torch.ones_like(given, dtype=torch.bool), copied, rule, shape)
+    return bool(copied.all())
+
+
+def same_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) -> bool:
+    return torch.equal(rule(weight, shape), rule(given, shape).to(weight))
 
 
 @torch.no_grad()
 def carry_backbone(old: Supernet, new: Supernet) -> None:
     """Copies weights of one shape from a supernet of the same space for another task, except norm and head."""
-    given = old.shared()
+    old_weights = old.shared()
     for name, weight in new.shared().items():
-        if name in given and given[name].shape == weight.shape and not name.startswith(NOT_OF_BACKBONE):
-            weight.copy_(given[name])
+        same = name in old_weights and old_weights[name].shape == weight.shape
+        if same and not name.startswith(NOT_OF_BACKBONE):
+            weight.copy_(old_weights[name])
 
 
 def copy_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) -> None:
@@ -373,14 +388,14 @@ def copy_slice(given: Tensor, weight: Tensor, rule: SharingRule, shape: Size) ->
     weight.copy_(flat.view(weight.shape))
 
 
-def common_shapes(before: ShapeByHeads, after: ShapeByHeads) -> list[tuple[int, Size]]:
+def common_shapes(old: ShapeByHeads, new: ShapeByHeads) -> list[tuple[int, Size]]:
     """The slices to copy, in this order: for each number of heads that both have, the shape that both have.
 
     The whole tensor comes first, by the most heads of the new one, for entries that no member of both spaces uses.
     """
-    everything = Size(map(min, largest(before), largest(after)))
-    heads = sorted(before.keys() & after.keys())
-    return [(max(after), everything), *((count, Size(map(min, before[count], after[count]))) for count in heads)]
+    everything = Size(map(min, largest(old), largest(new)))
+    heads = sorted(old.keys() & new.keys())
+    return [(max(new), everything), *((count, Size(map(min, old[count], new[count]))) for count in heads)]
 
 
 def largest(shapes: ShapeByHeads) -> Size:
@@ -408,15 +423,14 @@ def used_shapes(supernet: Supernet) -> Mapping[str, ShapeByHeads]:
 def uses_by_heads(supernet: Supernet) -> Iterator[tuple[str, int, Size]]:
     """Name, heads and shape of every tensor sliced by heads, in the largest members with each number of heads."""
     options = {rule.option for rule in supernet.rules.values() if isinstance(rule, MultiHeadSharing)}
-    for root in spaces_by_heads(supernet.space.root, options):
-        for arch in corners(root):
-            for segment in supernet.space.plan(arch):
-                layer: dict[str, Any] = dict(segment.options)
-                for part in supernet.skeleton(segment).parts:
-                    name = f"{segment.name}.{part.name}"
-                    rule = declared_rule(name, supernet.rules)
-                    if isinstance(rule, MultiHeadSharing):
-                        yield name, layer.get(rule.option, 1), part.shape
+    archs = [arch for root in spaces_by_heads(supernet.space.root, options) for arch in corners(root)]
+    for segment in (segment for arch in archs for segment in supernet.space.plan(arch)):
+        layer: dict[str, Any] = dict(segment.options)
+        for part in supernet.skeleton(segment).parts:
+            name = f"{segment.name}.{part.name}"
+            rule = declared_rule(name, supernet.rules)
+            if isinstance(rule, MultiHeadSharing):
+                yield name, layer.get(rule.option, 1), part.shape
 
 
 def spaces_by_heads(root: Struct, options: set[str]) -> Iterator[Struct]:
