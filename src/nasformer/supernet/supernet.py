@@ -88,20 +88,25 @@ class Supernet(nn.Module):
             targets: For a head that computes losses itself, which it then gives in place of answers.
         """
         x, text = ImageText.split(x)
-        shared, (*plan, head), before = self.shared(), self.space.plan(arch), "images"
-        read_later, kept = head.inputs, dict[str, Tensor]()
+        shared, (*plan, head) = self.shared(), self.space.plan(arch)
+        read_by_head, previous = dict[str, Tensor](), "images"
         for segment in plan:
-            x, before = self.run(segment, x, shared, before), segment.name
-            if segment.name in read_later:
-                kept[segment.name] = x
+            x = self.run(segment, x, shared, previous)
+            previous = segment.name
+            if segment.name in head.inputs:
+                read_by_head[segment.name] = x
             if outputs is not None:
                 outputs[segment.name] = x
-        inputs = [*(kept[name] for name in read_later), *text] if read_later else x
+        inputs = [*(read_by_head[name] for name in head.inputs), *text] if head.inputs else x
         of_training = () if targets is None else (targets,)
         return self.skeleton(head)(inputs, self.weights_of(head, shared), head.drop_path, self.training, *of_training)
 
-    def run(self, segment: Segment, x: Tensor, shared: Mapping[str, Tensor], before: str) -> Tensor:
-        """The output of a segment for that of the segment before it, or for images."""
+    def run(self, segment: Segment, x: Tensor, shared: Mapping[str, Tensor], previous: str) -> Tensor:
+        """The output of a segment, or where graphs are used, its replayed recording.
+
+        Args:
+            x: The output of the `previous` segment, or images.
+        """
         skeleton, weights = self.skeleton(segment), self.weights_of(segment, shared)
         if not self.graphs:
             return skeleton(x, weights, segment.drop_path, self.training)
@@ -110,7 +115,7 @@ class Supernet(nn.Module):
             return (skeleton(x, weights, segment.drop_path, self.training),)
 
         part = (segment.name, segment.kind, segment.drop_path, self.training)
-        return self.graphs(part, forward, x, weights, before, segment.name)[0]
+        return self.graphs(part, forward, x, weights, before=previous, after=segment.name)[0]
 
     def weights_of(self, segment: Segment, shared: Mapping[str, Tensor]) -> list[Tensor]:
         """The shared tensors of a segment, in the order of its layer."""

@@ -187,8 +187,8 @@ def evaluate(
         batch_size, device = batch_size or EVALUATION_BATCH, next(model.parameters()).device
         data = Batches(data, AugmentOptions(), batch_size, device=device)
     metric = objective_of(data).metric(data)
-    settings: dict[str, Any] = {"arch": arch, "batch_size": batch_size, "precision": precision}
-    for logits, targets in predictions(model, data, split, **settings, world=world):
+    answers = predictions(model, data, split, arch=arch, batch_size=batch_size, precision=precision, world=world)
+    for logits, targets in answers:
         metric.update(logits, targets)
     metric.combine(world, next(model.parameters()).device)
     if not metric.images:
@@ -227,7 +227,7 @@ def top_classes(logits: Tensor) -> Tensor:
 
 
 def padded(forward: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
-    """Runs a last, smaller batch at full size on a GPU, where another size would be compiled anew."""
+    """Runs a last, smaller batch at full size on a GPU, where another size would be compiled or recorded anew."""
     missing = size - len(x)
     if missing == 0 or not x.is_cuda:
         return forward(x)
@@ -273,18 +273,20 @@ class SubnetEvaluator:
         return self.evaluate(arch, split)[self.score]
 
     def evaluate(self, arch: Arch, split: Split = "test") -> dict[str, float]:
-        model, chosen = self._model_for(arch)
+        model, subnet = self._model_for(arch)
         with self.supernet.replaying(self.graphs):
-            return evaluate(model, self.batches, split, arch=chosen, precision=self.precision, world=self.world)
+            return evaluate(model, self.batches, split, arch=subnet, precision=self.precision, world=self.world)
 
     def outcomes(self, arch: Arch, numbers: Tensor) -> Tensor:
         """The score of each held-out image of these numbers, and its loss: [2, images], on the CPU."""
-        (model, chosen), of_batch, outcomes = self._model_for(arch), objective_of(self.batches).outcomes, list[Tensor]()
-        assert of_batch is not None  # others cannot race
-        options: dict[str, Any] = {"arch": chosen, "precision": self.precision, "numbers": numbers}
+        model, subnet = self._model_for(arch)
+        outcomes_of = objective_of(self.batches).outcomes
+        assert outcomes_of is not None  # others cannot race
         with self.supernet.replaying(self.graphs):
-            for logits, labels in predictions(model, self.batches, "holdout", **options):
-                outcomes.append(of_batch(logits, labels))
+            answers = predictions(
+                model, self.batches, "holdout", arch=subnet, precision=self.precision, numbers=numbers
+            )
+            outcomes = [outcomes_of(logits, labels) for logits, labels in answers]
         return torch.cat(outcomes, dim=1).cpu()
 
     def _model_for(self, arch: Arch) -> tuple[nn.Module, Arch | None]:
