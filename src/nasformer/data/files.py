@@ -360,9 +360,7 @@ def prepare_files(
             f"images differ in size or are not square: resized to {usual_size} px; --img-size changes it"
         )
     channels = check_channels(in_chans or (1 if common.grey else 3))
-    if not bad.quiet:
-        for note in splits.notes:
-            say(f"{listing.name}: {note}")
+    splits.report(listing.name, bad.quiet)
     size = img_size or common.size or usual_size
     return ImageFiles(listing.name, splits, size, channels, bad, 1.0 if common.size == size else CROP_PCT)
 

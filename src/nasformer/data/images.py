@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nasformer.data.options import HoldoutAmount
 from nasformer.errors import UserError
+from nasformer.utils.progress import say
 from nasformer.utils.rng import Purpose, generator
 from nasformer.utils.tables import html_row, html_table
 
@@ -223,6 +224,11 @@ class Splits(Generic[Images]):
 
     def parts(self) -> tuple[Images, Images, Images]:
         return self.train, self.holdout, self.test
+
+    def report(self, name: str, quiet: bool) -> None:
+        """Says how the parts of the set of this name were made."""
+        for note in [] if quiet else self.notes:
+            say(f"{name}: {note}")
 
     def __len__(self) -> int:
         return sum(map(len, self.parts()))

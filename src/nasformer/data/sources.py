@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, NamedTuple, NoReturn, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -38,11 +38,10 @@ from nasformer.data.images import (
 from nasformer.data.options import MAX_BAD
 from nasformer.data.shards import is_packed, load_shards
 from nasformer.errors import UserError, one_line
-from nasformer.utils.progress import progress, say
+from nasformer.utils.progress import progress
 from nasformer.utils.rng import Purpose, generator
 
 # Data from any `torch.utils.data.Dataset` of (image, class number) pairs: each item is asked for once.
-
 
 SLACK = 1e-3  # by which resizing in floats may leave 0..1
 READ_ERRORS = (OSError, SyntaxError, EOFError, RuntimeError)  # what reading a broken file raises
@@ -81,11 +80,9 @@ def from_dataset(
     """
     bad = BadImages(max_bad, quiet=quiet)
     amount, val = (holdout, None) if isinstance(holdout, int | float | str) else (0.1, holdout)
-    datasets = {
-        part: items for part, items in (("train", train), ("holdout", val), ("test", test)) if items is not None
-    }
-    crops = {1.0}
-    read = {part: _read_items(items, f"{name}: {part}", img_size, bad, crops) for part, items in datasets.items()}
+    given = {"train": train, "holdout": val, "test": test}
+    datasets = {part: items for part, items in given.items() if items is not None}
+    read = {part: _read_items(items, f"{name}: {part}", img_size, bad) for part, items in datasets.items()}
     parts = _stack(read, name)
     total = sum(len(items) for items in datasets.values())
     bad.check(total, name)
@@ -101,16 +98,22 @@ def from_dataset(
         seed=seed,
         train_images=train_images,
     )
-    for note in [] if quiet else splits.notes:
-        say(f"{name}: {note}")
-    return Data(name, *splits.parts(), names, *channel_stats(splits.train.images), min(crops))
+    splits.report(name, quiet)
+    crop_pct = min(item.crop_pct for items in read.values() for item in items)
+    return Data(name, *splits.parts(), names, *channel_stats(splits.train.images), crop_pct)
 
 
-def _read_items(
-    items: Any, what: str, img_size: int | None, bad: BadImages, crops: set[float]
-) -> list[tuple[Tensor, int]]:
-    """The items as bytes and class numbers; adds to `crops` how each was cropped."""
-    read: list[tuple[Tensor, int]] = []
+class ReadItem(NamedTuple):
+    """An item of a dataset: an image as bytes [C, H, W], its class number, and how the image was cropped."""
+
+    image: Tensor
+    label: int
+    crop_pct: float
+
+
+def _read_items(items: Any, what: str, img_size: int | None, bad: BadImages) -> list[ReadItem]:
+    """The items that can be read."""
+    read: list[ReadItem] = []
     with progress("read", len(items), bad.quiet or len(items) < FEW) as report:
         for index in range(len(items)):
             item = f"{what}[{index}]"
@@ -119,8 +122,8 @@ def _read_items(
             except READ_ERRORS as error:
                 bad.add(item, one_line(error))
                 continue
-            crops.add(_crop_pct(image, img_size))
-            read.append((to_bytes(image, img_size, item), _class_number(label, item)))
+            crop_pct = _crop_pct(image, img_size)
+            read.append(ReadItem(to_bytes(image, img_size, item), _class_number(label, item), crop_pct))
             report(index + 1)
     if not read:
         raise UserError(f"{what}: none of the {len(items)} items can be read; check the dataset")
@@ -172,9 +175,9 @@ def _class_number(label: Any, what: str) -> int:
         raise UserError(f"{what} has the label {label!r}; give a class number") from None
 
 
-def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, ImageSet]:
+def _stack(parts: dict[str, list[ReadItem]], name: str) -> dict[str, ImageSet]:
     """The images of each part as one tensor: grey ones among coloured ones get three equal channels."""
-    shapes = {tuple(image.shape) for items in parts.values() for image, _ in items}
+    shapes = {tuple(item.image.shape) for items in parts.values() for item in items}
     if {channels for channels, *_ in shapes} == {1, 3}:
         shapes = {(3, *size) for _, *size in shapes}
     if len(shapes) > 1:
@@ -183,7 +186,7 @@ def _stack(parts: dict[str, list[tuple[Tensor, int]]], name: str) -> dict[str, I
     (shape,) = shapes
     return {
         part: ImageSet(
-            torch.stack([image.expand(shape) for image, _ in items]), torch.tensor([label for _, label in items])
+            torch.stack([item.image.expand(shape) for item in items]), torch.tensor([item.label for item in items])
         )
         for part, items in parts.items()
     }
@@ -196,6 +199,9 @@ def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list
     if classes is None and not (isinstance(names, (list, tuple)) and len(names) >= count):
         return [str(number) for number in range(count)]
     return [str(name) for name in names or ()]
+
+
+# Data by a name or a path
 
 
 @dataclass(frozen=True)
@@ -297,8 +303,7 @@ def open_data(
     check_filled(opened.train, f"{source}: train")
     check_filled(opened.test, f"{source}: test")
     splits = make_splits(opened.train, opened.val, opened.test, opened.classes, **amounts)
-    for note in [] if quiet else splits.notes:
-        say(f"{source}: {note}")
+    splits.report(source, quiet)
     train, held_out, test = (part.resized(img_size) for part in splits.parts())
     return Data(Path(source).stem, train, held_out, test, opened.classes, *channel_stats(train.images))
 
@@ -439,7 +444,7 @@ def _class_names(path: str, names: np.ndarray) -> list[str]:
 # Image folders, one folder a class: `<class>/*.jpg`, or `train/<class>/*.jpg` with `val/` or `test/` beside it
 
 UNLABELLED = ["photo", "no photo"]
-"""Placeholders for the classes of unlabelled photos, until those of a net replace them."""
+"""Placeholders for the classes of unlabelled photos, until those of a net replace them; a set needs two."""
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 VAL = ("val", "valid", "validation")
 EXPECTED = "expected <class>/*.jpg, or train/<class>/*.jpg with val/ or test/ beside it"
@@ -480,9 +485,9 @@ def annotated_for(folder: Path) -> list[str]:
 
 def made_for(folder: Path, task: str) -> str:
     """The end of a message that a folder is not for a task: for which other one it looks like; empty if for none."""
-    found = annotated_for(folder) or (["classify"] if len(class_folders(folder)) > 1 else [])
-    tasks = [other for other in found if other != task]
-    return f"; what is there looks like --task {' or '.join(tasks)}" if tasks else ""
+    tasks = annotated_for(folder) or (["classify"] if len(class_folders(folder)) > 1 else [])
+    others = [other for other in tasks if other != task]
+    return f"; what is there looks like --task {' or '.join(others)}" if others else ""
 
 
 def class_folders(folder: Path) -> list[str]:
