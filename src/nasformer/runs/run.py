@@ -8,8 +8,8 @@ stopped.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -237,8 +237,7 @@ def evolve_run(command: EvolveCommand, on_step: Callable[[int, Step], None]) -> 
     with open_run(command, "evolution") as run:
         spaces, steps, path = SpaceEvaluator(run, command), list[Step](), run.folder.evolution
         finished = len(read_evolution(path).steps) if path.exists() else 0
-        before = read_json(path) if finished else None
-        try:
+        with unchanged_if_refused(path) if run.world.main else nullcontext():
             for number, step in enumerate(evolve(run.space, spaces.judge, command.evolve)):
                 steps.append(replace(step, carried=spaces.carried))
                 if run.world.main:
@@ -248,11 +247,19 @@ def evolve_run(command: EvolveCommand, on_step: Callable[[int, Step], None]) -> 
                     on_step(number, steps[-1])
             if run.world.main and len(steps) <= finished:
                 write_report(run.folder.path)
-        except UserError:
-            if before and run.world.main:  # what is refused, such as other options than before, takes nothing away
-                write_json(path, before)
-            raise
     return run.folder if run.world.main else None
+
+
+@contextmanager
+def unchanged_if_refused(path: Path) -> Iterator[None]:
+    """Context that leaves a JSON file as it was where a run is refused, such as for other options than before."""
+    before = read_json(path) if path.exists() else None
+    try:
+        yield
+    except UserError:
+        if before is not None:
+            write_json(path, before)
+        raise
 
 
 def write_evolution(path: Path, command: EvolveCommand, steps: Sequence[Step]) -> None:
