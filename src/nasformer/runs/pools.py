@@ -299,14 +299,18 @@ class Worker:
 
 
 @dataclass
-class Batch:
-    """Tasks, their outcomes, and how often each has failed."""
+class TaskQueue:
+    """Numbered tasks: which of them wait for a worker, the outcomes of others, and how often each has failed."""
 
-    tasks: Sequence[Any]
-    waiting: deque[int]
+    tasks: list[Any] = field(default_factory=list)
+    waiting: deque[int] = field(default_factory=deque)
     outcomes: dict[int, Any] = field(default_factory=dict)
     failures: Counter[int] = field(default_factory=Counter)
     losses: Counter[int] = field(default_factory=Counter)
+
+    def add(self, tasks: Sequence[Any]) -> None:
+        self.waiting.extend(range(len(self.tasks), len(self.tasks) + len(tasks)))
+        self.tasks.extend(tasks)
 
     def fail(self, number: int, reason: str, own_fault: bool = True) -> None:
         """Records a failure; the task goes to the front of the queue, unless that was its last attempt."""
@@ -352,31 +356,27 @@ class RayPool:
 
     def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
         """The results of tasks in their order; `Failed` for one that failed three times."""
-        batch, yielded = Batch(tasks, deque(range(len(tasks)))), 0
-        while yielded < len(tasks):
-            self.hire(len(tasks) - len(batch.outcomes) - yielded)
-            self.assign(batch)
-            self.collect(batch)
-            while yielded in batch.outcomes:
-                yield batch.outcomes.pop(yielded)
+        outcomes, yielded, once = dict[int, Any](), 0, iter([tasks])
+        for number, outcome in self.stream(lambda: next(once, [])):
+            outcomes[number] = outcome
+            while yielded in outcomes:
+                yield outcomes.pop(yielded)
                 yielded += 1
 
     def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
         """Results with the numbers of their tasks, as they come; `more` gives tasks where none wait, or no more."""
-        batch = Batch([], deque())
+        queue = TaskQueue()
         while True:
-            if not batch.waiting:
-                tasks = more()
-                batch.waiting.extend(range(len(batch.tasks), len(batch.tasks) + len(tasks)))
-                batch.tasks = [*batch.tasks, *tasks]
+            if not queue.waiting:
+                queue.add(more())
             working = sum(worker.task is not None for worker in self.workers)
-            if not batch.waiting and not working:
+            if not queue.waiting and not working:
                 return
-            self.hire(working + len(batch.waiting))
-            self.assign(batch)
-            self.collect(batch)
-            for number in sorted(batch.outcomes):
-                yield number, batch.outcomes.pop(number)
+            self.hire(working + len(queue.waiting))
+            self.assign(queue)
+            self.collect(queue)
+            for number in sorted(queue.outcomes):
+                yield number, queue.outcomes.pop(number)
 
     # Workers
 
@@ -441,15 +441,15 @@ class RayPool:
 
     # Tasks
 
-    def assign(self, batch: Batch) -> None:
+    def assign(self, queue: TaskQueue) -> None:
         """Gives waiting tasks to idle workers."""
         for worker in self.workers:
-            if worker.node and worker.answer is None and batch.waiting:
-                worker.task = batch.waiting.popleft()
+            if worker.node and worker.answer is None and queue.waiting:
+                worker.task = queue.waiting.popleft()
                 worker.deadline = time.monotonic() + self.timeout
-                worker.answer = worker.actor.do.remote(batch.tasks[worker.task])
+                worker.answer = worker.actor.do.remote(queue.tasks[worker.task])
 
-    def collect(self, batch: Batch) -> None:
+    def collect(self, queue: TaskQueue) -> None:
         """Waits for the next answers, and deals with each."""
         pending = {worker.answer: worker for worker in self.workers if worker.answer is not None}
         if not pending:
@@ -457,12 +457,12 @@ class RayPool:
         wait = min([POLL, *(max(0.0, worker.deadline - time.monotonic()) for worker in pending.values())])
         answers, _ = self.ray.wait(list(pending), timeout=wait)
         for answer in answers:
-            self.receive(pending[answer], batch)
+            self.receive(pending[answer], queue)
         for worker in [worker for worker in self.workers if worker.deadline < time.monotonic()]:
-            self.lose(worker, batch, f"no answer within {self.timeout:g} s")
+            self.lose(worker, queue, f"no answer within {self.timeout:g} s")
         return None
 
-    def receive(self, worker: Worker, batch: Batch) -> None:
+    def receive(self, worker: Worker, queue: TaskQueue) -> None:
         """Takes the answer of a worker: that it is ready, a result, an exception, or that it is dead."""
         from ray.exceptions import RayError, RayTaskError
 
@@ -472,27 +472,27 @@ class RayPool:
         except RayTaskError as error:
             if number is None:
                 return self.bad_start(worker, str(error), ATTEMPTS)
-            self.record("task failed", worker, batch, reason=last_line(str(error)))
-            batch.fail(number, str(error))
+            self.record("task failed", worker, queue, reason=last_line(str(error)))
+            queue.fail(number, str(error))
         except RayError as error:
             if number is None:
                 return self.bad_start(worker, str(error), DEATHS)
-            return self.lose(worker, batch, f"its worker died: {error}", not self.node_is_lost(worker, error))
+            return self.lose(worker, queue, f"its worker died: {error}", not self.node_is_lost(worker, error))
         else:
             if number is None:
                 worker.node, self.bad_starts = result, 0
             else:
-                batch.outcomes[number] = result
+                queue.outcomes[number] = result
         worker.task, worker.answer, worker.deadline = None, None, math.inf
         return None
 
-    def lose(self, worker: Worker, batch: Batch, reason: str, own_fault: bool = True) -> None:
+    def lose(self, worker: Worker, queue: TaskQueue, reason: str, own_fault: bool = True) -> None:
         """Gives up a worker; its task is tried on another one."""
-        self.record("worker lost" if own_fault else "node lost", worker, batch, reason=last_line(reason))
+        self.record("worker lost" if own_fault else "node lost", worker, queue, reason=last_line(reason))
         self.dismiss(worker)
         if worker.task is not None:
             self.retries += 1
-            batch.fail(worker.task, reason, own_fault)
+            queue.fail(worker.task, reason, own_fault)
 
     def node_is_lost(self, worker: Worker, error: Exception) -> bool:
         """Whether the whole node is gone, not just the worker. At first, a lost node is merely unreachable."""
@@ -509,10 +509,10 @@ class RayPool:
         if self.bad_starts >= most and not any(other.node for other in self.workers):
             raise UserError(f"no worker could start, the last for: {last_line(reason)}; is nasformer on every node?")
 
-    def record(self, event: str, worker: Worker, batch: Batch | None = None, **facts: Any) -> None:
+    def record(self, event: str, worker: Worker, queue: TaskQueue | None = None, **facts: Any) -> None:
         """Logs an event for the report; the journal has none of this, as it is the same whatever happens."""
         if self.events:
-            attempt = {} if batch is None or worker.task is None else {"attempt": batch.failures[worker.task] + 1}
+            attempt = {} if queue is None or worker.task is None else {"attempt": queue.failures[worker.task] + 1}
             append_json(
                 self.events, {"time": round(time.time(), 3), "event": event, "node": worker.node, **attempt, **facts}
             )
@@ -584,12 +584,12 @@ class TrainingPool(RayPool):
             yield from super().map(list(enumerate(tasks)))
         shutil.rmtree(self.reporting.folder, ignore_errors=True)
 
-    def collect(self, batch: Batch) -> None:
-        super().collect(batch)
+    def collect(self, queue: TaskQueue) -> None:
+        super().collect(queue)
         running = [worker.task for worker in self.workers if worker.task is not None]
         reports = {number: report for number in running if (report := self.reporting.report(number))}
-        done = len(batch.tasks) - len(batch.waiting) - len(running)
-        percent, note = overview(done, reports, len(batch.tasks))
+        done = len(queue.tasks) - len(queue.waiting) - len(running)
+        percent, note = overview(done, reports, len(queue.tasks))
         self.show(percent, f"{note}  {self.status}".strip())
 
 
