@@ -194,11 +194,12 @@ def _stack(parts: dict[str, list[ReadItem]], name: str) -> dict[str, ImageSet]:
 
 def _names_of(train: Any, classes: Sequence[str] | None, labels: Tensor) -> list[str]:
     """The names of the classes: those given, those of the dataset, or numbers."""
-    names = classes if classes is not None else getattr(train, "classes", None)
-    count = int(labels.max()) + 1
-    if classes is None and not (isinstance(names, (list, tuple)) and len(names) >= count):
-        return [str(number) for number in range(count)]
-    return [str(name) for name in names or ()]
+    if classes is not None:
+        return [str(name) for name in classes]
+    names, count = getattr(train, "classes", None), int(labels.max()) + 1
+    if not isinstance(names, list | tuple) or len(names) < count:
+        names = range(count)
+    return [str(name) for name in names]
 
 
 # Data by a name or a path

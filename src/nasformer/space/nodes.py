@@ -428,11 +428,12 @@ class Repeat(Node):
         return part_name(name, "item") if isinstance(self.item, Choice | Repeat) else name
 
     def adapt(self, value: Value, rng: Rng) -> Items:
-        items = value if isinstance(value, tuple) else ()
-        depth = int(self.depth.adapt(len(items), rng) if isinstance(value, tuple) else self.depth.sample(rng))
-        # Layers that the value does not have are made from its last one, as in mutation.
+        is_stack = isinstance(value, tuple)
+        depth = int(self.depth.adapt(len(value), rng) if is_stack else self.depth.sample(rng))
+        # Layers that the value does not have are made from its last one, as in mutation; without any, they are drawn.
+        items = value if is_stack and value else (None,)
         sources = (*items, *items[-1:] * (depth - len(items)))
-        return tuple(self.item.adapt(sources[k] if items else None, rng) for k in range(depth))
+        return tuple(self.item.adapt(source, rng) for source in sources[:depth])
 
     def _corners(self) -> list[Items]:
         return [(corner,) * self.depths[-1] for corner in self.item._corners()]
@@ -563,10 +564,9 @@ class OneOf(Node):
         return self._pool.arch({name: self.options[name].mutate(value[name], rng, mutation)})
 
     def _mutate_role(self, value: Value, rng: Random, mutation: Mutation) -> Arch:
-        name = old = _name(value)
-        content = value[old]
-        if mutation.moves(self.role) and rng.random() < mutation.width:
-            name = self.pick(rng)
+        """Moves the pick only if it has the mutation's role; the content keeps what it can in another option."""
+        old, content = next(iter(value.items()))
+        name = self.pick(rng) if mutation.moves(self.role) and rng.random() < mutation.width else old
         if name != old:
             content = self.options[name].adapt(content, rng)
         return self._pool.arch({name: self.options[name].mutate(content, rng, mutation)})
@@ -605,9 +605,10 @@ class OneOf(Node):
         yield from self.options[part].uses(value[part], part_name(name, part))
 
     def adapt(self, value: Value, rng: Rng) -> Arch:
-        content = next(iter(value.values())) if isinstance(value, Mapping) and len(value) == 1 else None
-        name = _name(value) if content is not None else ""
-        name = name if name in self.options else self.pick(rng)
+        is_pick = isinstance(value, Mapping) and len(value) == 1
+        name, content = next(iter(value.items())) if is_pick else ("", None)
+        if name not in self.options:  # one of another space, or none: a random option then takes what content it can
+            name = self.pick(rng)
         return Arch(**{name: self.options[name].adapt(content, rng)})
 
     def _corners(self) -> list[Arch]:
@@ -628,7 +629,7 @@ class Struct(Node):
     fields are free.
 
     >>> from nasformer import Choice
-    >>> rule = Rule(("heads1", "heads2"), lambda one, two: two % one == 0, "heads1 must divide heads2")
+    >>> rule = Rule(("heads1", "heads2"), lambda first, second: second % first == 0, "heads1 must divide heads2")
     >>> stages = Struct(rule, heads1=Choice(2, 4), heads2=Choice(2, 4), base_dim=Choice(16, 24))
     >>> stages.cardinality, stages.largest()
     (6, Arch(heads1=4, heads2=4, base_dim=24))
