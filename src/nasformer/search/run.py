@@ -270,20 +270,20 @@ def _run_asynchronously(
     strategy: Strategy, evaluator: JournaledEvaluator, on_candidate: OnCandidate, quiet: bool
 ) -> None:
     """Asks again when the last of a batch is being evaluated and half of it is scored; tells the scores so far."""
-    proposals: list[Proposal] = []
-    scored: list[tuple[Proposal, Scores]] = []
-    enough = 0
+    proposals: list[Proposal] = []  # all of them, by the number of their task
+    scored: list[tuple[Proposal, Scores]] = []  # since the strategy was told
+    half_a_batch = 0
 
     def more() -> list[Arch]:
-        nonlocal enough
-        if strategy.done or len(scored) < enough:
+        nonlocal half_a_batch
+        if strategy.done or len(scored) < half_a_batch:
             return []
         if scored:
             strategy.tell(scored)
             scored.clear()
         batch = [] if strategy.done else strategy.ask()
         proposals.extend(batch)
-        enough = max(1, len(batch) // 2)
+        half_a_batch = max(1, len(batch) // 2)
         return [proposal.arch for proposal in batch]
 
     with _reporting(strategy, evaluator, on_candidate, quiet) as report:

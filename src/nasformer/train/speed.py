@@ -250,6 +250,7 @@ class AutoCompile:
             say(f"{self.label}: {line}")
 
     def end(self, line: str) -> None:
+        """Says what was decided for the rest of the training."""
         self.over = True
         self.close()
         self.say(line)
@@ -292,18 +293,19 @@ class AutoCompile:
         return time.perf_counter()
 
     def decide(self, left: int, step_seconds: float, rehearsal: Rehearsal | None) -> None:
+        """Compiles if that pays: in another process, unless the cache has it all or processes must compile alike."""
         self.rehearsal = rehearsal
         seconds = recorded_seconds(rehearsal.key) if rehearsal else None
         verdict = judge(left, step_seconds, rehearsal.graphs if rehearsal else 1, seconds)
         if not self.world.agree(verdict.pays, self.device):
             return self.end(f"not compiled: it {verdict.reason} (--train.compile)")
-        beside = rehearsal is not None and seconds is None and self.world.size == 1
-        self.say(f"compiling{' beside the training' if beside else ''}, which {verdict.reason} (--train.compile)")
-        if beside and rehearsal:
-            return self.compile_beside(rehearsal)
+        in_child = rehearsal is not None and seconds is None and self.world.size == 1
+        self.say(f"compiling{' beside the training' if in_child else ''}, which {verdict.reason} (--train.compile)")
+        if in_child and rehearsal:
+            return self.compile_in_child(rehearsal)
         return self.change_over()
 
-    def compile_beside(self, rehearsal: Rehearsal) -> None:
+    def compile_in_child(self, rehearsal: Rehearsal) -> None:
         """Compiles in another process; a model that cannot be pickled is compiled in this one."""
         keep_compiled_code()  # here too, for the process to have the same folder
         try:
