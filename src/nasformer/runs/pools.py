@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -53,6 +53,20 @@ def result_of(outcome: Any) -> Any:
     if isinstance(outcome, Failed):
         raise UserError(f"a task failed {outcome.attempts} times, the last time with: {last_line(outcome.traceback)}")
     return outcome
+
+
+def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    """Results in the order of their numbers, each as soon as those before it are there.
+
+    >>> list(in_order([(1, "b"), (0, "a"), (2, "c")]))
+    ['a', 'b', 'c']
+    """
+    waiting, following = dict[int, Any](), 0
+    for number, result in results:
+        waiting[number] = result
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
 
 
 # How many trainings run at a time
@@ -170,25 +184,20 @@ class LocalPool:
 
     def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
         """The results of tasks in their order; `Failed` for one that cannot be done."""
-        waiting, outcomes, yielded = deque(range(len(tasks))), dict[int, Any](), 0
-        reports = dict[int, Report]()
+        return in_order(self.results(tasks))
+
+    def results(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The results of tasks with their numbers, as they come."""
+        waiting, reports = deque(range(len(tasks))), dict[int, Report]()
         with StopSignals() as stop, progress(f"{self.label}, %", 100) as show:
-            while yielded < len(tasks):
+            while waiting or self.children:
                 while waiting and len(self.children) < self.count:
-                    self.start(waiting[0], tasks[waiting.popleft()])
-                number, message = self.next_message(stop)
-                if isinstance(message, Ended):
-                    self.receive(number, message, waiting, outcomes)
-                    reports.pop(number, None)
-                elif isinstance(message, Report):
-                    reports[number] = message
-                else:
-                    say(f"{number + 1}: {message}")
+                    number = waiting.popleft()
+                    self.start(number, tasks[number])
+                ended = self.receive(*self.next_message(stop), waiting, reports)
                 done = len(tasks) - len(waiting) - len(self.children)
                 show(*overview(done, reports, len(tasks)))
-                while yielded in outcomes:
-                    yield outcomes.pop(yielded)
-                    yielded += 1
+                yield from ended
 
     def start(self, number: int, task: Any) -> None:
         work = TaskWork(self.job, task, str(self.device), self.threads)
@@ -211,17 +220,30 @@ class LocalPool:
             except Empty:
                 continue
 
-    def receive(self, number: int, ended: Ended, waiting: deque[int], outcomes: dict[int, Any]) -> None:
-        """Handles the end of a task; one that ran out of memory beside others is queued again, with fewer at a time."""
+    def receive(
+        self, number: int, message: Any, waiting: deque[int], reports: dict[int, Report]
+    ) -> list[tuple[int, Any]]:
+        """Handles a message of a task: its progress, a line for the user, or its end, which it returns."""
+        if isinstance(message, Ended):
+            reports.pop(number, None)
+            return self.end(number, message, waiting)
+        if isinstance(message, Report):
+            reports[number] = message
+        else:
+            say(f"{number + 1}: {message}")
+        return []
+
+    def end(self, number: int, ended: Ended, waiting: deque[int]) -> list[tuple[int, Any]]:
+        """The result of a task; none where it ran out of memory beside others: it waits again, for fewer at a time."""
         del self.children[number]
         if ended.error is not None and is_out_of_memory(ended.error) and self.count > 1:
             self.count -= 1
             say(f"{self.label}: out of memory; from now on {self.count} at a time")
             waiting.append(number)
-        elif isinstance(ended.error, UserError):
+            return []
+        if isinstance(ended.error, UserError):
             raise ended.error
-        else:
-            outcomes[number] = Failed(1, ended.traceback) if ended.failed else ended.result
+        return [(number, Failed(1, ended.traceback) if ended.failed else ended.result)]
 
     def close(self) -> None:
         """Ends all processes; trainings write a checkpoint first."""
@@ -356,12 +378,8 @@ class RayPool:
 
     def map(self, tasks: Sequence[Any]) -> Iterator[Any]:
         """The results of tasks in their order; `Failed` for one that failed three times."""
-        outcomes, yielded, once = dict[int, Any](), 0, iter([tasks])
-        for number, outcome in self.stream(lambda: next(once, [])):
-            outcomes[number] = outcome
-            while yielded in outcomes:
-                yield outcomes.pop(yielded)
-                yielded += 1
+        once = iter([tasks])
+        return in_order(self.stream(lambda: next(once, [])))
 
     def stream(self, more: Callable[[], Sequence[Any]]) -> Iterator[tuple[int, Any]]:
         """Results with the numbers of their tasks, as they come; `more` gives tasks where none wait, or no more."""
