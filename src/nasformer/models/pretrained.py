@@ -52,7 +52,7 @@ def source_arch(source: str) -> Arch:
     """The arch of the net itself; where its blocks differ, it is smaller than the largest member of its space."""
     net, _ = split_source(source)
     in_folder = not net.startswith("timm:") and not is_file_of_space(net) and find_supernet(Path(net)) is None
-    return load_model(model_folder(net)).arch if in_folder else net_space(net).root.largest()
+    return load_model(source_model_folder(net)).arch if in_folder else net_space(net).root.largest()
 
 
 def net_space(net: str) -> Space:
@@ -63,7 +63,7 @@ def net_space(net: str) -> Space:
         return get_space(":".join(net.split(":")[:2]))
     if (folder := find_supernet(Path(net))) is not None:
         return read_space(folder / SUPERNET_CONFIG)
-    return space_of_model(load_model(model_folder(net)))
+    return space_of_model(load_model(source_model_folder(net)))
 
 
 def is_file_of_space(net: str) -> bool:
@@ -125,7 +125,7 @@ def find_supernet(path: Path) -> Path | None:
     return next((folder for folder in (path / "supernet", path) if (folder / SUPERNET_CONFIG).exists()), None)
 
 
-def model_folder(source: str) -> Path:
+def source_model_folder(source: str) -> Path:
     """The folder of a model, which may be in a run folder."""
     for folder in (Path(source) / "model", Path(source)):
         if (folder / CONFIG).exists():

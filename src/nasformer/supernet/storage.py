@@ -22,8 +22,8 @@ from nasformer.models.pretrained import (
     TRAIN_AGAIN,
     find_supernet,
     is_file_of_space,
-    model_folder,
     read_space,
+    source_model_folder,
     space_of,
     space_of_model,
     split_source,
@@ -182,7 +182,7 @@ def load_net(net: str) -> Pretrained:
         return from_timm(net)
     if (path := find_supernet(Path(net))) is not None:
         return from_supernet(load_supernet(path), WeightFacts.load(path / SUPERNET_CONFIG, TRAIN_AGAIN))
-    folder = model_folder(net)
+    folder = source_model_folder(net)
     model, facts = load_model(folder), WeightFacts.load(folder / CONFIG, TRAIN_AGAIN)
     space = space_of_model(model)
     if model.arch == space.root.largest():
