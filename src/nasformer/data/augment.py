@@ -340,6 +340,7 @@ class Layer:
 
 
 def draw_layer(draws: Draws, settings: RandAugment) -> Layer:
+    """Draws a layer: an operation for each image, how strong it is, and its sign."""
     operation = draws.integers(len(NAMES))
     operation = torch.where(draws.chance(settings.probability), operation, -1)
     if settings.noise > 100:
@@ -617,6 +618,7 @@ class Augment:
     def _move(
         self, images: Tensor, layers: list[Layer], draws: Draws, sizes: Tensor | None, img_size: int | None
     ) -> Tensor:
+        """Crops, flips and turns the images, and moves them by the geometric operations of all layers, at once."""
         size = (img_size, img_size) if img_size else (images.shape[-2], images.shape[-1])
         options = self.options.for_images(min(size), images.shape[1])
         padding = (options.padding or 0) if options.crop == "pad" else 0

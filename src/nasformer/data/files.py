@@ -289,6 +289,7 @@ class ImageFiles:
         return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, mean, std, self.crop_pct, whole)
 
     def _decode(self, files: Files, report: Progress, done: int, uncropped: bool) -> Decoded:
+        """Decodes the files of a part side by side; `done` files of other parts count in the progress."""
         views = torch.empty(len(files), self.channels, self.size, self.size, dtype=torch.uint8)
 
         def load(index: int) -> Tensor | None:

@@ -148,6 +148,7 @@ def load_shards(folder: Path) -> Listing:
 
 
 def _load_part(folder: Path, part: str, index: ShardIndex, shards: list[Path]) -> PackedFiles | None:
+    """The files of a part in the order before they were packed; None where there are none."""
     rows, labels, numbers = list[Tensor](), list[int](), list[int]()
     for entry in (index.parts or {}).get(part, []):
         contents = _read_contents(folder / entry.file)
@@ -247,6 +248,7 @@ def _check_settings(folder: Path, settings: PackSettings) -> None:
 
 
 def _pack_part(files: Files, prefix: Path, settings: PackSettings) -> Iterator[ShardContents]:
+    """The shards of a part, which have its files in random order, as they are finished."""
     order = torch.randperm(len(files), generator=generator(0, Purpose.ORDER)).split(settings.shard_images)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for number, chosen in enumerate(order):
@@ -265,6 +267,8 @@ def _finished(path: Path) -> ShardContents | None:
 def _pack_shard(
     files: Files, numbers: list[int], path: Path, settings: PackSettings, pool: ThreadPoolExecutor
 ) -> ShardContents:
+    """Writes a shard: a tar of images and labels, and beside it the JSON file that says where in it they are."""
+
     def load(number: int) -> tuple[str, bytes]:
         return packed_image(files.read(number), settings.size, settings.quality)
 

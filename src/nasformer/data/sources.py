@@ -346,6 +346,7 @@ def without_labels(opened: Source, answers: Sequence[str] | int) -> Source:
 
 
 def _find_loader(source: str) -> Callable[[Request], Source]:
+    """The loader for a name or a path; refuses what is neither."""
     path = Path(source)
     if source in SOURCES:
         return SOURCES[source]
@@ -400,6 +401,7 @@ def load_npz(request: Request) -> Arrays:
 
 
 def _read_arrays(path: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; refuses one that lacks some, or has Python objects."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
@@ -415,6 +417,7 @@ def _read_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def _image_set(path: str, arrays: dict[str, np.ndarray], part: str) -> ImageSet:
+    """The images and labels of a part, whose types and shapes are checked."""
     images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         actual = f"{images.dtype} of shape {images.shape}"

@@ -110,6 +110,7 @@ class ImageStream:
         return len(self.files)
 
     def to(self, device: torch.device | str) -> ImageStream | ImageSet:
+        """The stream for a device; a small one that is to be kept is read at once."""
         moved, (size, channels) = replace(self, device=torch.device(device)), (self.source.size, self.source.channels)
         if moved.device.type == "cuda":
             moved.lanes = SimpleQueue()
@@ -141,6 +142,7 @@ class ImageStream:
         return pool.submit(self._collect, items)
 
     def _load(self, number: int, replace: bool) -> Item:
+        """A file, or the first of its replacements that can be read, with those that cannot."""
         bad = list[Bad]()
         for candidate in self._candidates(number, replace):
             try:
@@ -181,6 +183,7 @@ class ImageStream:
             self.lanes.put(stream)
 
     def _batch(self, items: list[Item]) -> Loaded:
+        """The batch of the items that have an image, on the device."""
         bad = [file for item in items for file in item.bad]
         good = [(item.image, item.label) for item in items if item.image is not None]
         if not good:
@@ -196,6 +199,7 @@ class ImageStream:
         return pinned.to(self.device, non_blocking=True)
 
     def _receive(self, batch: Future[Loaded]) -> Iterator[Pixels]:
+        """Waits for a batch and reports its bad files; nothing where none of its files can be read."""
         loaded = batch.result()
         self._note(loaded.bad)
         if loaded.pixels is None:
@@ -228,6 +232,7 @@ class ImageStream:
         return content if header and header.plain(self.source.channels) and header.upright else None
 
     def _decode_together(self, numbers: list[int], parts: list[Future[list[Tensor | Item]]], replace: bool) -> Loaded:
+        """The batch of the files that threads have read; what the GPU cannot decode is loaded on the CPU."""
         files = [file for part in parts for file in part.result()]
         with self._lane():
             decoded = iter(self._decode_jpegs([file for file in files if isinstance(file, Tensor)]))

@@ -339,6 +339,7 @@ class Finisher:
         return format_quantity(self.run.space.costs(arch)["macs"])
 
     def make_size(self, result: RunResult, arch: Arch) -> ModelResult:
+        """A size in a run folder of its own, finished and exported as the winner is; its result."""
         name, size = self.name(arch), self.run_of(arch)
         say(f"size {name} MACs: {size.folder}")
         model = self.cut(arch)

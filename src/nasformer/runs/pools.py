@@ -212,6 +212,7 @@ class LocalPool:
         return threads if threads_are_fixed() else max(1, threads // self.count)
 
     def next_message(self, stop: StopSignals) -> tuple[int, Any]:
+        """The next message of any process, with the number of its task; a signal meanwhile ends the wait."""
         while True:
             if stop.requested:
                 raise KeyboardInterrupt
@@ -411,6 +412,7 @@ class RayPool:
             self.dismiss(worker)
 
     def connect(self) -> None:
+        """Connects to the cluster, or starts one here, and puts the job into its object store; once."""
         if self.stored is not None:
             return
         import ray

@@ -282,6 +282,7 @@ class SpaceEvaluator:
         """How much of the last supernet came from the one before."""
 
     def judge(self, space: Space, number: int) -> list[Candidate]:
+        """Random candidates of a space with their accuracies, by a supernet that is trained for it."""
         stage, recipe = self.stage(number, space), self.recipe(number)
         recording = stage.folder.recording("supernet", self.equivalent_command(recipe), space.name)
         with recording if stage.world.main else nullcontext():
@@ -334,6 +335,7 @@ class SpaceEvaluator:
         return supernet, {"start": fingerprint(before)}
 
     def sample(self, stage: Run) -> None:
+        """Evaluates random archs by the stage's supernet; they are in its journal."""
         supernet = open_supernet(stage)
         if self.command.train.compile is True:
             supernet.compile()

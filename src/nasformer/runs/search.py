@@ -385,6 +385,7 @@ class ArchSearch:
         )
 
     def rows(self, archs: Mapping[str, Arch]) -> list[ModelResult]:
+        """The archs with their costs and scores, as the result shows them."""
         rows = []
         with progress("winner and references", len(archs), self.quiet) as report:
             for done, (name, arch) in enumerate(archs.items(), 1):

@@ -187,6 +187,7 @@ def train_single(
 
 
 def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
+    """The command with the space, the options and the winner of the run that it names."""
     check_out(command)
     if not command.run:
         if not command.arch:
@@ -199,6 +200,7 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
+    """The command with the space, the options and the arch of the model that it starts from."""
     check_out(command)
     space, model = source.space or command.space, source.model
     if command.task == "classify" and model.task != "classify":
@@ -238,6 +240,7 @@ def check_out(command: RetrainCommand | FinetuneCommand) -> None:
 
 
 def searched_space(folder: RunFolder, name: str | None) -> str:
+    """The space that a run searched; refuses another name than that."""
     space = folder.read_config().space or name
     if not space:
         raise UserError(f"{folder.config} names no space; name it with --space")
@@ -328,6 +331,7 @@ def model_folder(path: Path) -> Path:
 
 
 def check_held_out(options: DataOptions, source: PretrainedSource) -> None:
+    """Refuses to hold out images that the source may have been trained on."""
     before = source.fact("trained_on") or {}
     if options.holdout and holds_out_others(options, before):
         raise UserError(

@@ -405,6 +405,7 @@ class Confusion:
         return [self.score_of(number) for number in range(len(self.classes))]
 
     def score_of(self, number: int) -> ClassScore:
+        """The results on the images of a class."""
         row = self.counts[number]
         images, correct = int(row.sum()), int(row[number])
         wrong = row.clone()

@@ -408,6 +408,7 @@ class Trainer:
         self.model.train(training)
 
     def train(self) -> float:
+        """Trains interval by interval, and then takes the averaged or the best weights; returns the last mean loss."""
         log, mean = self.open_log(), math.nan
         if self.done == self.total and self.log_path:
             mean = TrainLog.last_loss(self.log_path)
@@ -696,6 +697,7 @@ class Trainer:
 
     @torch.no_grad()
     def set_state(self, parts: Parts) -> None:
+        """Takes the state that `state` has copied."""
         self.model.load_state_dict(parts["weights"])
         restore_optimizer(self.model, self.optimizer, parts["optimizer"])
         if self.average and "average" in parts:

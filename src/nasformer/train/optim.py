@@ -55,6 +55,7 @@ def fill_gradients(model: nn.Module) -> None:
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The optimizer of a recipe: a group of weights for each learning rate, with decay and without."""
     decaying = decaying_weights(model, recipe)
     decay = 0.0 if decays_by_loss(model, recipe) else recipe.weight_decay
     groups: list[dict[str, Any]] = []

@@ -112,6 +112,7 @@ def compile_model(model: nn.Module) -> None:
 
 
 def undo_compilation(model: nn.Module) -> None:
+    """Makes a model run uncompiled again."""
     if isinstance(model, Supernet):
         model.compile_options = None
         model.forget_layers()
