@@ -40,6 +40,16 @@ def test_photos_start_from_a_pretrained_net(photos: Path, capsys: pytest.Capture
     assert f"next: nasformer run --from timm:deit_tiny_patch16_224 --data {photos} --max-macs 35%" in said
 
 
+@pytest.mark.parametrize(("macs_a_second", "is_long"), [(1e5, True), (1e15, False)])
+def test_shorter_ways_are_named_where_training_takes_hours(
+    macs_a_second: float, is_long: bool, monkeypatch: pytest.MonkeyPatch, photos: Path
+) -> None:
+    monkeypatch.setattr(module, "training_speed", lambda space, img_size: macs_a_second)
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
+    said = " ".join(advise(AdviseCommand(data=str(photos), max_macs="35%")).sentences)
+    assert ("--img-size 112 for about a quarter of it" in said) == is_long
+
+
 def test_small_images_are_trained_from_scratch_and_no_gain_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     weak = Evidence("supernet", "A", "D", 1000, 32, "small", "a.json", over_random=Gain(0.1, 0.7, 3))
     monkeypatch.setattr(module, "load_evidence", lambda: [weak])

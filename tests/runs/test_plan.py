@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nasformer.runs.plan import StageTime, StageTimes, disk_needed, shorter_ways
 from nasformer.space.budget import Budget
 from nasformer.supernet.storage import save_supernet
 from nasformer.supernet.supernet import Supernet
+from nasformer.train import speed
 from nasformer.train.loop import Trainer
 from nasformer.train.recipe import Recipe
 from small_run import SETTINGS, refused, words
@@ -69,6 +71,26 @@ def test_of_slow_steps_two_are_enough(capsys: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(plan, "ENOUGH", 0.0)
     assert planned(capsys, tmp_path / "run", "--steps", "8")["time"]["train"]["seconds"] > 0
     assert [number for number in steps if number < 8] == [0, 1, 0, 1]  # timed, of the supernet and of the retraining
+
+
+def test_large_images_are_timed_a_few_at_a_time(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 128 photos takes half a minute a step on two cores; a part of it tells as much."""
+    sizes, step = set[tuple[int, int]](), Trainer.step
+
+    def slow(self: Trainer, number: int, images: Any, targets: Any) -> Any:
+        sizes.add((len(images), len(targets)))
+        time.sleep(0.05)
+        return step(self, number, images, targets)
+
+    whole = planned(capsys, tmp_path / "run")["time"]["train"]
+    monkeypatch.setattr(speed, "TIMED_VALUES", 8 * 8 * 16)
+    monkeypatch.setattr(Trainer, "step", slow)
+    part = planned(capsys, tmp_path / "run")["time"]["train"]
+    assert sizes == {(16, 16)}
+    share = 16 / SETTINGS["train"]["batch_size"]
+    assert part["seconds_per_step"] > 0.05 / share
+    # by the images alone it would be equal; gradients, which do not depend on them, count several times
+    assert whole["memory_bytes"] <= part["memory_bytes"] < whole["memory_bytes"] / share / 2
 
 
 def test_the_plan_in_words(capsys: Any, tmp_path: Path) -> None:

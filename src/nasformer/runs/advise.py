@@ -26,7 +26,7 @@ from nasformer.models.space import Space
 from nasformer.results.verdict import Evidence, load_evidence
 from nasformer.runs.finish import finish_recipes
 from nasformer.runs.options import BUDGET, AdviseCommand
-from nasformer.runs.pretrained import pretrained_recipe, stage_recipes
+from nasformer.runs.pretrained import LONG, pretrained_recipe, shorter_options, stage_recipes
 from nasformer.runs.run import TRAINING, training_work
 from nasformer.search.options import is_share
 from nasformer.train.recipe import Recipe
@@ -258,9 +258,11 @@ def warnings_for(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -
 
 
 def time_here(way: Way, space: Space, images: ImageFacts) -> str:
-    work, speed = run_work(way, space, images), training_speed(space, images.img_size)
+    seconds = run_work(way, space, images) / training_speed(space, images.img_size)
+    shorter = f" Shorter: {shorter_options(space)}." if way == "pretrained" and seconds > LONG else ""
     return (
-        f"There is no GPU here: by the time of one step, training takes about {in_hours(work / speed)} on this machine."
+        f"There is no GPU here: by the time of one step, training takes about {in_hours(seconds)} on this machine."
+        f"{shorter}"
     )
 
 

@@ -32,11 +32,13 @@ from nasformer.runs.baselines import check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.options import PREFIX, PlanCommand, timm_name
 from nasformer.runs.pools import step_memory, weight_copies
 from nasformer.runs.pretrained import (
+    LONG,
     Recipes,
     distillation_recipe,
     is_cuttable,
     knows_classes,
     pretrained_recipe,
+    shorter_options,
     stage_recipes,
     training_size,
 )
@@ -50,6 +52,7 @@ from nasformer.supernet.supernet import Supernet
 from nasformer.train.evaluate import evaluate, objective_of
 from nasformer.train.loop import Trainer, teacher_of
 from nasformer.train.recipe import Recipe
+from nasformer.train.speed import enough_images
 from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.device import World, choose_device, cpu_threads
 from nasformer.utils.progress import progress, say
@@ -63,7 +66,6 @@ EVALUATION_BATCH = 512
 REST_SECONDS = 40.0
 """What a run from a pretrained net takes besides its stages, for reading images, sorting, reports and exports: on the
 16 cores beside an H200 30 s and the end of an export that was not timed (docs/results.md)."""
-LONG = 3 * 3600.0  # seconds of a run from a pretrained net after which shorter ways are named
 COSTS = ("params", "macs", "latency_ms", "memory_bytes")
 
 
@@ -358,7 +360,8 @@ def time_training(
     batches = run.batches.train_batches(0)
     seconds = median(timed_steps(trainer, batches, warm_up, steps, f"steps of the {name}"))
     trainer.graphs = None  # what they need beyond is taken only where it is to spare
-    memory = step_memory(trainer, warm_up + steps, *next(batches), teacher)
+    images, targets, share = timed_part(*next(batches), run.device)
+    memory = round(step_memory(trainer, warm_up + steps, images, targets, teacher) / share)
     return StageTime(recipe.total_steps(run.batches.steps_per_epoch), seconds, memory_bytes=memory)
 
 
@@ -379,13 +382,23 @@ def timed_steps(trainer: Trainer, batches: Iterator[Batch], warm_up: int, steps:
         trainer.use_graphs(closing)
         for step in range(warm_up + steps):
             start = time.perf_counter()
-            trainer.step(step % steps if trainer.graphs else step, *next(batches))
+            images, targets, share = timed_part(*next(batches), trainer.device)
+            loaded, start = time.perf_counter() - start, time.perf_counter()
+            trainer.step(step % steps if trainer.graphs else step, images, targets)
             synchronize(trainer.device)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(loaded + (time.perf_counter() - start) / share)
             report(step + 1)
             if not trainer.graphs and step and sum(seconds) > ENOUGH:
                 break
     return seconds[min(warm_up, len(seconds) - 1) :]
+
+
+def timed_part(images: Any, targets: Any, device: torch.device) -> tuple[Any, Any, float]:
+    """As much of a batch as a step is timed on, and its share of the batch; all of it but for large images on a CPU."""
+    count = enough_images(*images.shape[1:]) if isinstance(images, Tensor) and isinstance(targets, Tensor) else 0
+    if device.type != "cpu" or not 0 < count < len(images):
+        return images, targets, 1.0
+    return images[:count], targets[:count], count / len(images)
 
 
 def time_timm(run: Run, name: str, recipe: Recipe, steps: int) -> StageTime:
@@ -478,7 +491,5 @@ def shorter_ways(command: PlanCommand, space: Space, times: StageTimes) -> Itera
     """What else a user can do where a run from a pretrained net takes hours, as it does on a CPU."""
     if times.full is None or command.no_training or times.seconds < LONG:
         return
-    size, patch = space.full_options["img_size"], space.full_options["patch_size"]
     front = f"leave --front {command.front} out, " if command.front else ""
-    half = f"--img-size {size // 2 // patch * patch} for about a quarter of it, " if isinstance(size, int) else ""
-    yield f"this takes hours on {times.device}; shorter: {front}{half}a GPU, or --no-training, which takes minutes"
+    yield f"this takes hours on {times.device}; shorter: {front}{shorter_options(space)}"

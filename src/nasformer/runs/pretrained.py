@@ -102,6 +102,8 @@ PRETRAINED: dict[str, Any] = {
 """What a recipe takes for a pretrained net where the user leaves it at its default; chosen on the held-out images of
 Flowers-102 with DeiT-Ti (docs/results.md)."""
 SLICED_SUPERNET, SLICED_NET = "from the supernet", "from the full net"
+LONG = 3 * 3600.0
+"""Seconds of a run after which shorter ways are named."""
 SUPERNET_LR, FULL_NET_LR = 0.4, 2.0
 """Learning rates of a winner as multiples of the supernet's: what starts from the supernet fits already, what starts
 from slices of the full net has far to go."""
@@ -210,6 +212,13 @@ def steps_for(images: int) -> int:
     (335, 479, 3354)
     """
     return round(15 * math.sqrt(images))
+
+
+def shorter_options(space: Space) -> str:
+    """What makes a run from a pretrained net shorter, in words."""
+    size, patch = space.full_options["img_size"], space.full_options["patch_size"]
+    half = f"--img-size {size // 2 // patch * patch} for about a quarter of it, " if isinstance(size, int) else ""
+    return f"{half}a GPU, or --no-training, which takes minutes"
 
 
 class PretrainedRun:

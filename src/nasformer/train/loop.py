@@ -69,6 +69,7 @@ from nasformer.train.speed import (
     Rehearsal,
     compile_model,
     covering,
+    enough_images,
     training_threads,
     undisturbed,
 )
@@ -399,7 +400,8 @@ class Trainer:
     def try_step(self) -> None:
         """Runs a step on noise; weights, statistics and random numbers stay as they were."""
         size, channels = self.batches.img_size, self.batches.in_chans
-        count = min(self.recipe.batch_size, getattr(self.batches, "batch_size", self.recipe.batch_size))
+        whole = min(self.recipe.batch_size, getattr(self.batches, "batch_size", self.recipe.batch_size))
+        count = min(whole, enough_images(channels, size, size))
         training = self.model.training
         with undisturbed(self.model):
             targets = self.objective.example_targets(count, self.batches)

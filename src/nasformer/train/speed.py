@@ -36,6 +36,8 @@ THREADS_FILE = "threads.json"
 MOST_THREADS = 2**16
 FEW_STEPS = 20
 """A training of fewer steps is over before a trial pays."""
+TIMED_VALUES = 2**22
+"""Values of the images that a step is timed on on a CPU, where a step on more of them takes proportionally longer."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,15 @@ class Threads:
 
     def __post_init__(self) -> None:
         check_range(self, "threads", 1, MOST_THREADS)
+
+
+def enough_images(channels: int, height: int, width: int) -> int:
+    """How many images a step is timed on on a CPU.
+
+    >>> enough_images(3, 224, 224), enough_images(3, 32, 32)
+    (27, 1365)
+    """
+    return max(2, TIMED_VALUES // (channels * height * width))
 
 
 def recorded_threads(folder: Path | None) -> int | None:
