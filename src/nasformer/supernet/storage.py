@@ -15,7 +15,7 @@ import torch
 from torch import Size, Tensor, nn
 
 from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD
-from nasformer.errors import UserError, one_line
+from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
 from nasformer.models.base import Backbone
 from nasformer.models.pretrained import (
@@ -241,8 +241,9 @@ def timm_weights(name: str, file: Path | None = None) -> dict[str, Tensor]:
     try:
         return timm.create_model(name, pretrained=True).state_dict()
     except Exception as error:  # no network, no such weights: timm and its hub raise a dozen kinds
+        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"timm cannot load the weights of {name} ({one_line(error, 200)}); download them and name the file: "
+            f"timm cannot load the weights of {name} ({reason}); download them and name the file: "
             f"timm:{name}:weights.safetensors"
         ) from error
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.errors import UserError, one_line
+from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.files import read_tensors
@@ -214,7 +214,7 @@ def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
     try:
         model = timm.create_model(name, num_classes=num_classes, in_chans=in_chans, pretrained=not weights)
     except Exception as error:  # an unknown name, no network: timm raises a dozen kinds
-        reason = one_line(error, 200)
+        reason = " ".join(str(error).split())[:200]
         raise UserError(f"cannot load the teacher {source} ({reason}); check its name and weights") from error
     if weights:
         load_weights(model, Path(weights[0]), source)
