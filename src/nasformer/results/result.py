@@ -22,7 +22,9 @@ from nasformer.utils.tables import html_row, html_table
 
 VERSION = 1
 TRAINED = ("timm:", "full net")
-"""How names of models begin that were trained on their own beside the search."""
+"""How names of models begin that were trained on their own, not searched."""
+AGREEMENT = "agreement"
+"""The score of nets that are cut without training: how closely their answers match the full net's."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class RunResult:
     def metric(self) -> str:
         """The metric on held-out and test images: accuracy, or the task's own."""
         names = [name.removeprefix("test_") for name in self.shipped.scores if name.startswith("test_")]
-        first = sorted(names, key=lambda name: (name == "agreement", name != "accuracy"))
+        first = sorted(names, key=lambda name: (name == AGREEMENT, name != "accuracy"))
         return first[0] if first else "accuracy"
 
     @property

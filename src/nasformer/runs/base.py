@@ -33,7 +33,7 @@ from nasformer.models.space import Space
 from nasformer.models.storage import WeightFacts, save_model
 from nasformer.report.page import write_report
 from nasformer.results.folder import Kind, RunFolder
-from nasformer.results.result import RunResult
+from nasformer.results.result import AGREEMENT, RunResult
 from nasformer.runs.options import (
     ExecutorOptions,
     JobOptions,
@@ -139,7 +139,7 @@ def check_task(command: RunOptions) -> None:
         )
 
 
-KNOWN_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
+COMMON_SCORES = dict.fromkeys(("loss", "params", "macs", *PREDICTED), 0.0)
 """Objectives that any search of a supernet can have, with values for a trial."""
 
 
@@ -152,8 +152,8 @@ def check_search_options(command: RunOptions, search: SearchOptions, space: Spac
     usual = next(iter(find_task(command.task).scores))
     check_racing(search, objectives or (usual,), trained=not command.proxy, executor=executor)
     if objectives and not command.proxy:
-        scores = KNOWN_SCORES | dict.fromkeys(find_task(command.task).scores, 0.0)
-        scores |= {"agreement": 0.0} if command.no_training else {}
+        scores = COMMON_SCORES | dict.fromkeys(find_task(command.task).scores, 0.0)
+        scores |= {AGREEMENT: 0.0} if command.no_training else {}
         Problem(space.root, space.costs, Budget(), objectives, command.seed).point(scores)
 
 

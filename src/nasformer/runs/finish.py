@@ -30,7 +30,7 @@ from nasformer.models.space import Space
 from nasformer.models.storage import CONFIG, WEIGHTS, facts_in, fingerprint, fresh_model, load_model
 from nasformer.results.contents import read_run
 from nasformer.results.folder import RunFolder
-from nasformer.results.result import FinishResult, RunResult
+from nasformer.results.result import AGREEMENT, FinishResult, RunResult
 from nasformer.results.verdict import judge
 from nasformer.runs.base import Run, publish
 from nasformer.runs.baselines import fresh_timm, split_accuracies
@@ -131,10 +131,6 @@ def finish_winner(
     result = replace(result, finished=finished, finish=FinishResult(chosen, tried))
     run.publish(model, result)
     return result
-
-
-AGREEMENT = "agreement"
-"""The score of nets that are cut without training: how closely their answers match the full net's."""
 
 
 def choose_weights(tried: Mapping[str, float], images: int | None) -> str:

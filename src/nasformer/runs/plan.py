@@ -27,6 +27,7 @@ from nasformer.models.base import Backbone
 from nasformer.models.pretrained import source_arch, source_space
 from nasformer.models.space import Space
 from nasformer.results.folder import RunFolder
+from nasformer.results.result import AGREEMENT
 from nasformer.runs.base import Run, check_before_images, command_space, fit_to_data, resolve_shares
 from nasformer.runs.baselines import check_baselines, drop_path_rate, fresh_timm
 from nasformer.runs.options import PREFIX, PlanCommand, timm_name
@@ -332,7 +333,7 @@ def time_search(run: Run, options: SearchOptions, budget: Budget, supernet: Supe
 
 
 def usual_objectives(run: Run) -> tuple[str, ...]:
-    return ("agreement",) if run.options.no_training else (objective_of(run.batches).score,)
+    return (AGREEMENT,) if run.options.no_training else (objective_of(run.batches).score,)
 
 
 def time_baselines(

@@ -43,7 +43,7 @@ from nasformer.models.base import Backbone
 from nasformer.models.pretrained import source_space
 from nasformer.models.space import Space
 from nasformer.models.storage import build_from, fingerprint, save_model
-from nasformer.results.result import RunResult
+from nasformer.results.result import AGREEMENT, RunResult
 from nasformer.runs.base import (
     Run,
     fit_to_data,
@@ -54,7 +54,6 @@ from nasformer.runs.base import (
 )
 from nasformer.runs.baselines import count_images, pretrained_options, split_accuracies, train_baselines
 from nasformer.runs.finish import (
-    AGREEMENT,
     Finisher,
     Start,
     accuracies,

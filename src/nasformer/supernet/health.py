@@ -32,10 +32,16 @@ def fixed_subnets(space: Space, seed: int = 0) -> dict[str, Arch]:
     >>> list(fixed_subnets(nasformer.get_space("autoformer-tiny")))[:4]
     ['smallest', 'middle', 'largest', 'random 0']
     """
-    rng, middle_rng = Random(f"check-up {seed}"), Random(f"middle {seed}")
-    by_size = sorted((space.sample(middle_rng) for _ in range(101)), key=lambda arch: space.cost(arch).params)
+    rng = Random(f"middle {seed}")
+    by_size = sorted((space.sample(rng) for _ in range(101)), key=lambda arch: space.cost(arch).params)
     subnets = {"smallest": space.root.smallest(), "middle": by_size[50], "largest": space.root.largest()}
-    return subnets | {f"random {number}": space.sample(rng) for number in range(RANDOM_SUBNETS)}
+    return subnets | random_subnets(space, seed, RANDOM_SUBNETS)
+
+
+def random_subnets(space: Space, seed: int, count: int) -> dict[str, Arch]:
+    """Random subnets by name; a larger count only adds some."""
+    rng = Random(f"check-up {seed}")
+    return {f"random {number}": space.sample(rng) for number in range(count)}
 
 
 def depth_and_width(space: Space, archs: Mapping[str, Arch]) -> dict[str, list[float]]:
@@ -90,9 +96,8 @@ class SupernetHealth:
 
 def check_up(space: Space, accuracy: Callable[[Arch], float], seed: int = 0, count: int = 20) -> SupernetHealth:
     """Accuracy of the smallest and largest subnet and of random ones, and how it goes with their size."""
-    rng = Random(f"check-up {seed}")
     archs = {"smallest": space.root.smallest(), "largest": space.root.largest()}
-    archs |= {f"random {number}": space.sample(rng) for number in range(count)}
+    archs |= random_subnets(space, seed, count)
     subnets = [
         ModelResult(name, arch.to_dict(), {**space.costs(arch), "accuracy": accuracy(arch)})
         for name, arch in archs.items()
