@@ -76,8 +76,10 @@ class Checkpoints:
         write_json(draft / SETTINGS, {**settings, CHECKSUMS: checksums})
         shutil.rmtree(final, ignore_errors=True)  # such as a damaged one
         os.replace(draft, final)
-        older = [other for other in self.steps() if other < step]
-        self.remove_others([step, *([keep] if keep is not None else older[-1:] if not last else [])])
+        kept = [] if last else [other for other in self.steps() if other < step][-1:]
+        if keep is not None:
+            kept = [keep]
+        self.remove_others([step, *kept])
 
     def remove_others(self, steps: list[int]) -> None:
         """Removes all but these checkpoints, and drafts that a kill left half written."""

@@ -273,6 +273,7 @@ class Predictions:
         outcomes: Tensor,
     ) -> None:
         right, losses = outcomes.unbind(1)
+        # The chance of an image is its share of the references that recognise it, corrected by those of similar genes.
         self.shares = (right.sum(0) + PRIOR) / (len(right) + 2 * PRIOR)
         self.losses = losses.mean(0)
         noise = NOISE * torch.ones(len(right), dtype=torch.double)
@@ -290,7 +291,11 @@ class Predictions:
         return mean + weights @ (values - mean), variance * (1 + NOISE - explained)
 
     def _noise(self, scores: Tensor, images: Tensor) -> Tensor:
-        """Variances of the log-odds of scores that rest on some images, those with the least certain answers."""
+        """Variances of the log-odds of scores that rest on some images, those with the least certain answers.
+
+        What these answers leave open of the ability (1 / Fisher information), as the log-odds of the score change with
+        it: a slope times an ability's error. A score on all images leaves nothing open.
+        """
         information = (self.shares * (1 - self.shares)).sort(descending=True).values.cumsum(0)
         slope = information[-1] / len(information) / (scores * (1 - scores))  # of the log-odds by ability
         return torch.where(images == len(information), 0.0, slope**2 / information[images - 1])
@@ -301,6 +306,7 @@ class Predictions:
         log_odds = likely.clamp(1 - MOST_CERTAIN, MOST_CERTAIN).logit()
         score = float(self.log_odds[number].sigmoid())
         ability = ability_for(log_odds, score)
+        # From the variance of the score's log-odds to that of the ability, by the slope between them, as in `_noise`.
         slope = spread(log_odds, ability) / len(log_odds) / (score * (1 - score))
         return Expectation(log_odds, self.losses, ability, float(self.variances[number]) / slope**2)
 
