@@ -274,18 +274,17 @@ class ImageFiles:
             needed, free = memory_size(self.decoded_bytes), memory_size(free_memory())
             size = f"{len(self.splits)} images of {self.size} px take {needed} in memory, of which {free} is free"
             raise UserError(f"{self.name}: {size}; stream them or use a smaller img_size")
+        keep_whole, parts = uncropped and self.scaled, list[Decoded]()
         with progress("decode", len(self.splits), self.bad.quiet or len(self.splits) < FEW) as report:
-            done, parts = 0, list[Decoded]()
-            for number, files in enumerate(self.splits.parts()):
-                parts.append(self._decode(files, report, done, uncropped and self.scaled and number == 0))
-                done += len(files)
+            for files in self.splits.parts():
+                done = sum(len(part.labels) for part in parts)
+                parts.append(self._decode(files, report, done, keep_whole and files is self.splits.train))
         self.bad.check(len(self.splits), self.name)
         self.bad.tell(len(self.splits), self.name)
         train, holdout, test = (part.readable for part in parts)
         check_filled(train, f"{self.name}: train")
-        sample = torch.tensor(spread(len(parts[0].good), STATS_IMAGES))
-        mean, std = channel_stats(parts[0].views[sample[parts[0].good[sample]]])
-        whole = UncroppedSet(parts[0].wholes, train.labels, fill_colour(mean)) if uncropped and self.scaled else None
+        mean, std = channel_stats(parts[0].sample(STATS_IMAGES))
+        whole = UncroppedSet(parts[0].wholes, train.labels, fill_colour(mean)) if keep_whole else None
         return Data(Path(self.name).stem, train, holdout, test, self.splits.classes, mean, std, self.crop_pct, whole)
 
     def _decode(self, files: Files, report: Progress, done: int, uncropped: bool) -> Decoded:
@@ -321,6 +320,11 @@ class Decoded:
     @property
     def readable(self) -> ImageSet:
         return ImageSet(*((part if self.good.all() else part[self.good]) for part in (self.views, self.labels)))
+
+    def sample(self, count: int) -> Tensor:
+        """The images that can be read among `count` evenly spread ones."""
+        rows = torch.tensor(spread(len(self.good), count))
+        return self.views[rows[self.good[rows]]]
 
 
 def shrink(pixels: Tensor, short_side: int) -> Tensor:
