@@ -19,7 +19,14 @@ from nasformer.layers.basic import DropPath
 from nasformer.supernet.supernet import COMPILE_OPTIONS
 from nasformer.train import speed
 from nasformer.train.loop import train_supernet
-from nasformer.train.speed import Rehearsal, Verdict, covering, judge, record_seconds, recorded_seconds
+from nasformer.train.speed import (
+    CompileForecast,
+    Rehearsal,
+    archs_with_all_kinds,
+    forecast_compilation,
+    record_seconds,
+    recorded_seconds,
+)
 from nasformer.utils.child import Ended
 
 DEPTH = {"drop_path_rate": 0.3}
@@ -49,7 +56,7 @@ def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeChild
     monkeypatch.setattr(speed, "WARM_UP", 1)
     monkeypatch.setattr(speed, "MEASURED", 2)
     monkeypatch.setattr(speed.AutoCompile, "before_training", lambda self, steps: None)
-    monkeypatch.setattr(speed, "judge", lambda *facts: Verdict(True, "pays"))
+    monkeypatch.setattr(speed, "forecast_compilation", lambda *facts: CompileForecast(True, "pays"))
     with torch.compiler.set_stance("force_eager"):
         yield fake
 
@@ -65,7 +72,7 @@ def child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeChild
     ],
 )
 def test_expected_gain_decides(steps: int, step_seconds: float, graphs: int, known: float | None, pays: bool) -> None:
-    verdict = judge(steps, step_seconds, graphs, known)
+    verdict = forecast_compilation(steps, step_seconds, graphs, known)
     assert verdict.pays == pays
     assert verdict.reason.startswith("saves" if pays else "would save")
 
@@ -126,7 +133,7 @@ def test_where_compiled_code_fails_nothing_of_its_trial_is_left(
 def test_few_archs_have_all_kinds() -> None:
     supernet = tiny.supernet()
     archs = [tiny.SPACE.sample(seed) for seed in range(100)]
-    chosen = covering(supernet, archs)
+    chosen = archs_with_all_kinds(supernet, archs)
     assert len(chosen) < 20
     assert speed.kinds_of(supernet, chosen) == speed.kinds_of(supernet, archs)
 

@@ -320,7 +320,7 @@ def time_nets(
 ) -> list[float]:
     """Visit the nets in rounds; returns the pace at every visit, in seconds."""
     rng, order, paces = random.Random(seed), list(nets), list[float]()
-    with undisturbed(), progress(label, rounds * len(order), quiet=not label) as report:
+    with inference_without_gc(), progress(label, rounds * len(order), quiet=not label) as report:
         for _ in range(3):
             reference(images)
         for _ in range(rounds):
@@ -380,7 +380,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def inference_without_gc() -> Iterator[None]:
     """Context without gradients and without garbage collection."""
     enabled = gc.isenabled()
     gc.collect()

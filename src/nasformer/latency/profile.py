@@ -28,6 +28,7 @@ from nasformer.latency.measure import (
     Machine,
     TimedNet,
     describe_machine,
+    inference_without_gc,
     layer_peaks,
     make_clock,
     make_runner,
@@ -35,7 +36,6 @@ from nasformer.latency.measure import (
     peak_of,
     quartiles,
     time_nets,
-    undisturbed,
     visit,
 )
 from nasformer.models.base import Segment
@@ -441,7 +441,7 @@ def empty_profile(space: Space, setup: Setup, runner: EagerRunner, device: torch
 def round_seconds(timed: Sequence[TimedNet], tests: int, images: object, clock: Clock) -> float:
     """How long a round takes, by a visit of the smallest and of the largest net, which have layers to time as well."""
     start = time.perf_counter()
-    with undisturbed():
+    with inference_without_gc():
         for net in timed[:2]:
             visit(net, images, clock, timed[0].net)
     seconds = (time.perf_counter() - start) / len(timed[:2])

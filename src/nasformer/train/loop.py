@@ -67,8 +67,8 @@ from nasformer.train.speed import (
     LOOK_AHEAD,
     AutoCompile,
     Rehearsal,
+    archs_with_all_kinds,
     compile_model,
-    covering,
     enough_images,
     training_threads,
     undisturbed,
@@ -448,7 +448,9 @@ class Trainer:
         archs: Sequence[Arch | None] = [None]
         if isinstance(self.model, Supernet):
             steps = range(self.done, min(self.done + LOOK_AHEAD, self.total))
-            archs = covering(self.model, (arch for step in steps for arch in self.archs_of_all(step) if arch))
+            archs = archs_with_all_kinds(
+                self.model, (arch for step in steps for arch in self.archs_of_all_processes(step) if arch)
+            )
         part, features = x.chunk(self.recipe.accumulate)[0], bool(self.teacher and self.recipe.teacher_features)
         return Rehearsal.of(self.model, archs, part, self.recipe.precision, features)
 
@@ -547,7 +549,7 @@ class Trainer:
         reduce_gradients(self.model, self.world, same=not self.own_archs)
         if self.recipe.clip_grad:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_grad)
-        self.update(self.archs_of_all(draw))
+        self.update(self.archs_of_all_processes(draw))
         self.optimizer.zero_grad()
         if self.average:
             self.average.update(self.model, step)
@@ -559,7 +561,7 @@ class Trainer:
             return [None]
         return list(self.sampler(draw * self.world.size + rank if self.own_archs else draw))
 
-    def archs_of_all(self, draw: int) -> list[Arch | None]:
+    def archs_of_all_processes(self, draw: int) -> list[Arch | None]:
         """The archs that a step runs in any process."""
         return [arch for rank in range(self.world.size if self.own_archs else 1) for arch in self.archs(draw, rank)]
 

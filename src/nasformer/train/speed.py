@@ -132,22 +132,24 @@ def undo_compilation(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CompileForecast:
     """Whether to compile, and why, in words."""
 
     pays: bool
     reason: str
 
 
-def judge(steps: int, step_seconds: float, graphs: int, cached_seconds: float | None = None) -> Verdict:
+def forecast_compilation(
+    steps: int, step_seconds: float, graphs: int, cached_seconds: float | None = None
+) -> CompileForecast:
     """Whether compilation pays for a number of steps on a GPU.
 
     Args:
         cached_seconds: What it took the last time, where the cache has the graphs; None: nothing is cached.
 
-    >>> judge(10_000, 0.07, 14).reason
+    >>> forecast_compilation(10_000, 0.07, 14).reason
     'saves about 5 min of 12 min, takes about 98 s (14 graphs)'
-    >>> judge(100, 0.07, 14).pays, judge(100, 0.07, 14, cached_seconds=2.0).pays
+    >>> forecast_compilation(100, 0.07, 14).pays, forecast_compilation(100, 0.07, 14, cached_seconds=2.0).pays
     (False, True)
     """
     left, cost = steps * step_seconds, GRAPH_SECONDS * graphs if cached_seconds is None else cached_seconds
@@ -156,7 +158,7 @@ def judge(steps: int, step_seconds: float, graphs: int, cached_seconds: float | 
         f"about {in_hours(SAVED * left)} of {in_hours(left)}, takes about {in_hours(cost)} ({graphs} graphs{cached})"
     )
     pays = SAVED * left > cost
-    return Verdict(pays, f"{'saves' if pays else 'would save'} {words}")
+    return CompileForecast(pays, f"{'saves' if pays else 'would save'} {words}")
 
 
 @dataclass(frozen=True)
@@ -207,8 +209,8 @@ def kinds_of(supernet: Supernet, archs: Iterable[Arch | None]) -> set[Any]:
     return {segment.kind for arch in archs if arch is not None for segment in supernet.space.plan(arch)}
 
 
-def covering(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
-    """The archs that add a kind of segment to those of the archs before them."""
+def archs_with_all_kinds(supernet: Supernet, archs: Iterable[Arch]) -> list[Arch]:
+    """Few of these archs that together have all their kinds of segments: each adds one to those before it."""
     seen, chosen = set[Any](), list[Arch]()
     for arch in archs:
         if new := kinds_of(supernet, [arch]) - seen:
@@ -308,11 +310,11 @@ class AutoCompile:
         """Compiles if that pays: in another process, unless the cache has it all or processes must compile alike."""
         self.rehearsal = rehearsal
         seconds = recorded_seconds(rehearsal.key) if rehearsal else None
-        verdict = judge(left, step_seconds, rehearsal.graphs if rehearsal else 1, seconds)
-        if not self.world.agree(verdict.pays, self.device):
-            return self.end(f"not compiled: it {verdict.reason} (--train.compile)")
+        forecast = forecast_compilation(left, step_seconds, rehearsal.graphs if rehearsal else 1, seconds)
+        if not self.world.agree(forecast.pays, self.device):
+            return self.end(f"not compiled: it {forecast.reason} (--train.compile)")
         in_child = rehearsal is not None and seconds is None and self.world.size == 1
-        self.say(f"compiling{' beside the training' if in_child else ''}, which {verdict.reason} (--train.compile)")
+        self.say(f"compiling{' beside the training' if in_child else ''}, which {forecast.reason} (--train.compile)")
         if in_child and rehearsal:
             return self.compile_in_child(rehearsal)
         return self.change_over()
