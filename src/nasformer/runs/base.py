@@ -68,7 +68,7 @@ Command = TypeVar("Command", bound=RunOptions)
 def open_run(
     command: RunOptions, kind: Kind, answers: Sequence[str] | int | None = None, full_arch: Arch | None = None
 ) -> Iterator[Run]:
-    """The run of a command, whose folder no other process may use meanwhile.
+    """Context with the run of a command, whose folder no other process may use meanwhile.
 
     Args:
         answers: Classes of the net whose answers replace labels, or their number.

@@ -63,7 +63,8 @@ def best_of_random(search: SearchResult) -> dict[str, Arch]:
 
 
 def random_name(count: int) -> str:
-    """
+    """The name of a random search's winner in results.
+
     >>> random_name(1000)
     'best of 1,000 random'
     """
@@ -254,7 +255,7 @@ def check_baselines(run: Run, baseline: str) -> dict[str, dict[str, int]]:
 
 
 def drop_path_rate(space: Space) -> float:
-    """Stochastic depth is a part of the recipe, so that baselines have it as our models do."""
+    """The rate of stochastic depth: a part of the recipe, so that baselines have it as our models do."""
     return float(space.options.get("drop_path_rate", 0.0))
 
 

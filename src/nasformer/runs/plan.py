@@ -151,7 +151,7 @@ class StageTimes:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The seconds of all stages, baselines and the rest."""
         stages = (self.teacher, self.full, self.train, self.search, self.retrain, *self.baselines)
         return sum(stage.seconds for stage in stages if stage) + self.rest_seconds
 

@@ -146,7 +146,7 @@ def start_from_uniform(command: RunCommand, space: Space) -> RunCommand:
 
 
 def mention_slack(run: Run, command: RunCommand, full: Arch) -> None:
-    """Says so where nothing has to be cut, a surprise after hours; with objectives, costs count anyway."""
+    """Says where the whole net fits the budget: else a surprise after hours; with objectives, costs count anyway."""
     if run.world.main and not command.search.objectives and command.budget().fits(run.space.costs(full)):
         say("the whole net fits the budget, so nothing has to be cut; for a smaller one: --max-macs 50%")
 

@@ -312,7 +312,7 @@ class SpaceEvaluator:
         return replace(self.command.train, epochs=further, iterations=None)
 
     def check(self, stage: Run, number: int) -> None:
-        """Before a long training: there must be archs within the budget."""
+        """Refuses a space without archs within the budget, before a long training."""
         budget = self.command.budget()
         try:
             check_search(stage.space, self.search, budget, stage.options.seed)

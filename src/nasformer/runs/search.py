@@ -360,7 +360,7 @@ class ArchSearch:
         return best_of_start(self.problem(), search.candidates)
 
     def summarise(self, search: SearchResult, trained: Sequence[ModelResult] = ()) -> RunResult:
-        """The winner beside random archs, the smallest and the largest in the budget, and further baselines.
+        """The result: the winner, random archs, the smallest and the largest in the budget, and further baselines.
 
         Args:
             trained: Models that were trained on their own.
@@ -413,7 +413,7 @@ def search_weights(
     trained: Sequence[ModelResult] = (),
     compiled: bool = False,
 ) -> RunResult:
-    """Searches a supernet and publishes the winner beside its references.
+    """Searches a supernet and publishes the winner with its references.
 
     Args:
         trained: Models that were trained on their own.

@@ -234,7 +234,7 @@ def with_head(options: Learned, head: Mapping[str, Any]) -> Learned:
 
 
 def check_out(command: RetrainCommand | FinetuneCommand) -> None:
-    """The result and the model to start from must not be overwritten."""
+    """Refuses an output folder that would overwrite the result or the model to start from."""
     if command.run and command.out and Path(command.out).resolve() == Path(command.run).resolve():
         raise UserError(f"{command.out} is the folder to start from; train in another --out folder")
 

@@ -70,7 +70,7 @@ class Strategy(ABC):
 
     @property
     def note(self) -> str:
-        """Why the search ended early, or nothing."""
+        """Why the search ended early; empty where it did not."""
         if not self.done or len(self.candidates) >= self.evaluations:
             return ""
         return (

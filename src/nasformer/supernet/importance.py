@@ -259,8 +259,9 @@ def weight_magnitude(
 def surgeon_loss(
     model: nn.Module, units: Sequence[Units], batches: Iterable[Labelled], loss: BatchLoss
 ) -> list[Tensor]:
-    """What a layer's output loses without a unit, even if the others make up for it as well as they can (Optimal Brain
-    Surgeon, by unit); for cuts without training. No labels are needed.
+    """What a layer's output loses without a unit, the others refitted (Optimal Brain Surgeon); no labels are needed.
+
+    For cuts without training, where the others make up for it as well as they can.
     """
     moments = input_moments(model, units, (images for images, _ in batches))
     return [unit_losses(unit, read.regular()) for unit, read in zip(units, moments, strict=True)]

@@ -166,7 +166,7 @@ class Checkpoints:
         return self.folder / "rollback.json"
 
     def save_rollback(self, rollback: Rollback) -> None:
-        """Beside the checkpoints, not in one: it holds for steps, whichever checkpoint a training goes on from."""
+        """Writes the rollback, into a file of its own: it holds whichever checkpoint a training goes on from."""
         write_json(self.rollback_path, {"settings": self.settings, "rollback": asdict(rollback)})
 
     def load_rollback(self) -> Rollback | None:
@@ -239,7 +239,7 @@ ROLLBACK_LR = 0.5
 
 
 class NotFinite(UserError):
-    """The loss or the weights of a training are not finite."""
+    """Raised where the loss or the weights of a training are not finite."""
 
     def __init__(self, what: str, step: int) -> None:
         self.what, self.step = what, step
@@ -271,7 +271,7 @@ class Rollback:
 
     @classmethod
     def after(cls, trouble: NotFinite, back_to: int, total: int, steps_per_epoch: int) -> Rollback:
-        """The draws shift by whole epochs, so that an epoch still shows each image once."""
+        """The rollback after a failure. Its draws shift by whole epochs, so that each still shows every image once."""
         return cls(back_to, trouble.step, trouble.what, math.ceil(total / steps_per_epoch) * steps_per_epoch)
 
     def draw(self, step: int) -> int:
@@ -312,7 +312,7 @@ def weights_are_finite(model: nn.Module) -> bool:
 
 
 class TrainingStopped(KeyboardInterrupt):
-    """A signal has stopped a training.
+    """Raised where a signal has stopped a training.
 
     Args:
         step, total: After which step, of how many.

@@ -33,7 +33,7 @@ class LogLine:
 
 
 class TrainLog:
-    """Appends lines; on resume, lines behind the checkpoint are dropped, since their steps come again.
+    """The log of a training, to append lines to; on resume, lines behind the checkpoint are dropped: they come again.
 
     That of a rollback belongs to the step after it, and is dropped where that step comes again.
     """

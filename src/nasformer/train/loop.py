@@ -173,7 +173,7 @@ def fit(
     teacher: nn.Module | None = None,
     **options: Any,
 ) -> float:
-    """Trains a model where its weights are, among the processes of torchrun; `options` are those of `Trainer`."""
+    """Trains a model on the device of its weights, with the processes of torchrun; `options` are those of `Trainer`."""
     if recipe.compile is True:
         compile_model(model)
     device = next(model.parameters()).device
@@ -528,7 +528,7 @@ class Trainer:
         return {"step": self.done, "epoch": round(self.done / self.batches.steps_per_epoch, 4), **facts}
 
     def mean_loss(self) -> float:
-        """The mean of the interval; a finite one may have had a gradient that is not, which shows in the weights."""
+        """The mean loss of the interval; raises NotFinite for it, or for weights that a gradient has spoilt since."""
         mean = self.losses.gathered().mean()
         if not mean.isfinite():
             raise NotFinite("loss", self.done)

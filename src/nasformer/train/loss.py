@@ -41,7 +41,7 @@ class Supervision(NamedTuple):
     features: Mapping[str, Tensor]
 
     def chunk(self, count: int) -> Iterator[Supervision]:
-        """Parts of it, along the batch."""
+        """Its parts, along the batch."""
         chunks = {name: feature.chunk(count) for name, feature in self.features.items()}
         for index, targets in enumerate(chunk(self.targets, count)):
             yield Supervision(targets, {name: parts[index] for name, parts in chunks.items()})
@@ -81,7 +81,7 @@ class Answers:
         return top * (1 - self.smoothing) + self.smoothing / logits.shape[1]
 
     def mix(self, targets: Tensor, taught: Tensor) -> Tensor:
-        """Targets into which they are mixed.
+        """Targets into which the answers are mixed.
 
         Cross-entropy is linear in its targets, so its loss is then the weighted sum of the loss of the labels and that
         of the answers.

@@ -45,7 +45,7 @@ def reduce_gradients(model: nn.Module, world: World, same: bool = True) -> None:
 
 
 def fill_gradients(model: nn.Module) -> None:
-    """Gives weights that have a gradient in another process one of 0."""
+    """Adds a gradient of 0 to weights that have one only in other processes."""
     parameters = list(model.parameters())
     used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int64, device=parameters[0].device)
     dist.all_reduce(used, dist.ReduceOp.MAX)
@@ -138,7 +138,7 @@ class FrozenSlices:
                 tensor.copy_(torch.where(mask, tensor, old))
 
     def masks(self, archs: list[Arch]) -> dict[Tensor, Tensor]:
-        """For each weight that a sampled arch uses, where it uses it."""
+        """For each weight that a sampled arch uses, which of its entries are used."""
         weights = dict(self.supernet.weights.named_parameters())
         with torch.enable_grad():
             slices = [item for arch in archs for item in self.supernet.slices(arch).items()]
