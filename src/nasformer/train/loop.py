@@ -340,7 +340,7 @@ class Trainer:
         calibration_images: int = CALIBRATION_IMAGES,
         label: str = "train",
     ) -> None:
-        self.chosen = chosen_settings(recipe, batches)
+        self.chosen = chosen_settings(recipe, batches)  # before they are settled: to be said when training begins
         recipe = recipe.for_images(batches.steps_per_epoch, batches.img_size, batches.in_chans)
         self.model, self.batches, self.recipe, self.sampler = model, batches, recipe, sampler
         self.objective, self.teacher = objective_of(batches), teacher
@@ -352,7 +352,7 @@ class Trainer:
         # In one process there is nobody to have other archs.
         self.own_archs = recipe.archs == "own" and self.world.size > 1 and sampler is not None
         self.average = MovingAverage(model, recipe.ema) if recipe.ema else None
-        self.total = recipe.total_steps(batches.steps_per_epoch)
+        self.total = recipe.total_steps(batches.steps_per_epoch)  # fewer where it is stopped early
         self.interval = max(1, round(recipe.log_epochs * batches.steps_per_epoch))
         settings = {**result_settings(recipe), **(settings or {}), "seed": seed}
         self.checkpoints = (
@@ -466,8 +466,7 @@ class Trainer:
         while self.done < end:
             self.train_batch(*next(batches))
             # A snapshot comes before the line and the checkpoint of its step: so no resume can lose or repeat it.
-            if self.snapshots and self.log_path and self.snapshots.due(self.done, self.total) and self.world.main:
-                log.append(self.log_line(**self.snapshots.take()))
+            self.take_snapshot_if_due(log)
             if self.done < end:
                 report(self.done, self.note)
                 self.save_if_due(stop)
@@ -480,6 +479,10 @@ class Trainer:
         self.stop_early()
         self.save_if_due(stop)
         return mean
+
+    def take_snapshot_if_due(self, log: TrainLog) -> None:
+        if self.snapshots and self.log_path and self.world.main and self.snapshots.due(self.done, self.total):
+            log.append(self.log_line(**self.snapshots.take()))
 
     def train_batch(self, x: Tensor, targets: Tensor) -> None:
         """Trains one step; automatic compilation may change over after it."""
@@ -713,12 +716,13 @@ class Trainer:
         """Goes on from the newest checkpoint, if there is one."""
         self.begin_interval(self.state())
         if self.checkpoints and self.log_path:
+            lines = TrainLog.read(self.log_path)
             # Without a line in the log there is nothing to lose but the damaged checkpoint itself.
-            self.done, parts = self.checkpoints.load(start_over=not TrainLog.read(self.log_path))
+            self.done, parts = self.checkpoints.load(start_over=not lines)
             self.rollback = self.checkpoints.load_rollback()
             if parts:
                 self.restore_checkpoint(self.checkpoints, parts)
-                self.restore_stopping(TrainLog.read(self.log_path))
+                self.restore_stopping(lines)
         self.world.barrier()  # nobody may write while another still reads
         self.next_save = time.monotonic() + FIRST_CHECKPOINT * self.recipe.checkpoint_seconds
         if 0 < self.done < self.total and not self.quiet:
@@ -761,7 +765,7 @@ class Trainer:
         """Goes back to where the interval began, once; reports it, and records it for a training that is resumed."""
         if self.rollback or not self.interval_state:
             raise trouble
-        back_to = (self.done - 1) // self.interval * self.interval
+        back_to = (self.done - 1) // self.interval * self.interval  # the last step may have ended its interval
         self.rollback = Rollback.after(trouble, back_to, self.total, self.batches.steps_per_epoch)
         self.optimizer.zero_grad()
         self.set_state(self.interval_state)
