@@ -35,6 +35,7 @@ from nasformer.report.page import write_report
 from nasformer.results.folder import Kind, RunFolder
 from nasformer.results.result import AGREEMENT, RunResult
 from nasformer.runs.options import (
+    UNTRAINED,
     ExecutorOptions,
     JobOptions,
     RunCommand,
@@ -460,6 +461,18 @@ def holds_out_others(options: DataOptions, before: dict[str, Any]) -> bool:
     split = ("holdout", "seed")
     now = training_images(options)
     return before.get("data") == options.data and any(before.get(name) != now[name] for name in split)
+
+
+def load_as_trained(options: DataOptions, folder: RunFolder, trained: Mapping[str, Any]) -> Batches:
+    """Images for the weights of a folder: of their size and channels, and normalised as in their training.
+
+    Args:
+        trained: The options of the model.
+    """
+    device = choose_device(options.device)
+    batches = load_batches(options, UNTRAINED, World(), device, trained.get("img_size"), trained.get("in_chans"))
+    normalize_as(batches, folder)
+    return batches
 
 
 def normalize_as(batches: BatchSource, folder: RunFolder) -> None:

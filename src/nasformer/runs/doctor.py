@@ -27,8 +27,7 @@ from nasformer.models.storage import SUPERNET_CONFIG as CONFIG
 from nasformer.report.page import write_report
 from nasformer.results.folder import RunConfig, RunFolder
 from nasformer.results.result import Diagnosis, RunResult, Snapshot
-from nasformer.runs.base import load_batches, normalize_as
-from nasformer.runs.options import UNTRAINED
+from nasformer.runs.base import load_as_trained
 from nasformer.search.problem import ModelResult
 from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
@@ -40,7 +39,7 @@ from nasformer.train.checkpoint import SETTINGS, Checkpoints, DamagedCheckpoint,
 from nasformer.train.evaluate import SubnetEvaluator
 from nasformer.train.log import TrainLog, is_rollback
 from nasformer.train.speed import threads_of_training
-from nasformer.utils.device import World, choose_device
+from nasformer.utils.device import choose_device
 from nasformer.utils.progress import progress, say
 from nasformer.utils.schema import from_json
 from nasformer.utils.statistics import spearman
@@ -105,10 +104,7 @@ class SupernetRun:
         """The accuracies of the fixed subnets now, and on which images."""
         device = choose_device(self.data.device)
         supernet = self.load().to(device)
-        options = supernet.space.options
-        sizes = options.get("img_size"), options.get("in_chans")
-        batches = load_batches(self.data, UNTRAINED, World(), device, *sizes)
-        normalize_as(batches, self.folder)
+        batches = load_as_trained(self.data, self.folder, supernet.space.options)
         evaluator = SubnetEvaluator(supernet, batches, self.config.train.precision, self.data.calibration_images)
         split: Split = "holdout" if batches.held_out else "test"
         self.image_count = batches.held_out or batches.test_images

@@ -42,7 +42,7 @@ from nasformer.runs.base import (
     command_space,
     holds_out_others,
     image_options,
-    load_batches,
+    load_as_trained,
     normalize_as,
     normalize_as_pretrained,
     open_run,
@@ -50,7 +50,7 @@ from nasformer.runs.base import (
 )
 from nasformer.runs.baselines import check_baselines, count_images, split_accuracies, train_baselines
 from nasformer.runs.finish import ship
-from nasformer.runs.options import UNTRAINED, EvaluateCommand, FinetuneCommand, RetrainCommand
+from nasformer.runs.options import EvaluateCommand, FinetuneCommand, RetrainCommand
 from nasformer.runs.pools import Work, check_ray, run_tasks, training_memory
 from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
@@ -424,9 +424,7 @@ def inherited_model(run: RunFolder, arch: str | None) -> Backbone:
 
 def batches_of(model: Backbone, folder: RunFolder, options: DataOptions) -> BatchSource:
     """Images for a model, prepared as in its training; others than it was trained for are refused."""
-    sizes = model.options["img_size"], model.options["in_chans"]
-    batches = load_batches(options, UNTRAINED, World(), choose_device(options.device), *sizes)
-    normalize_as(batches, folder)
+    batches = load_as_trained(options, folder, model.options)
     if adopt := getattr(batches, "adopt", None):
         adopt(model.options, folder.facts("classes", "words", "text_encoder"))
     for name, value in image_options(batches).items():

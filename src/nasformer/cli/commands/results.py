@@ -323,14 +323,10 @@ def parse_query(text: str) -> Query | None:
 def from_data(options: AttentionCommand, folder: Path, model: Backbone) -> ModelInput:
     """A test image of a data set."""
     from nasformer.results.folder import RunFolder
-    from nasformer.runs.base import load_batches, normalize_as
-    from nasformer.runs.options import UNTRAINED
+    from nasformer.runs.base import load_as_trained
     from nasformer.tasks.classify import ModelInput
-    from nasformer.utils.device import World, choose_device
 
-    device, sizes = choose_device(options.device), (model.options["img_size"], model.options["in_chans"])
-    batches = load_batches(options, UNTRAINED, World(), device, *sizes)
-    normalize_as(batches, RunFolder(folder))
+    batches = load_as_trained(options, RunFolder(folder), model.options)
     return ModelInput(nth_test_image(batches, options.index), batches.mean, batches.std)
 
 
