@@ -242,7 +242,7 @@ class PretrainedRun:
         run, recipes = self.run, self.recipes
         macs = run.space.costs(run.space.root.largest())["macs"]
         sizes = [f"size {number}, {name}" for number in range(self.command.front) for name in self.start_names]
-        trainings = [] if self.command.finish == "none" else [*self.start_names, *sizes]
+        trainings = [*self.start_names, *sizes]
         before = {"full net": training_work(recipes.full, run.batches.steps_per_epoch, macs)}
         if self.teacher_source is not None:
             source = self.teacher_source
@@ -253,6 +253,8 @@ class PretrainedRun:
     @property
     def start_names(self) -> list[str]:
         """The weights that the winner's own training starts from."""
+        if self.command.finish == "none":
+            return []
         both = self.command.finish == "auto" and self.source.supernet is None
         return [SLICED_SUPERNET, SLICED_NET] if both else [SLICED_SUPERNET]
 
@@ -306,13 +308,17 @@ class PretrainedRun:
             label="full net",
         )
         if self.source.supernet is None:
-            with undisturbed(model):
-                torch.manual_seed(run.options.seed)  # a detector draws the boxes that it learns from
-                loss = sorting_loss(objective_of(run.batches))
-                sort_net(model, run.space, lambda: sorting_batches(run.batches), self.command.importance, loss)
+            self.sort(model)
         if run.world.main:
             save_model(model, folder.model, space=run.space.name, **run.image_facts)
         return model.eval()
+
+    def sort(self, model: Backbone) -> None:
+        """Sorts what can be cut by its importance for the task's loss."""
+        run, loss = self.run, sorting_loss(objective_of(self.run.batches))
+        with undisturbed(model):
+            torch.manual_seed(run.options.seed)  # a detector draws the boxes that it learns from
+            sort_net(model, run.space, lambda: sorting_batches(run.batches), self.command.importance, loss)
 
     def full_result(self, full: Backbone) -> ModelResult:
         """The full net in the result, for comparison."""
@@ -348,17 +354,12 @@ class PretrainedRun:
 
     def starts(self, arch: Arch, supernet: Supernet, full: Backbone) -> dict[str, Start]:
         """How the winner is finished: from its slices of the supernet, and from those of the full net."""
-        if self.command.finish == "none":
-            return {}
-        recipe, run = self.recipes.finish, self.run
-
-        def start(weights: Supernet, lr: float) -> Start:
+        recipe, run, starts = self.recipes.finish, self.run, dict[str, Start]()
+        for name in self.start_names:
+            inherits = name == SLICED_SUPERNET
+            weights, lr = (supernet, SUPERNET_LR) if inherits else (supernet_from(full, run.space), FULL_NET_LR)
             model = recalibrated(weights, arch, run.batches, run.options.calibration_images)
-            return Start(model, replace(recipe, lr=lr * recipe.lr), self.teacher(recipe, full))
-
-        starts = {SLICED_SUPERNET: start(supernet, SUPERNET_LR)}
-        if SLICED_NET in self.start_names:
-            starts[SLICED_NET] = start(supernet_from(full, run.space), FULL_NET_LR)
+            starts[name] = Start(model, replace(recipe, lr=lr * recipe.lr), self.teacher(recipe, full))
         return starts
 
 
