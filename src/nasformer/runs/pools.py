@@ -486,10 +486,10 @@ class RayPool:
         """Takes the answer of a worker: that it is ready, a result, an exception, or that it is dead."""
         from ray.exceptions import RayError, RayTaskError
 
-        task, number = worker.answer, worker.task
+        number = worker.task
         try:
-            result = self.ray.get(task)
-        except RayTaskError as error:
+            result = self.ray.get(worker.answer)
+        except RayTaskError as error:  # it raised, and its worker lives
             if number is None:
                 return self.bad_start(worker, str(error), ATTEMPTS)
             self.record("task failed", worker, queue, reason=last_line(str(error)))
@@ -499,7 +499,7 @@ class RayPool:
                 return self.bad_start(worker, str(error), DEATHS)
             return self.lose(worker, queue, f"its worker died: {error}", not self.node_is_lost(worker, error))
         else:
-            if number is None:
+            if number is None:  # it has opened the job, and says on which node
                 worker.node, self.bad_starts = result, 0
             else:
                 queue.outcomes[number] = result
