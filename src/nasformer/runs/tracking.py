@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol
 
 from nasformer.errors import UserError
 from nasformer.results.folder import RunFolder
 from nasformer.train.log import scalars
-from nasformer.utils.files import parse_json, read_json, write_json
+from nasformer.utils.files import complete_lines, parse_json, read_json, write_json
 from nasformer.utils.progress import repeating, say
 from nasformer.utils.schema import from_json
 
@@ -121,12 +120,6 @@ class Tracker:
         settings = {name: value for name, value in plain.items() if value != ""}
         result = self.folder.read_result().shipped.scores if self.folder.result.exists() else {}
         self.client.finish(settings, {f"winner/{name}": value for name, value in result.items()})
-
-
-def complete_lines(path: Path) -> list[bytes]:
-    """The lines of a file, without a last one that is being written."""
-    content = path.read_bytes() if path.exists() else b""
-    return content[: content.rfind(b"\n") + 1].splitlines()
 
 
 def candidate_values(record: Mapping[str, Any]) -> dict[str, float]:

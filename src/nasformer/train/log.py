@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nasformer.errors import UserError
-from nasformer.utils.files import parse_json, write_text
+from nasformer.utils.files import complete_lines, parse_json, write_text
 from nasformer.utils.schema import from_json
 
 
@@ -55,10 +55,7 @@ class TrainLog:
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
         """The whole lines of a log, which are as `LogLine` says; a last one that a kill cut short does not count."""
-        if not path.exists():
-            return []
-        content = path.read_bytes()
-        lines = [parse_json(line, path) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+        lines = [parse_json(line, path) for line in complete_lines(path)]
         for number, line in enumerate(lines, 1):
             from_json(LogLine, line, f"{path}, line {number}")
         return lines

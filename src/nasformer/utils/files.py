@@ -95,6 +95,12 @@ def append_json(path: Path, record: Mapping[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
+def complete_lines(path: Path) -> list[bytes]:
+    """The lines of a JSONL file, without a last one that is being written or was cut off; none without a file."""
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1].splitlines()
+
+
 def parse_json(text: str | bytes, where: object, advice: str = RESTORE) -> Any:
     """The value of a JSON text, or an error that names where it stands."""
     try:
