@@ -263,7 +263,7 @@ def make_splits(
         train_images: How many of the training images that are left to keep; None keeps all.
     """
     notes = list[str]()
-    if not test:
+    if not test:  # None, or without any image
         rest, taken = stratified(train.labels, TEST_FRACTION, generator(0, Purpose.SPLIT), classes)
         train, test = train.subset(rest), train.subset(taken)
         notes.append(f"no test images of its own: {len(taken)} of {len(rest) + len(taken)}, a fifth of each class")
@@ -329,6 +329,7 @@ def _take(labels: Tensor, quota: Tensor, source: torch.Generator) -> tuple[Tenso
     """Random sample numbers by the quota of each class: (rest, taken)."""
     counts = torch.bincount(labels)
     shuffled = torch.randperm(len(labels), generator=source)
+    # Sorting by class keeps the random order within each, of which the first `quota` are taken.
     grouped = shuffled[labels[shuffled].argsort(stable=True)]
     start = counts.cumsum(0) - counts
     rank_in_class = torch.arange(len(labels)) - start[labels[grouped]]
@@ -348,6 +349,7 @@ def _share_quota(counts: Tensor, share: float) -> Tensor:
 
 
 def _class_quota(counts: Tensor, amount: int, classes: Sequence[str] | None) -> Tensor:
+    """The same amount of every class; refuses one that would leave a class nothing."""
     smallest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
     if int(counts[smallest]) <= amount:  # of Python: the amount may be beyond all tensors
         name = repr(classes[smallest]) if classes else str(smallest)
@@ -364,6 +366,7 @@ def _even_quota(available: Tensor, total: int) -> Tensor:
     >>> _even_quota(torch.tensor([9, 2, 9]), 11).tolist()
     [5, 2, 4]
     """
+    # The highest level at which every class can give as many as that, or all it has, without exceeding the total.
     levels = range(int(available.max()) + 1)
     level = bisect_right(levels, total, key=lambda level: int(available.clamp(max=level).sum())) - 1
     quota = available.clamp(max=level)

@@ -314,6 +314,8 @@ class Predictions:
 def regression(codes: Tensor, others: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Weights [others, codes] with which values at some codes predict those at others; the share of variance explained.
 
+    A Gaussian process whose kernel is `similarity`.
+
     >>> codes = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.double)
     >>> weights, explained = regression(codes, codes[:1], torch.zeros(2, dtype=torch.double))
     >>> weights.round(decimals=6).abs().tolist(), explained.tolist()
