@@ -349,7 +349,7 @@ def carry_over(old: Supernet, new: Supernet) -> Carried:
             whole += 1
         else:
             part += 1
-        # The first slice is for entries that no member reads; the others must not have overwritten each other.
+        # The first slice is for entries that no member of both spaces reads; others may have overwritten each other.
         if not all(same_slice(old_weights[name], weight, rule, shape) for rule, shape in slices[1:]):
             inexact.append(name)
     return Carried(whole, part, fresh, tuple(inexact))
