@@ -201,6 +201,8 @@ def test_a_plan_of_hours_names_shorter_ways() -> None:
     (warning,) = shorter_ways(PlanCommand(from_="timm:deit_tiny_patch16_224", front=5), space, times)
     for expected in ("takes hours on cpu", "leave --front 5 out", "--img-size 112", "--no-training"):
         assert expected in warning
+    tiny_images = space.with_options(img_size=96)
+    assert "--img-size" not in next(shorter_ways(PlanCommand(from_="timm:x"), tiny_images, times))  # 3 patches a side
     assert not list(shorter_ways(PlanCommand(from_="timm:x", no_training=True), space, times))
     assert not list(shorter_ways(PlanCommand(), space, replace(times, train=none)))
 

@@ -97,6 +97,8 @@ Flowers-102 with DeiT-Ti (docs/results.md)."""
 SLICED_SUPERNET, SLICED_NET = "from the supernet", "from the full net"
 LONG = 3 * 3600.0
 """Seconds of a run after which shorter ways are named."""
+FEWEST_PATCHES = 6
+"""Along a side: with fewer of them nobody is advised to make images smaller."""
 SUPERNET_LR, FULL_NET_LR = 0.4, 2.0
 """Learning rates of a winner as multiples of the supernet's: what starts from the supernet fits already, what starts
 from slices of the full net has far to go."""
@@ -210,8 +212,9 @@ def steps_for(images: int) -> int:
 def shorter_options(space: Space) -> str:
     """What makes a run from a pretrained net shorter, in words."""
     size, patch = space.full_options["img_size"], space.full_options["patch_size"]
-    half = f"--img-size {size // 2 // patch * patch} for about a quarter of it, " if isinstance(size, int) else ""
-    return f"{half}a GPU, or --no-training, which takes minutes"
+    patches = size // 2 // patch if isinstance(size, int) else 0
+    half = f"--img-size {patches * patch} for about a quarter of it, " if patches >= FEWEST_PATCHES else ""
+    return f"{half}a GPU, or --no-training, which only searches"
 
 
 class PretrainedRun:
