@@ -9,7 +9,8 @@ augmentation:
 - files, shards: streamed, as `--data FOLDER --stream true` and `--data SHARDS --stream true` do,
 - files by threads, shards by threads: with `--threads`, the same, decoded by the CPU's threads.
 
-`read` is the same feed without the training.
+`read` is the same feed without the training. `--stages` instead times what happens to one batch of files, stage by
+stage: until the call returns, which is what Python has to do, and until the device is done.
 
     python benchmarks/feed_speed.py --device cuda --compile --out feed.json
     python benchmarks/feed_speed.py --device cpu --img-size 32 --images 60 --batch-size 8 --steps 3 --small
@@ -24,8 +25,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -33,6 +36,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 import nasformer
+from nasformer.data.decode import decode_jpegs
+from nasformer.data.images import pad, send
 from nasformer.data.loaders import Batch, Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.shards import pack_files
@@ -132,8 +137,45 @@ def measure(feed: Batches, training: Training, steps: int) -> dict[str, float]:
     return {**figures, "train": training.rate(feed.train_batches(), steps)}
 
 
+def time_stages(feed: Batches, stream: ImageStream) -> dict[str, dict[str, float]]:
+    """Milliseconds of each stage of a batch: in the calling thread, and until the device is done."""
+    numbers, device = feed.train_part(0).tolist(), feed.device
+    contents = [stream.files.read(number) for number in numbers]
+    images = decode_jpegs(contents, 3, device)
+    bounded = [stream._bounded(image) for image in images]
+    fill = send(stream.fill, device)
+    padded, sizes = pad(bounded, fill)
+    labels = send(stream.labels[numbers], device)
+    halves = contents[: len(contents) // 2], contents[len(contents) // 2 :]
+    decode = partial(decode_jpegs, channels=3, device=device)
+    with ThreadPoolExecutor(2) as pool:
+        work: dict[str, Callable[[], object]] = {
+            "read the files, one thread": lambda: [stream.files.read(number) for number in numbers],
+            "read and look into them": lambda: stream._read(numbers, True),
+            "decode": lambda: decode(contents),
+            "decode, two halves by two threads": lambda: list(pool.map(decode, halves)),
+            "scale the largest": lambda: [stream._bounded(image) for image in images],
+            "pad": lambda: pad(bounded, fill),
+            "augment": lambda: feed.augment(padded, labels, 0, 0, sizes=sizes, img_size=feed.img_size),
+        }
+        return {name: time_stage(stage, device) for name, stage in work.items()}
+
+
+def time_stage(work: Callable[[], object], device: torch.device, rounds: int = 5) -> dict[str, float]:
+    called, done = list[float](), list[float]()
+    for _ in range(rounds + 1):
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        called.append(1000 * (time.perf_counter() - start))
+        synchronize(device)
+        done.append(1000 * (time.perf_counter() - start))
+    return {"ms until it returns": median(called[1:]), "ms until it is done": median(done[1:])}
+
+
 def main() -> None:
     parser = benchmark_parser(__doc__)
+    parser.add_argument("--stages", action="store_true", help="time the stages of a batch of files, and nothing else")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--img-size", type=int, default=224)
     parser.add_argument("--images", type=int, default=6000)
@@ -161,6 +203,10 @@ def main() -> None:
             for name, path in (("files", photos), ("shards", shards))
         }
         common = (AUGMENT, args.batch_size, 0, 0, 1, device)
+        if args.stages:
+            streamed = Batches(stream_files(opened["files"]), *common)
+            tell_stages(args, time_stages(streamed, streamed.data.uncropped.to(device)))
+            return
         memory, training = Batches(opened["shards"].decode(uncropped=True), *common), Training(args, device)
         batch = memory.train(0)
         results["step"] = {"compiled in seconds": training.warm_up(batch)}
@@ -176,6 +222,12 @@ def main() -> None:
             results[f"{name} by threads"] = measure(Batches(stream_files(files), *common), training, args.steps)
             tell(args, results)
         ImageStream.decodes_on_gpu = on_gpu  # type: ignore[method-assign]
+
+
+def tell_stages(args: argparse.Namespace, results: dict[str, dict[str, float]]) -> None:
+    for name, figures in results.items():
+        print(f"{name:36}", "  ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
+    save_record("feed_speed", vars(args), results, args.out, quiet=True)
 
 
 def tell(args: argparse.Namespace, results: dict[str, dict[str, float]]) -> None:

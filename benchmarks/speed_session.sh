@@ -33,6 +33,7 @@ SMALLER=(--device cpu --img-size 64 --batch-size 2 --steps 1 --decoder-dim 16)
 measure task_speed-h200 150 task_speed.py
 SMALLER=(--device cpu --img-size 64 --batch-size 8 --images 32 --steps 2 --small)
 measure feed_speed-h200 200 feed_speed.py $compile --images 3200 --steps 20
+measure feed_stages-h200 60 feed_speed.py --stages --images 1200  # where the time of reading goes
 [ "${SMALL:-}" ] || measure fused_mlp-h200 90 fused_mlp.py  # whether that kernel belongs into the library
 rm -f "$OUT/log.txt"
 ls -l "$OUT"

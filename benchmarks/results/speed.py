@@ -40,6 +40,22 @@ def speed_h200(*records: Record) -> str:
     return table(head, *rows)
 
 
+@table_of("cpu_precision-cpu")
+def cpu_precision(record: Record) -> str:
+    """How many times as fast bf16 is as fp32."""
+    rows = [
+        [name, *(f"{row[kind]:.2f}" for kind in ("training", "evaluation"))] for name, row in record["results"].items()
+    ]
+    return table(["times as fast in bf16", "training", "evaluation"], *rows)
+
+
+@text_of("cpu_precision-cpu")
+def cpu_precision_in_short(record: Record) -> str:
+    row = record["results"]["ViT-Ti, 224 px"]
+    times = f"{row['training']:.1f} times and is evaluated {row['evaluation']:.1f} times as fast"
+    return f"ViT-Ti at 224 px then trains {times}"
+
+
 @table_of("feed_speed-h200")
 def feed_table(record: Record) -> str:
     found = record["results"]

@@ -15,7 +15,7 @@ import tiny
 from nasformer.cli.main import main
 from nasformer.models.registry import get_space
 from nasformer.models.storage import load_model
-from nasformer.runs import plan
+from nasformer.runs import plan, pretrained
 from nasformer.runs.options import PlanCommand
 from nasformer.runs.plan import StageTime, StageTimes, disk_needed, shorter_ways, survey_space, warnings_of
 from nasformer.space.budget import Budget
@@ -194,13 +194,18 @@ def test_the_plan_from_a_pretrained_net_has_all_its_stages(capsys: Any, source: 
     assert "supernet training" not in text
 
 
-def test_a_plan_of_hours_names_shorter_ways() -> None:
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_a_plan_of_hours_names_shorter_ways(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "computes_in_bf16", lambda: has_bf16)
     space, none = get_space("timm:deit_tiny_patch16_224"), StageTime(0, 0.0)
     supernet = StageTime(340, 76.0)
     times = StageTimes(supernet, search=none, retrain=none, baselines=[], device="cpu", note="", full=none)
     (warning,) = shorter_ways(PlanCommand(from_="timm:deit_tiny_patch16_224", front=5), space, times)
     for expected in ("takes hours on cpu", "leave --front 5 out", "--img-size 112", "--no-training"):
         assert expected in warning
+    assert ("--train.precision bf16" in warning) == has_bf16
+    tiny_images = space.with_options(img_size=96)
+    assert "--img-size" not in next(shorter_ways(PlanCommand(from_="timm:x"), tiny_images, times))  # 3 patches a side
     assert not list(shorter_ways(PlanCommand(from_="timm:x", no_training=True), space, times))
     assert not list(shorter_ways(PlanCommand(), space, replace(times, train=none)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +103,15 @@ def test_the_report_compares_the_uniform_cut_with_the_winner_as_it_was_searched(
     assert "Hollow marks have the weights they inherit" in result_captions(run)["trade_off"][1]
     labels = trade_off(run).axes[0].get_legend_handles_labels()[1]  # type: ignore[union-attr]
     assert {"winner", "winner, inherited weights", "uniform cut, inherited weights"} <= set(labels)
+
+
+def test_a_report_before_latencies_are_measured_promises_none(finished: Path) -> None:
+    run = read_run(finished)
+    assert result_captions(run)["trade_off"][0].endswith("against latency")
+    early = [replace(model, scores={"macs": model["macs"]}) for model in run.result.references]  # type: ignore[union-attr]
+    title, caption = result_captions(replace(run, result=replace(run.result, references=early)))["trade_off"]
+    assert title.endswith("against MACs")
+    assert "latency" not in caption
 
 
 def test_a_finished_run_is_left_as_it_is(finished: Path, source: Path) -> None:

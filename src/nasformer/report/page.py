@@ -395,11 +395,13 @@ def captions(run: RunContents) -> dict[str, tuple[str, str]]:
 
 def result_captions(run: RunContents) -> dict[str, tuple[str, str]]:
     metric, cut_by = (metric_name(score.removeprefix("test_")) for score in (run.metric, shown_score(run)))
+    full = full_net(run)
+    timed = full is not None and math.isfinite(full.get(LATENCY))  # at the end of a run
     hollow = " Hollow marks have the weights they inherit: compare them with each other."
     return {
         "trade_off": (
-            f"{sentence_case(cut_by)} against latency",
-            "The full net and what the run ships, on test images: against measured latency, and against MACs."
+            f"{sentence_case(cut_by)} against {'latency' if timed else 'MACs'}",
+            f"The full net and what the run ships, on test images, against {'measured latency and ' * timed}MACs."
             f"{hollow * (run.winner is not run.shipped)}",
         ),
         "cuts": (

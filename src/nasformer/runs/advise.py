@@ -259,7 +259,7 @@ def warnings_for(images: ImageFacts, evidence: Sequence[Evidence], pays: bool) -
 
 def time_here(way: Way, space: Space, images: ImageFacts) -> str:
     seconds = run_work(way, space, images) / training_speed(space, images.img_size)
-    shorter = f" Shorter: {shorter_options(space)}." if way == "pretrained" and seconds > LONG else ""
+    shorter = f" Shorter: {shorter_options(space, 'cpu')}." if way == "pretrained" and seconds > LONG else ""
     return (
         f"There is no GPU here: by the time of one step, training takes about {in_hours(seconds)} on this machine."
         f"{shorter}"

@@ -493,4 +493,4 @@ def shorter_ways(command: PlanCommand, space: Space, times: StageTimes) -> Itera
     if times.full is None or command.no_training or times.seconds < LONG:
         return
     front = f"leave --front {command.front} out, " if command.front else ""
-    yield f"this takes hours on {times.device}; shorter: {front}{shorter_options(space)}"
+    yield f"this takes hours on {times.device}; shorter: {front}{shorter_options(space, times.device)}"

@@ -83,6 +83,7 @@ from nasformer.train.evaluate import CLASSIFICATION, Objective, objective_of, pr
 from nasformer.train.loop import train_model
 from nasformer.train.recipe import Recipe
 from nasformer.train.speed import undisturbed
+from nasformer.utils.device import computes_in_bf16
 from nasformer.utils.progress import say
 
 SORTING_IMAGES, SORTING_BATCH = 1024, 64
@@ -103,6 +104,8 @@ Flowers-102 with DeiT-Ti (docs/results.md)."""
 SLICED_SUPERNET, SLICED_NET = "from the supernet", "from the full net"
 LONG = 3 * 3600.0
 """Seconds of a run after which shorter ways are named."""
+FEWEST_PATCHES = 6
+"""Along a side: with fewer of them nobody is advised to make images smaller."""
 SUPERNET_LR, FULL_NET_LR = 0.4, 2.0
 """Learning rates of a winner as multiples of the supernet's: what starts from the supernet fits already, what starts
 from slices of the full net has far to go."""
@@ -213,11 +216,13 @@ def steps_for(images: int) -> int:
     return round(15 * math.sqrt(images))
 
 
-def shorter_options(space: Space) -> str:
+def shorter_options(space: Space, device: str) -> str:
     """What makes a run from a pretrained net shorter, in words."""
+    faster = "--train.precision bf16, for which this CPU has instructions, " * (device == "cpu" and computes_in_bf16())
     size, patch = space.full_options["img_size"], space.full_options["patch_size"]
-    half = f"--img-size {size // 2 // patch * patch} for about a quarter of it, " if isinstance(size, int) else ""
-    return f"{half}a GPU, or --no-training, which takes minutes"
+    patches = size // 2 // patch if isinstance(size, int) else 0
+    half = f"--img-size {patches * patch} for about a quarter of it, " if patches >= FEWEST_PATCHES else ""
+    return f"{faster}{half}a GPU, or --no-training, which only searches"
 
 
 class PretrainedRun:

@@ -87,7 +87,7 @@ class Recipe:
     """Early stopping: epochs without a better accuracy on the held-out images (of a supernet: of its largest arch)
     after which a training ends. It keeps the weights that were best there, so that this accuracy flatters a little."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """bf16 autocast, on by default on a GPU that has it."""
+    """bf16 autocast, on by default on a GPU that has it. Wide transformers gain by it on some CPUs, too."""
     repeats: int = 1
     """Repeated augmentation: how often an image occurs in an epoch, each time augmented anew."""
     compile: bool | Literal["auto"] = False

@@ -79,6 +79,12 @@ def threads_are_fixed() -> bool:
     return _threads_are_fixed
 
 
+def computes_in_bf16() -> bool:
+    """Whether the CPU multiplies matrices of 16-bit floats by instructions of its own."""
+    queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch has no public ones
+    return any(getattr(torch.cpu, query, lambda: False)() for query in queries)
+
+
 def fastest_threads(work: Callable[[], object]) -> int:
     """Times some work with one thread and with all that torch has; on a busy machine one is often faster."""
     available = torch.get_num_threads()
