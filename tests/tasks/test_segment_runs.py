@@ -174,6 +174,17 @@ def test_a_segmentation_model_is_trained_on_and_no_classifier(
     assert "add --task segment" in message
 
 
+def test_pixels_that_a_model_was_not_trained_on_stay_left_out(shapes: Path, tmp_path: Path, capsys: Any) -> None:
+    run, once = tmp_path / "run", {"epochs": 1, "batch_size": 6}
+    assert main(words("retrain", run, shapes, "--arch", "smallest", segment={"ignore": "255,1"}, train=once)) == 0
+    (tmp_path / "run").rename(run := tmp_path / "moved")
+    evaluated = json_output(capsys, "evaluate", run, "--data", shapes)
+    assert [score["name"] for score in evaluated["by_class"]] == [CLASSES[0], CLASSES[2]]
+    assert main(words("finetune", tmp_path / "more", shapes, run, space=None, segment={}, train=once)) == 0
+    facts = read_json(tmp_path / "more" / "model" / "config.json")
+    assert (facts["ignore"], facts["classes"]) == ("255,1", [CLASSES[0], CLASSES[2]])
+
+
 def test_the_backbone_of_a_classifier_learns_masks(finished: Path, shapes: Path, tmp_path: Path) -> None:
     """`finished` is a run on digits: grey images of 8 pixels."""
     changes = {"space": None, "patch_size": None, "train": {"epochs": 1, "batch_size": 6}}

@@ -55,7 +55,7 @@ from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import find_pretrained, load_supernet
 from nasformer.supernet.supernet import Supernet, recalibrate
-from nasformer.tasks.options import PredictOptions, TaskOptions
+from nasformer.tasks.options import PredictOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
@@ -64,7 +64,6 @@ from nasformer.utils.device import World, choose_device
 from nasformer.utils.progress import say
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
-Learned = TypeVar("Learned", bound=TaskOptions)
 
 
 def retrain_run(command: RetrainCommand) -> RunResult | None:
@@ -194,7 +193,7 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
     arch, task = command.arch or folder.read_result().arch.to_json(), folder.read_config().settings.get("task")
-    return complete_command(command, space, options, arch, task)
+    return complete_command(command, space, options, arch, task, folder.facts())
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
@@ -206,28 +205,26 @@ def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> Fine
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
         raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
-    return complete_command(command, space, model.options, model.arch.to_json(), model.task)
+    arch, facts = model.arch.to_json(), source.folder.facts()
+    return complete_command(command, space, model.options, arch, model.task, facts)
 
 
-def complete_command(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
+def complete_command(
+    command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None, facts: Mapping[str, Any]
+) -> Single:
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now.
 
     Args:
-        task: What the options were for: those of a head are taken where it is the same, unless others are asked for.
+        task: What the options were for: where it is the same, what the command leaves open of its task is as there.
+        facts: Saved with the weights, such as the ids of pixels that they were not trained on.
     """
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
     head = {name: merged.pop(name) for name in head_option_names() if name in merged}
     if command.task == task:
-        command = with_head(command, head)
+        command = command.with_left_open({**facts, **head})
     shape = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **shape)
-
-
-def with_head(options: Learned, head: Mapping[str, Any]) -> Learned:
-    """The options of a command, with the head's options where its task leaves them open."""
-    left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, "unknown") is None}
-    return options.with_task_options(**left_open) if left_open else options
 
 
 def check_out(command: RetrainCommand | FinetuneCommand) -> None:
@@ -405,7 +402,7 @@ def load_for_evaluation(command: EvaluateCommand) -> tuple[RunFolder, Backbone, 
     if command.task not in (model.task, "classify"):
         raise UserError(f"{folder} is a model for --task {model.task}, not {command.task}; leave --task out")
     if model.task != "classify":
-        command = with_head(replace(command, task=model.task), model.options)
+        command = replace(command, task=model.task).with_left_open({**folder.facts(), **model.options})
     batches = batches_of(model, folder, command)
     model = model.to(device)
     if inherited:

@@ -535,6 +535,7 @@ class PanopticBatches(MaskBatches):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.options = self.options.resolved()
         self.objective = replace(OBJECTIVE, loss=partial(panoptic_loss, sigma=self.options.sigma))
 
     @property
@@ -549,8 +550,8 @@ class PanopticBatches(MaskBatches):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `predict` must know besides the classes."""
-        return {"stuff_area": self.options.stuff_area}
+        """What the model must know besides the classes."""
+        return {"sigma": self.options.sigma, "stuff_area": self.options.stuff_area}
 
     def target(self, mask: Tensor) -> Tensor:
         return make_targets(mask, self.options.sigma)
@@ -584,7 +585,7 @@ class Panoptic(FileTask):
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
         of_images = (trained.img_size, trained.mean, trained.std)
-        stuff_area = facts_in(trained.folder).get("stuff_area", PanopticOptions().stuff_area)
+        stuff_area: Any = facts_in(trained.folder).get("stuff_area", PanopticOptions().resolved().stuff_area)
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
             image = read_named(file, trained.in_chans)
             segments = find_segments(trained.model, image, *of_images, things, stuff_area)
