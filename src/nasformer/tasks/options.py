@@ -178,6 +178,7 @@ class TaskFacts:
         scores: What models may be judged by, the usual score first, and what each is called in words.
         options: The dataclass of its options; None where it has none.
         averaged: Those of the scores that are means over images, so that some images tell of all.
+        signs: Of a plugin's task: patterns of paths, such as "*/poses.json", that show that a folder is made for it.
     """
 
     name: str
@@ -185,6 +186,7 @@ class TaskFacts:
     scores: Mapping[str, str]
     options: type[Any] | None = None
     averaged: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
 
 
 CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"}, averaged=("accuracy",))
