@@ -360,25 +360,48 @@ def evaluate_folder(command: EvaluateCommand, out: Path | None = None) -> Evalua
     return evaluation
 
 
+CHECKED = 1000
+"""Image files that are checked before they are answered, so that the first answers of a large folder come soon."""
+
+
 def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
-    """Predictions of the model of a folder for image files, and for those in folders."""
-    trained = TrainedModel.load(model_folder(path), options.device)
-    return get_task(trained.model.task).predict(trained, replace(options, images=readable_images(options.images)))
-
-
-def readable_images(named: Sequence[str]) -> list[str]:
-    """The named image files, and those in named folders; unreadable ones are left out, with a message."""
-    from nasformer.tasks.masks import check_all, check_image  # with torchvision, which only this command needs here
-
-    files, bad = [file for name in named for file in files_of(name)], BadImages()
-    sizes = check_all(files, lambda index: check_image(files[index]), bad)
-    usable = [file for file, size in zip(files, sizes, strict=True) if size]
+    """Predictions of the model of a folder for image files, and for those in folders; unreadable ones are left out."""
+    trained, bad, answered = TrainedModel.load(model_folder(path), options.device), BadImages(), False
+    task = get_task(trained.model.task)
+    for part in parts_to_check(list_images(options.images)):
+        if usable := readable_images(part, bad):
+            answered = True
+            yield from task.predict(trained, replace(options, images=usable))
     reasons = ", ".join(f"{name} cannot be read as an image ({reason})" for name, reason in bad.reasons.items())
-    if not usable:
+    if not answered:
         raise UserError(f"{reasons}; give PNG or JPEG files")
     if reasons:
         say(f"left out: {reasons}")
-    return usable
+
+
+def list_images(named: Sequence[str]) -> list[str]:
+    """The named image files, and those in named folders."""
+    return [file for name in named for file in files_of(name)]
+
+
+def parts_to_check(files: Sequence[str]) -> list[Sequence[str]]:
+    """The files in parts; together if some have one name, as tasks then number the files that they write.
+
+    >>> [len(part) for part in parts_to_check([f"{number}.jpg" for number in range(1200)])]
+    [1000, 200]
+    >>> [len(part) for part in parts_to_check(["a/0.jpg", *(f"{number}.jpg" for number in range(1200))])]
+    [1201]
+    """
+    size = CHECKED if len({Path(file).stem for file in files}) == len(files) else len(files)
+    return [files[start : start + size] for start in range(0, len(files), size)]
+
+
+def readable_images(files: Sequence[str], bad: BadImages) -> list[str]:
+    """The files that can be decoded to their end; others are recorded."""
+    from nasformer.tasks.masks import check_all, check_image  # with torchvision, which only this command needs here
+
+    sizes = check_all(files, lambda index: check_image(files[index]), bad)
+    return [file for file, size in zip(files, sizes, strict=True) if size]
 
 
 def files_of(name: str) -> list[str]:
