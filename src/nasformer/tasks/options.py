@@ -253,7 +253,7 @@ class TaskOptions(OptionGroup):
 
     task: str = "classify"
     """what is learned. classify: one class an image; segment: one a pixel, from images with masks; detect: boxes and
-    masks of objects, from COCO's JSON; panoptic: a class a pixel and things apart, from COCO's JSON;
+    masks of objects, from COCO's JSON or masks; panoptic: a class a pixel and things apart, from COCO's JSON;
     vqa: answers to questions about images, from VQA's JSON; or a plugin's"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """the options of tasks by the name of the task, each of its own class"""
