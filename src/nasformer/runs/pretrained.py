@@ -110,6 +110,7 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     source = find_pretrained(command.from_ or "")
     command = command.with_left_open(vars(source.facts))
     with open_run(command, "supernet", full_arch=source.own_arch) as run:
+        run.adopt_words(source.model, vars(source.facts))
         command = resolve_shares(command, run.space, source.own_arch)
         job = PretrainedRun(run, source, command)
         run.measure_profile(command)

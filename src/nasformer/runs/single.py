@@ -141,6 +141,7 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
     command = resolve_finetune(command, source)
     with open_run(command, "model") as run:
         check_held_out(run.options, source)
+        run.adopt_words(source.model, source.folder.facts())
         normalize_as(run.batches, source.folder)
         normalize_images(run.batches, source.images)
         weights = fingerprint(source.model)
