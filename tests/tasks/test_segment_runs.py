@@ -197,7 +197,7 @@ def test_the_backbone_of_a_classifier_learns_masks(finished: Path, shapes: Path,
 
 
 def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
-    shapes: Path, tmp_path: Path, capsys: Any
+    shapes: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, space = tmp_path / "run", "autoformer-micro[embed_dim=32,48;blocks.depth=2,3]"
     changes = {"space": space, "patch_size": 4, "max_params": "60K", "finish": "none", "calibration_images": 12}
@@ -227,6 +227,10 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert all(0 <= subnet["miou"] <= 1 for subnet in diagnosis.subnets)
     assert diagnosis.subnets[0]["params"] > 0
     assert diagnosis.baselines == {}
+    monkeypatch.setattr("nasformer.supernet.health.NOTHING", 1.0)  # as if none had learned anything
+    assert [alarm.finding for alarm in examine(folder, str(shapes)).alarms if alarm.name == "nothing"] == [
+        f"no subnet scores anything: mIoU {max(subnet['miou'] for subnet in diagnosis.subnets):.2%} at best"
+    ]
     main(["doctor", str(folder)])
     assert "rank correlation of mIoU" in capsys.readouterr().out
 
