@@ -127,7 +127,7 @@ def test_progress_never_mixes_with_the_result(capsys: Any, run: Path) -> None:
     out, err = capsys.readouterr()
     assert json.loads(out)
     warning, progress = err.splitlines()[:2]
-    assert warning.startswith("warning: hold out more images (--holdout): with 288")
+    assert warning.startswith("warning: with 288 held-out images, nets that differ by less than")
     assert progress.startswith("search: 8/8")
 
 

@@ -74,6 +74,11 @@ def test_help_shows_main_options_and_all_options_on_request(name: str, capsys: A
     assert all(len(line) <= 120 for line in full.splitlines())
 
 
+@pytest.mark.parametrize("name", ["run", "train", "search", "retrain", "finetune"])
+def test_help_says_what_else_than_classes_can_be_learned(name: str, capsys: Any) -> None:
+    assert "--task TASK" in output(capsys, name, "--help")
+
+
 def test_the_overview_names_all_commands(capsys: Any) -> None:
     text = output(capsys, "--help")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == list(COMMANDS)

@@ -132,7 +132,7 @@ def test_advice_follows_from_the_run() -> None:
     advice = "\n".join(verdict.advice)
     assert "train longer (--train.epochs 60)" in advice
     assert "--patch-size 8" in advice
-    assert "with 80, nets that differ by less than" in advice
+    assert "with 80 held-out images, nets that differ by less than" in advice
     assert "--search.random_references" in advice
     assert "--baseline" in advice
     assert "--from timm:" not in advice  # nobody says that these are photos

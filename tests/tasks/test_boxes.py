@@ -20,7 +20,7 @@ from nasformer.tasks.boxes import find_coco, open_scenes
 from nasformer.tasks.masks import FileData
 from nasformer.tasks.options import DetectOptions
 from tasks.objects import run_lengths, write_objects
-from tasks.shapes import SIZE, draw, write_set
+from tasks.shapes import SIZE, draw, write_pair, write_set
 
 pytest.importorskip("pycocotools")
 
@@ -93,6 +93,35 @@ def test_png_masks_with_names_of_several_ids_are_not_taken_for_objects(tmp_path:
         opened(tmp_path)
     (tmp_path / "classes.txt").write_text("square\n")
     assert opened(tmp_path).splits.classes == ["square"]
+
+
+def write_numbered(root: Path, places: list[tuple[int, int, int]]) -> None:
+    """Pairs without a test part, whose masks have a square of five pixels at each place: value, row, column."""
+    for number in range(6):
+        write_pair(root / "images", root / "masks", number)
+        ids = np.zeros(SIZE, np.uint8)
+        for value, row, column in places:
+            ids[row : row + 5, column : column + 5] = value
+        Image.fromarray(ids).save(root / "masks" / f"{number:03d}.png")
+
+
+def test_masks_whose_values_lie_in_several_pieces_are_not_taken_for_objects(tmp_path: Path) -> None:
+    write_numbered(tmp_path, [(1, 1, 1), (1, 1, 20), (4, 12, 1), (4, 12, 20), (7, 12, 12)])
+    with pytest.raises(UserError, match=r"12 of 18 values of masks lie in several pieces: .* use --task segment"):
+        opened(tmp_path)
+    (tmp_path / "classes.txt").write_text("tree\n")
+    assert opened(tmp_path).splits.classes == ["tree"]
+
+
+def test_what_was_understood_of_masks_is_told_even_of_hidden_objects(tmp_path: Path, capsys: Any) -> None:
+    """One object of three is seen on both sides of something, another has a speck far away."""
+    write_numbered(tmp_path, [(1, 1, 1), (1, 1, 20), (5, 12, 1), (5, 18, 20), (9, 12, 12)])
+    for path in (tmp_path / "masks").glob("*.png"):
+        ids = np.array(Image.open(path))
+        ids[18:, 20:], ids[20, 20] = 0, 5
+        Image.fromarray(ids).save(path)
+    assert opened(tmp_path, BadImages(1.0)).splits.classes == ["object"]
+    assert "each value of a mask but 0 is taken for one object: 18 in 6 images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+from nasformer.data import sources
 from nasformer.data.sources import annotated_for, load_data
 from nasformer.errors import UserError
 from nasformer.runs.base import load_batches
+from nasformer.tasks import registry
 from nasformer.tasks.boxes import CocoFile
 from nasformer.tasks.masks import list_masks
+from nasformer.tasks.options import TaskFacts
 from nasformer.train.recipe import Recipe
 from nasformer.utils.device import World
 from nasformer.utils.files import write_json
@@ -44,6 +47,24 @@ def test_masks_boxes_and_questions_are_not_taken_for_classes(tmp_path: Path, mad
     assert annotated_for(tmp_path) == ANNOTATED[made_for]
     with pytest.raises(UserError, match=rf"has no folder for each class, but what --task {made_for} learns from"):
         load_data(str(tmp_path))
+
+
+def test_a_plugin_says_what_its_folders_look_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_tasks", "TASKS"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    monkeypatch.setattr(registry, "SIGNS", signs := dict(sources.SIGNS))
+    monkeypatch.setattr(sources, "SIGNS", signs)
+
+    @registry.register_task
+    class Poses(type(registry.get_task("classify"))):  # type: ignore[misc]
+        facts = TaskFacts("poses", "joints of people", {"pck": "PCK"}, signs=("*/poses.json",))
+
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "poses.json").write_text("{}")
+    with pytest.raises(UserError, match=r"has no folder for each class, but what --task poses learns from"):
+        load_data(str(tmp_path))
+    with pytest.raises(UserError, match=r"what is there looks like --task poses$"):
+        open_for("segment", tmp_path)
 
 
 def test_masks_in_another_layout_are_no_classes(tmp_path: Path) -> None:

@@ -19,14 +19,15 @@ from nasformer.errors import UserError
 from nasformer.models.dense import dense_space
 from nasformer.models.registry import list_families
 from nasformer.supernet.supernet import Supernet
+from nasformer.tasks.masks import with_legend
 from nasformer.tasks.panoptic import (
     CROWD,
     KINDS,
     Answer,
     PanopticBatches,
     class_qualities,
-    colour_names,
     colours,
+    draw_segments,
     find_centres,
     group,
     list_segments,
@@ -325,10 +326,16 @@ def test_batches_carry_targets_and_what_the_head_must_know(root: Path) -> None:
     assert [segments.shape for segments in maps] == [(24, 32)] * 2
 
 
-def test_a_colour_that_two_classes_share_has_both_names() -> None:
-    classes = [f"class {number}" for number in range(40)]
-    names = colour_names(classes, torch.tensor([37, 38, KINDS * 1, KINDS * 2]))
-    assert (names[37], names[38], names[74]) == ("class 37/class 0", "class 38", "class 0")
+def test_a_picture_has_one_colour_and_one_entry_of_the_legend_for_each_class() -> None:
+    """Two instances that touch are told apart by the line between them."""
+    segments = torch.full((20, 200), 2)
+    segments[5:15, 20:60], segments[5:15, 60:90] = thing(1, 1), thing(1, 2)
+    picture = draw_segments(torch.full((3, 20, 200), 100, dtype=torch.uint8), segments)
+    assert picture.getpixel((30, 10)) == picture.getpixel((80, 10)) != picture.getpixel((150, 10))
+    assert [picture.getpixel((column, 10)) for column in (20, 60, 90)] == [(255, 255, 255)] * 3
+    named = with_legend(picture, ["", "cat", "dog", "sky"], colours(segments))
+    assert named.size == (200, 20 + 4 + 2 * 16)
+    assert {1 + 1, 1 + 2} == set(colours(segments).unique().tolist())
 
 
 def test_an_answer_is_written_as_coco_writes_it() -> None:
@@ -342,4 +349,4 @@ def test_an_answer_is_written_as_coco_writes_it() -> None:
     pixels = np.array(segments_png(numbers)).astype(int) @ [1, 256, 65536]
     assert pixels.tolist() == [[1, 1, 1, 3], [0, 1, 2, 2]]
     assert colours(segments)[1, 0] == VOID
-    assert colours(segments)[0, 3] != colours(segments)[1, 3]
+    assert colours(segments)[0, 3] == colours(segments)[1, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import kill
 import tiny  # noqa: F401 - one thread, as for all small tensors
 from nasformer.cli.main import main
 from nasformer.models.storage import load_model
+from nasformer.runs.options import EvaluateCommand
+from nasformer.runs.single import load_for_evaluation
+from nasformer.tasks.options import PanopticOptions
 from nasformer.utils.files import read_json, write_json
 from small_run import json_output, output, refused
 from tasks.shapes import write_panoptic
@@ -30,6 +34,8 @@ SETTINGS: dict[str, Any] = {
     "train": {"epochs": 1, "batch_size": 6, "lr": 0.005, "checkpoint_seconds": 0.0},
     "export": False,
 }
+
+ONCE = ("--train.epochs", "1", "--train.batch-size", "6")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,18 @@ def test_from_training_to_answers(shapes: Path, tmp_path: Path, capsys: Any) -> 
     assert "num_things" not in refused(capsys, ["finetune", str(run), "--data", str(shapes), "--out", str(run)])
     assert main(["export", str(run), "--to", str(tmp_path / "export"), "--formats", "python"]) == 0
     assert "def predict" not in (tmp_path / "export" / "model.py").read_text()
+
+
+def test_a_model_is_judged_and_trained_on_by_its_own_options(shapes: Path, tmp_path: Path) -> None:
+    run, more = tmp_path / "run", tmp_path / "more"
+    assert main(words("retrain", run, shapes, "--arch", "smallest", panoptic={"stuff_area": 0.25})) == 0
+    command = EvaluateCommand(model=str(run), data=str(shapes), workers=0)
+    assert load_for_evaluation(command)[2].options.stuff_area == 0.25
+    asked = replace(command, task="panoptic", task_options={"panoptic": PanopticOptions(stuff_area=0.01)})
+    assert load_for_evaluation(asked)[2].options.stuff_area == 0.01
+    assert main(["finetune", str(run), "--task", "panoptic", "--data", str(shapes), "--out", str(more), *ONCE]) == 0
+    facts = read_json(more / "model" / "config.json")
+    assert (facts["sigma"], facts["stuff_area"]) == (2.0, 0.25)
 
 
 @pytest.mark.slow

@@ -174,6 +174,17 @@ def test_a_segmentation_model_is_trained_on_and_no_classifier(
     assert "add --task segment" in message
 
 
+def test_pixels_that_a_model_was_not_trained_on_stay_left_out(shapes: Path, tmp_path: Path, capsys: Any) -> None:
+    run, once = tmp_path / "run", {"epochs": 1, "batch_size": 6}
+    assert main(words("retrain", run, shapes, "--arch", "smallest", segment={"ignore": "255,1"}, train=once)) == 0
+    (tmp_path / "run").rename(run := tmp_path / "moved")
+    evaluated = json_output(capsys, "evaluate", run, "--data", shapes)
+    assert [score["name"] for score in evaluated["by_class"]] == [CLASSES[0], CLASSES[2]]
+    assert main(words("finetune", tmp_path / "more", shapes, run, space=None, segment={}, train=once)) == 0
+    facts = read_json(tmp_path / "more" / "model" / "config.json")
+    assert (facts["ignore"], facts["classes"]) == ("255,1", [CLASSES[0], CLASSES[2]])
+
+
 def test_the_backbone_of_a_classifier_learns_masks(finished: Path, shapes: Path, tmp_path: Path) -> None:
     """`finished` is a run on digits: grey images of 8 pixels."""
     changes = {"space": None, "patch_size": None, "train": {"epochs": 1, "batch_size": 6}}
@@ -186,7 +197,7 @@ def test_the_backbone_of_a_classifier_learns_masks(finished: Path, shapes: Path,
 
 
 def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
-    shapes: Path, tmp_path: Path, capsys: Any
+    shapes: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, space = tmp_path / "run", "autoformer-micro[embed_dim=32,48;blocks.depth=2,3]"
     changes = {"space": space, "patch_size": 4, "max_params": "60K", "finish": "none", "calibration_images": 12}
@@ -216,6 +227,10 @@ def test_archs_are_searched_by_miou_within_a_budget_that_counts_the_head(
     assert all(0 <= subnet["miou"] <= 1 for subnet in diagnosis.subnets)
     assert diagnosis.subnets[0]["params"] > 0
     assert diagnosis.baselines == {}
+    monkeypatch.setattr("nasformer.supernet.health.NOTHING", 1.0)  # as if none had learned anything
+    assert [alarm.finding for alarm in examine(folder, str(shapes)).alarms if alarm.name == "nothing"] == [
+        f"no subnet scores anything: mIoU {max(subnet['miou'] for subnet in diagnosis.subnets):.2%} at best"
+    ]
     main(["doctor", str(folder)])
     assert "rank correlation of mIoU" in capsys.readouterr().out
 

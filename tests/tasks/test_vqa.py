@@ -250,6 +250,21 @@ def test_from_training_to_answers(tmp_path: Path, capsys: Any) -> None:
     assert "`words` are numbers [batch, " in (exported / "README.md").read_text()
 
 
+def test_a_model_that_is_trained_on_keeps_its_words(tmp_path: Path) -> None:
+    """Other questions have other words, and as many of them: rows of weights would stand for other words unnoticed."""
+    data, others = (write_questions(tmp_path / name, train=6, val=2, test=2) for name in ("set", "others"))
+    file = others / "train" / "questions.json"
+    file.write_text(file.read_text().replace("square?", "box?"))
+    once = {"epochs": 1, "lr": 0.0}
+    assert main(words("retrain", tmp_path / "run", data, "--arch", "smallest", train=once)) == 0
+    settings = {"train": once, "space": None, "patch_size": None, "vqa": {"max_words": 9}}
+    assert main(words("finetune", tmp_path / "more", others, str(tmp_path / "run"), **settings)) == 0
+    before, after = (read_json(tmp_path / name / "model" / "config.json") for name in ("run", "more"))
+    assert after["words"] == before["words"]
+    assert "square" in after["words"]
+    assert after["options"]["max_words"] == before["options"]["max_words"] == 6
+
+
 @pytest.mark.slow
 def test_a_killed_training_ends_as_if_undisturbed_and_archs_are_searched(tmp_path: Path, capsys: Any) -> None:
     data, whole, killed = write_questions(tmp_path / "set"), tmp_path / "whole", tmp_path / "killed"

@@ -193,11 +193,12 @@ def test_genes_tell_the_score_and_the_images() -> None:
         assert float((answers == net).double().mean()) > 0.95
 
 
-def test_an_arch_with_nan_neither_wins_nor_spoils_the_model() -> None:
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_arch_with_nan_neither_wins_nor_spoils_the_model(bad: float) -> None:
     def broken(arch: Arch, numbers: Tensor) -> Tensor:
         result = outcomes(arch, numbers)
         if (arch.a + arch.b) % 7 == 3:
-            result[0], result[1] = 1.0, torch.nan
+            result[0], result[1] = 1.0, bad
         return result
 
     race = Race(broken, IMAGES, SPACE.encode, parents=10)
@@ -207,6 +208,46 @@ def test_an_arch_with_nan_neither_wins_nor_spoils_the_model() -> None:
     assert all(one.scores["accuracy"] != one.scores["accuracy"] for one in nan)
     assert found.best not in nan
     assert all(0 < one.scores["accuracy"] < 1 for one in found.candidates if one not in nan)
+    assert all(math.isfinite(one.scores["loss"]) for one in found.candidates if one not in nan)
+
+
+@pytest.mark.parametrize("racing", ["parents", "best"])
+def test_an_arch_with_nan_for_a_few_images_does_not_win_by_the_others(racing: str) -> None:
+    """Those of much skill recognise all images, but for a few that a race looks at late."""
+    easy = torch.arange(IMAGES) < 8
+
+    def broken(arch: Arch, numbers: Tensor) -> Tensor:
+        if arch.a < 8:
+            return outcomes(arch, numbers)
+        return torch.stack([torch.ones(len(numbers)), torch.where(easy[numbers], torch.nan, 0.1)])
+
+    race = Race(broken, IMAGES, SPACE.encode, parents=10, confidence=CONFIDENCE[racing])
+    found = search(SPACE, race, costs, options={"generations": 5}, on_candidate=race.observe)
+    whole = [one for one in found.candidates if one.arch.a >= 8 and one.scores["images"] == IMAGES]
+    assert whole
+    assert all(math.isnan(one.scores["accuracy"]) for one in whole)
+    assert found.best.arch.a < 8
+    assert found.best.scores["images"] == IMAGES
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "parents": {"racing": "parents"},
+    "best": {"racing": "best"},
+    "two objectives": {"objectives": ("accuracy", "-params")},
+}
+
+
+@pytest.mark.parametrize("asked", SEARCHES.values(), ids=SEARCHES)
+def test_subnets_with_nan_lose_and_the_journal_says_so(asked: dict[str, Any], tmp_path: Path) -> None:
+    net = tiny.supernet()
+    with torch.no_grad():
+        net.weights.blocks[1].mlp.fc2.bias.fill_(torch.nan)  # of archs with two blocks
+    options, journal = {"population": 12, "generations": 3, "parents": 4}, tmp_path / "journal.jsonl"
+    found = search_supernet(net, tiny.DATA, options=options, journal=journal, quiet=True, **asked)
+    lines = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+    assert {line["accuracy"] is None for line in lines} == {True, False}
+    assert all((line["accuracy"] is None) == (len(line["arch"]["blocks"]) == 2) for line in lines)
+    assert all(len(one.arch.blocks) == 1 for one in [found.best, *found.front])
 
 
 def test_few_images_are_one_part() -> None:

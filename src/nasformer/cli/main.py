@@ -209,7 +209,7 @@ def overview() -> str:
     lines += [f"  {name:10} {summary(find_command(name).options)}" for name in COMMANDS]
     lines += [
         "",
-        "--import MODULE before or after a command adds spaces, families, proxies and strategies of your own.",
+        "--import MODULE before or after a command adds spaces, families, proxies, strategies and tasks of your own.",
     ]
     return "\n".join([*lines, "Start with: nasformer run --config digits --out runs/demo"])
 

@@ -156,6 +156,10 @@ class BatchSource(Protocol):
     def test_images(self) -> int:
         """How many images the test split has."""
 
+    @property
+    def train_images(self) -> int:
+        """How many images are trained on."""
+
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Normalisation of the images. To use a trained model, set its own before the first batch."""
@@ -226,6 +230,10 @@ class SplitBatches:
     @property
     def test_images(self) -> int:
         return self.sizes["test"]
+
+    @property
+    def train_images(self) -> int:
+        return self.sizes["train"]
 
     @property
     def steps_per_epoch(self) -> int:

@@ -453,13 +453,16 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", 
 VAL = ("val", "valid", "validation")
 EXPECTED = "expected <class>/*.jpg, or train/<class>/*.jpg with val/ or test/ beside it"
 NAMED_TYPES = 5  # of files that are not read
-SIGNS = {
+SIGNS: dict[str, tuple[str, ...]] = {
     "segment": ("SegmentationClass", "gtFine", "annotations/training"),
     "detect": ("annotations/instances_*.json", "*/_annotations.coco.json"),
     "panoptic": ("annotations/panoptic_*.json",),
     "vqa": ("*/questions.json", "*_OpenEnded_*_questions.json"),
 }
-"""What shows that a folder is made for another task than classification; masks beside images are another sign."""
+"""What shows that a folder is made for another task than classification; masks beside images are another sign.
+
+`register_task` adds those of plugins: here are those of the built-in tasks, which are imported only when they are used.
+"""
 
 
 def load_folder(request: Request) -> Listing:

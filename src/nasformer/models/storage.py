@@ -56,6 +56,8 @@ class WeightFacts:
         mean, std: Of each channel of the images.
         words: The vocabulary of a model that answers questions.
         text_encoder: The encoder of the library transformers that reads the questions for such a model.
+        ignore: Ids of the pixels that a model of segmentation was not trained on.
+        sigma: By how many pixels centres were blurred in the heat map that a panoptic model learned.
         stuff_area: Share of the image below which a panoptic model drops areas of stuff.
         trained_on: Which images were trained on and which held out.
         provenance: How the model of an export was made.
@@ -67,6 +69,8 @@ class WeightFacts:
     classes: list[str] | None = None
     words: list[str] | None = None
     text_encoder: str | None = None
+    ignore: str | None = None
+    sigma: float | None = None
     stuff_area: float | None = None
     preprocessing: dict[str, Any] | None = None
     trained_on: dict[str, str | float | None] | None = None

@@ -149,11 +149,11 @@ class RunFolder:
             raise UserError(f"{self.result}: the winner is no arch of {space.name} ({error})") from None
 
     def facts(self, *names: str) -> dict[str, Any]:
-        """Facts on the weights of a run, supernet or model folder, such as the names of their classes."""
+        """Facts on the weights of a run, supernet or model folder, such as the names of classes; all by default."""
         configs = (self.supernet / SUPERNET_CONFIG, self.path / SUPERNET_CONFIG, self.path / MODEL_CONFIG)
         path = next((path for path in configs if path.exists()), None)
         facts = vars(WeightFacts.load(path)) if path else {}
-        return {name: facts[name] for name in names if facts.get(name) is not None}
+        return {name: value for name, value in facts.items() if value is not None and (name in names or not names)}
 
     def outputs(self) -> str:
         """The paths of model, export and report on one line."""

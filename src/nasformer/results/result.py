@@ -37,11 +37,12 @@ class FinishResult:
 
 @dataclass(frozen=True)
 class ImageCounts:
-    """The numbers of images and classes behind the accuracies."""
+    """The numbers of images and classes behind the accuracies; earlier versions did not count those to train."""
 
     holdout: int
     test: int
     classes: int
+    train: int = 0
 
 
 @dataclass(frozen=True)

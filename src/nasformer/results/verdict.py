@@ -282,6 +282,10 @@ def smaller_net(result: RunResult, images: ImageCounts) -> Iterator[str]:
         )
 
 
+MOST_HELD_OUT = 0.3
+"""The share of the training images that is worth holding out at the most (docs/data.md has the calculation)."""
+
+
 def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator[str]:
     """Advice that would make the model better, or the verdict clearer."""
     if fall := still_falling(run.log):
@@ -299,7 +303,7 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
     if from_scratch and options.get("in_chans") == COLOUR and result.shipped["test_accuracy"] < LEARNED:
         yield f"start from a pretrained net ({FROM_PRETRAINED}): from scratch, few photos teach little"
     held_out = result.winner.get("holdout_accuracy") if result.random else math.nan  # without a search, of no use
-    if images.holdout and not math.isnan(held_out) and (warning := resolution_warning(held_out, images.holdout)):
+    if images.holdout and not math.isnan(held_out) and (warning := resolution_warning(held_out, images)):
         yield warning
     if result.random and len(result.random) < LEAST_RANDOM:
         yield "compare with more random architectures (--search.random_references 10): a few say little"
@@ -307,19 +311,27 @@ def advise(run: RunContents, result: RunResult, images: ImageCounts) -> Iterator
         yield "compare with a common net trained by the same recipe (--baseline timm:resnet18)"
 
 
-def resolution_warning(accuracy: float, count: int) -> str:
+def resolution_warning(accuracy: float, images: ImageCounts) -> str:
     """A warning that so few held-out images cannot tell nets apart, where the standard error is above a point.
 
-    >>> resolution_warning(0.9, 80)
-    'hold out more images (--holdout): with 80, nets that differ by less than 9 points cannot be told apart'
-    >>> resolution_warning(0.9, 1000)
+    >>> resolution_warning(0.9, ImageCounts(16, 40, 2, train=144)).partition("; ")[2]
+    'with --holdout 0.3 it would be 12 points'
+    >>> resolution_warning(0.9, ImageCounts(500, 500, 2, train=1000))
+    'with 500 held-out images, nets that differ by less than 4 points cannot be told apart; more images would help'
+    >>> resolution_warning(0.9, ImageCounts(1000, 500, 2))
     ''
     """
-    error = standard_error(accuracy, count)
-    if error <= 0.01:
+
+    def points(count: int) -> str:
+        return f"{100 * Z * math.sqrt(2) * standard_error(accuracy, count):.0f} points"
+
+    if standard_error(accuracy, images.holdout) <= 0.01:
         return ""
-    close = f"nets that differ by less than {100 * Z * math.sqrt(2) * error:.0f} points cannot be told apart"
-    return f"hold out more images (--holdout): with {count:,}, {close}"
+    more = round(MOST_HELD_OUT * (images.train + images.holdout))
+    larger = f"with --holdout {MOST_HELD_OUT} it would be {points(more)}"
+    remedy = larger if more > images.holdout else "more images would help"
+    differ = f"nets that differ by less than {points(images.holdout)} cannot be told apart"
+    return f"with {images.holdout:,} held-out images, {differ}; {remedy}"
 
 
 def still_falling(log: Sequence[LogLine]) -> float:

@@ -201,6 +201,13 @@ class Run:
         self.trained_on = training_images(options)
         self.profile: Profile | None = None
 
+    def adopt_words(self, model: Backbone, facts: Mapping[str, Any]) -> None:
+        """Keeps the words of a model of questions to start from, as its weights stand for them."""
+        adopt = getattr(self.batches, "adopt_words", None)
+        if adopt and model.task == self.options.task and facts.get("words"):
+            adopt(model.options, facts)
+            self.space = fit_to_data(self.space, self.batches, self.options)
+
     def inside(self, name: str, space: Space) -> Run:
         """A run in a folder of this one, with the same images and another space."""
         other = copy(self)

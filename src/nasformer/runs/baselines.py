@@ -246,7 +246,7 @@ def split_accuracies(
 
 
 def count_images(batches: BatchSource) -> ImageCounts:
-    return ImageCounts(batches.held_out, batches.test_images, batches.num_classes)
+    return ImageCounts(batches.held_out, batches.test_images, batches.num_classes, batches.train_images)
 
 
 def check_baselines(run: Run, baseline: str) -> dict[str, dict[str, int]]:

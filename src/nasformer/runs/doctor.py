@@ -33,7 +33,7 @@ from nasformer.supernet import health
 from nasformer.supernet.health import Alarm, depth_and_width, fixed_subnets
 from nasformer.supernet.storage import load_supernet
 from nasformer.supernet.supernet import Supernet
-from nasformer.tasks.options import TaskOptions, find_task
+from nasformer.tasks.options import TaskOptions, find_task, task_scores
 from nasformer.tasks.registry import space_for
 from nasformer.train.checkpoint import SETTINGS, Checkpoints, DamagedCheckpoint, Rollback
 from nasformer.train.evaluate import SubnetEvaluator
@@ -225,7 +225,9 @@ def diagnose(run: SupernetRun, snapshots: list[Snapshot], images: str) -> Diagno
     alarms = [*training_alarms(run), *health.flip_alarms(taus)]
     alarms += health.extreme_alarms(last["smallest"], last["largest"], accuracies)
     alarms += health.dimension_alarms(sizes, accuracies)
-    if run.finished() and run.score == "accuracy":  # of other scores, neither chance nor noise is known
+    if run.finished() and run.score != "accuracy":  # of which neither chance nor noise is known
+        alarms += health.nothing_alarms(max(accuracies), task_scores()[run.score])
+    elif run.finished():
         classes = run.space.options.get("num_classes", 1000)
         alarms += health.chance_alarms(max(accuracies), last["largest"], classes, run.image_count)
         alarms += health.baseline_alarms(max(accuracies), run.baselines, run.image_count)

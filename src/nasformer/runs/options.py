@@ -159,7 +159,7 @@ class TrainCommand(TaskOptions, TrackOptions, RunOptions):
     """Train a supernet. Killed, the same command goes on."""
 
     main = (
-        *("space", "data", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size"),
+        *("space", "data", "task", "out", "img_size", "patch_size", "holdout", "train.epochs", "train.batch_size"),
         *("train.lr", "train.sandwich", "train.compile", "seed", "device"),
     )
     fresh_weights: ClassVar = True
@@ -175,7 +175,7 @@ class SearchCommand(TaskOptions, ProbeOptions, TrackOptions, ExecutorOptions, Bu
     """Search under a budget: a trained supernet, or with --proxy no data and no training. Killed, it goes on."""
 
     main = (
-        *("out", "data", *BUDGET, "supernet", "space", "proxy", "search.strategy", "search.objectives"),
+        *("out", "data", "task", *BUDGET, "supernet", "space", "proxy", "search.strategy", "search.objectives"),
         *("search.baseline", "seed", "device"),
     )
     example = (
@@ -199,8 +199,8 @@ class RunCommand(TaskOptions, TrackOptions, JobOptions, BudgetOptions, RunOption
     """Everything: train a supernet, search it, extract and export the winner, report. Killed, it goes on."""
 
     main = (
-        *("from", "space", "data", "out", *BUDGET, "img_size", "patch_size", "train.epochs", "search.strategy"),
-        *("finish", "no_training", "front", "baseline", "jobs", "seed", "device"),
+        *("from", "space", "data", "task", "out", *BUDGET, "img_size", "patch_size", "train.epochs"),
+        *("search.strategy", "finish", "no_training", "front", "baseline", "jobs", "seed", "device"),
     )
     example = (
         "nasformer run --data digits --space autoformer-micro --patch-size 2 --max-params 120K --out runs/digits\n"
@@ -298,8 +298,8 @@ class RetrainCommand(TaskOptions, TrackOptions, JobOptions, RunOptions):
 
     positional = ("run",)
     main = (
-        *("data", "out", "arch", "top", "seeds", "space", "img_size", "train.epochs", "train.batch_size", "train.lr"),
-        *("baseline", "jobs", "export", "seed", "device"),
+        *("data", "task", "out", "arch", "top", "seeds", "space", "img_size", "train.epochs", "train.batch_size"),
+        *("train.lr", "baseline", "jobs", "export", "seed", "device"),
     )
     fresh_weights: ClassVar = True
     example = "nasformer retrain runs/digits --data digits --out runs/retrained"
@@ -333,7 +333,7 @@ class FinetuneCommand(TaskOptions, TrackOptions, RunOptions):
 
     positional = ("run",)
     main = (
-        *("data", "out", "arch", "img_size", "train.epochs", "train.batch_size", "train.lr", "train.teacher"),
+        *("data", "task", "out", "arch", "img_size", "train.epochs", "train.batch_size", "train.lr", "train.teacher"),
         *("export", "seed", "device"),
     )
     example = "nasformer finetune runs/digits --data digits --out runs/finetuned"

@@ -119,7 +119,9 @@ def run_pretrained(command: RunCommand) -> RunResult | None:
     for name in timm_names(command.baseline):
         pretrained_options(name)  # refused now rather than when their turn comes
     source = find_pretrained(command.from_ or "")
+    command = command.with_left_open(vars(source.facts))
     with open_run(command, "supernet", full_arch=source.own_arch) as run:
+        run.adopt_words(source.model, vars(source.facts))
         command = resolve_shares(command, run.space, source.own_arch)
         pretrained = PretrainedRun(run, source, command)
         run.measure_profile(command)
@@ -431,6 +433,7 @@ def run_cut(command: RunCommand) -> RunResult | None:
     if command.executor != "local":
         raise UserError("--no-training cuts and fits every candidate in this process; leave --executor out")
     source = find_pretrained(command.from_ or "")
+    command = command.with_left_open(vars(source.facts))
     command = with_cost_objective(replace(command, importance=command.importance_for("surgeon")), AGREEMENT)
     find_importance(command.importance)
     with open_run(command, "supernet", source.facts.classes or source.model.num_classes, source.own_arch) as run:

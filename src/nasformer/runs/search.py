@@ -456,10 +456,11 @@ def warn_of_noise(run: Run, supernet: Supernet) -> None:
     batches = run.batches
     if objective_of(batches) is not CLASSIFICATION:  # its score is no share of images
         return
-    if resolution_warning(0.5, batches.held_out):  # the largest error there can be: no need to measure otherwise
+    images = count_images(batches)
+    if resolution_warning(0.5, images):  # the largest error there can be: no need to measure otherwise
         subnets = inherited_evaluator(run, supernet).subnets
         accuracy = subnets.accuracy(supernet.space.root.largest(), "holdout")
-        if warning := resolution_warning(accuracy, batches.held_out):
+        if warning := resolution_warning(accuracy, images):
             say(f"warning: {warning}")
 
 

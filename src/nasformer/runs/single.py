@@ -56,7 +56,7 @@ from nasformer.search.problem import ModelResult
 from nasformer.space.arch import Arch
 from nasformer.supernet.storage import find_pretrained, load_supernet
 from nasformer.supernet.supernet import Supernet, recalibrate
-from nasformer.tasks.options import PredictOptions, TaskOptions
+from nasformer.tasks.options import PredictOptions
 from nasformer.tasks.registry import Evaluation, Prediction, TrainedModel, get_task, write_evaluation
 from nasformer.train.evaluate import Confusion
 from nasformer.train.loop import train_model
@@ -65,7 +65,6 @@ from nasformer.utils.device import World, choose_device
 from nasformer.utils.progress import say
 
 Single = TypeVar("Single", RetrainCommand, FinetuneCommand)
-Learned = TypeVar("Learned", bound=TaskOptions)
 
 
 def retrain_run(command: RetrainCommand) -> RunResult | None:
@@ -143,6 +142,7 @@ def finetune_run(command: FinetuneCommand) -> RunResult | None:
     command = resolve_finetune(command, source)
     with open_run(command, "model") as run:
         check_held_out(run.options, source)
+        run.adopt_words(source.model, source.folder.facts())
         normalize_as(run.batches, source.folder)
         normalize_as_pretrained(run.batches, source.images)
         weights, keep = fingerprint(source.model), same_classes(run.batches, source.model, source.fact("classes"))
@@ -196,7 +196,7 @@ def resolve_retrain(command: RetrainCommand) -> RetrainCommand:
     folder = RunFolder(command.run)
     space, options = searched_space(folder, command.space), searched_options(folder)
     arch, task = command.arch or folder.read_result().arch.to_json(), folder.read_config().settings.get("task")
-    return complete_command(command, space, options, arch, task)
+    return complete_command(command, space, options, arch, task, folder.facts())
 
 
 def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> FinetuneCommand:
@@ -209,28 +209,26 @@ def resolve_finetune(command: FinetuneCommand, source: PretrainedSource) -> Fine
         raise UserError(f"{source.folder} names no space; name it with --space")
     if command.space and command.space != space:
         raise UserError(f"{source.folder} is of the space {space}, not {command.space}; leave --space out")
-    return complete_command(command, space, model.options, model.arch.to_json(), model.task)
+    arch, facts = model.arch.to_json(), source.folder.facts()
+    return complete_command(command, space, model.options, arch, model.task, facts)
 
 
-def complete_command(command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None) -> Single:
+def complete_command(
+    command: Single, space: str, options: Mapping[str, Any], arch: str, task: str | None, facts: Mapping[str, Any]
+) -> Single:
     """The command with a space, options and an arch; but channels and classes are those of the data to train on now.
 
     Args:
-        task: What the options were for: those of a head are taken where it is the same, unless others are asked for.
+        task: What the options were for: where it is the same, what the command leaves open of its task is as there.
+        facts: Saved with the weights, such as the ids of pixels that they were not trained on.
     """
     merged = {name: value for name, value in options.items() if name not in ("num_classes", "in_chans")}
     merged |= command.model_options()
     head = {name: merged.pop(name) for name in head_option_names() if name in merged}
     if command.task == task:
-        command = with_head(command, head)
+        command = command.with_left_open({**facts, **head})
     shape = {name: merged.pop(name, None) for name in ("img_size", "patch_size", "num_classes", "in_chans")}
     return replace(command, space=space, arch=arch, model=merged, **shape)
-
-
-def with_head(options: Learned, head: Mapping[str, Any]) -> Learned:
-    """The options of a command, with the head's options where its task leaves them open."""
-    left_open = {name: value for name, value in head.items() if getattr(options.of_task, name, "unknown") is None}
-    return options.with_task_options(**left_open) if left_open else options
 
 
 def check_out(command: RetrainCommand | FinetuneCommand) -> None:
@@ -362,25 +360,48 @@ def evaluate_folder(command: EvaluateCommand, out: Path | None = None) -> Evalua
     return evaluation
 
 
+CHECKED = 1000
+"""Image files that are checked before they are answered, so that the first answers of a large folder come soon."""
+
+
 def predict_images(path: Path, options: PredictOptions) -> Iterator[Prediction]:
-    """Predictions of the model of a folder for image files, and for those in folders."""
-    trained = TrainedModel.load(model_folder(path), options.device)
-    return get_task(trained.model.task).predict(trained, replace(options, images=readable_images(options.images)))
-
-
-def readable_images(named: Sequence[str]) -> list[str]:
-    """The named image files, and those in named folders; unreadable ones are left out, with a message."""
-    from nasformer.tasks.masks import check_all, check_image  # with torchvision, which only this command needs here
-
-    files, bad = [file for name in named for file in files_of(name)], BadImages()
-    sizes = check_all(files, lambda index: check_image(files[index]), bad)
-    usable = [file for file, size in zip(files, sizes, strict=True) if size]
+    """Predictions of the model of a folder for image files, and for those in folders; unreadable ones are left out."""
+    trained, bad, answered = TrainedModel.load(model_folder(path), options.device), BadImages(), False
+    task = get_task(trained.model.task)
+    for part in parts_to_check(list_images(options.images)):
+        if usable := readable_images(part, bad):
+            answered = True
+            yield from task.predict(trained, replace(options, images=usable))
     reasons = ", ".join(f"{name} cannot be read as an image ({reason})" for name, reason in bad.reasons.items())
-    if not usable:
+    if not answered:
         raise UserError(f"{reasons}; give PNG or JPEG files")
     if reasons:
         say(f"left out: {reasons}")
-    return usable
+
+
+def list_images(named: Sequence[str]) -> list[str]:
+    """The named image files, and those in named folders."""
+    return [file for name in named for file in files_of(name)]
+
+
+def parts_to_check(files: Sequence[str]) -> list[Sequence[str]]:
+    """The files in parts; together if some have one name, as tasks then number the files that they write.
+
+    >>> [len(part) for part in parts_to_check([f"{number}.jpg" for number in range(1200)])]
+    [1000, 200]
+    >>> [len(part) for part in parts_to_check(["a/0.jpg", *(f"{number}.jpg" for number in range(1200))])]
+    [1201]
+    """
+    size = CHECKED if len({Path(file).stem for file in files}) == len(files) else len(files)
+    return [files[start : start + size] for start in range(0, len(files), size)]
+
+
+def readable_images(files: Sequence[str], bad: BadImages) -> list[str]:
+    """The files that can be decoded to their end; others are recorded."""
+    from nasformer.tasks.masks import check_all, check_image  # with torchvision, which only this command needs here
+
+    sizes = check_all(files, lambda index: check_image(files[index]), bad)
+    return [file for file, size in zip(files, sizes, strict=True) if size]
 
 
 def files_of(name: str) -> list[str]:
@@ -404,7 +425,7 @@ def load_for_evaluation(command: EvaluateCommand) -> tuple[RunFolder, Backbone, 
     if command.task not in (model.task, "classify"):
         raise UserError(f"{folder} is a model for --task {model.task}, not {command.task}; leave --task out")
     if model.task != "classify":
-        command = with_head(replace(command, task=model.task), model.options)
+        command = replace(command, task=model.task).with_left_open({**folder.facts(), **model.options})
     batches = batches_of(model, folder, command)
     model = model.to(device)
     if inherited:

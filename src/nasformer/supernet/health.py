@@ -121,6 +121,7 @@ WORSE = -0.3  # a rank correlation below this says "on average worse" ...
 GAP = 0.005  # ... if it also costs so much accuracy, between the upper and the lower half
 FLIPPED = 0.3  # Kendall's tau between snapshots, below which ranks flip
 CHANCE = 1.2  # times the accuracy of guessing
+NOTHING = 1e-4  # a score below which nothing is found
 NOISE, LOST = 8.0, 0.2  # a loss is reset that jumps by so many times its noise, and by this share of all it had gained
 WORDS = {"depth": ("deeper", "sandwich training or a longer one"), "width": ("wider", "sandwich training")}
 
@@ -174,6 +175,18 @@ def chance_alarms(best: float, largest: float, classes: int, images: int | None 
         finding = f"the largest subnet ({scored}) is within noise of guessing among {classes} classes"
         return [Alarm("chance", finding, f"{advice}; or train longer (--train.epochs)")]
     return []
+
+
+def nothing_alarms(best: float, score: str) -> list[Alarm]:
+    """Alarm for subnets that score nothing, by a score for which chance is not known.
+
+    >>> [alarm.finding for alarm in nothing_alarms(0.0, "PQ")], nothing_alarms(0.01, "PQ")
+    (['no subnet scores anything: PQ 0.00% at best'], [])
+    """
+    if best >= NOTHING:
+        return []
+    advice = "nothing was learned yet: train longer (--train.epochs), or check the annotations and --train.lr"
+    return [Alarm("nothing", f"no subnet scores anything: {score} {best:.2%} at best", advice)]
 
 
 def baseline_alarms(best: float, baselines: Mapping[str, float], images: int | None) -> list[Alarm]:

@@ -18,6 +18,7 @@ from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD
 from nasformer.errors import UserError
 from nasformer.families.autoformer import from_official, is_official
 from nasformer.models.base import Backbone
+from nasformer.models.hub import published_model
 from nasformer.models.pretrained import (
     TRAIN_AGAIN,
     find_supernet,
@@ -236,11 +237,11 @@ def timm_weights(name: str, file: Path | None = None) -> dict[str, Tensor]:
         raise UserError(f"there is no file of weights {file}; leave it out for the weights that timm downloads")
     if file:
         return read_tensors(file)
-    import timm
-
     try:
-        return timm.create_model(name, pretrained=True).state_dict()
-    except Exception as error:  # no network, no such weights: timm and its hub raise a dozen kinds
+        return published_model(name).state_dict()
+    except UserError:
+        raise
+    except Exception as error:  # no such weights, a download that fails: timm and its hub raise a dozen kinds
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"timm cannot load the weights of {name} ({reason}); download them and name the file: "

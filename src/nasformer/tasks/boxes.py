@@ -37,6 +37,7 @@ from nasformer.tasks.masks import (
 )
 from nasformer.tasks.options import DetectOptions
 from nasformer.utils.files import read_annotations
+from nasformer.utils.progress import say
 from nasformer.utils.schema import from_json
 
 Box = tuple[float, float, float, float]
@@ -413,14 +414,20 @@ def read_parts(
         return {split: SceneFiles(scenes) for split, scenes in parts.items()}, [category.name for category in listed]
     if (listing := list_folders(root)) is None:
         raise UserError(f"{root} has no images with objects; {EXPECTED}{made_for(root, 'detect')}")
-    names = object_name(root)
+    name = object_name(root)
+    if not name:
+        check_objects(root, listing.train)
     pairs = {"train": listing.train, "val": listing.val, "test": listing.test}
     scenes = {split: SceneFiles(read_pngs(part, masks, bad)) for split, part in pairs.items() if part is not None}
-    return scenes, names
+    if not name and not bad.quiet:
+        objects = sum(len(scene.instances) for part in scenes.values() for scene in part.scenes)
+        read = sum(map(len, scenes.values()))
+        say(f"{root}: each value of a mask but 0 is taken for one object: {objects} in {read} images")
+    return scenes, [name or "object"]
 
 
-def object_name(root: Path) -> list[str]:
-    """The class of the objects of PNG masks. Refuses names of several ids: those masks number classes, not objects."""
+def object_name(root: Path) -> str:
+    """The class named for the objects of PNG masks; refuses several names: those masks number classes, not objects."""
     for path in (root / "classes.txt", root / "labels.json"):
         names = list(read_names(path).values()) if path.is_file() else []
         if len(names) > 1:
@@ -429,8 +436,43 @@ def object_name(root: Path) -> list[str]:
                 "objects, which have one class, keep only that name in the file"
             )
         if names:
-            return names
-    return ["object"]
+            return names[0]
+    return ""
+
+
+SAMPLED = 64
+"""Masks that are looked at to know whether their values are objects."""
+LEAST_PIECE = 0.05
+"""The share of a value's pixels that a piece has at least: smaller ones are specks."""
+
+
+def check_objects(root: Path, files: MaskFiles) -> None:
+    """Refuses masks most of whose values lie in several pieces each: they are classes, or several objects have one."""
+    pieces = [count for path in files.masks[:: max(1, len(files) // SAMPLED)] for count in pieces_of_values(path)]
+    several = sum(count > 1 for count in pieces)
+    if several > len(pieces) / 2:
+        raise UserError(
+            f"{root}: {several} of {len(pieces)} values of masks lie in several pieces: they are classes, or objects "
+            "share a value; for classes use --task segment, or else give each object in a mask a value of its own. If "
+            "each value is one object all the same, name what it is in classes.txt, in one line"
+        )
+
+
+def pieces_of_values(path: str) -> list[int]:
+    """In how many pieces the pixels of each value lie, but for 0; none of a mask that cannot be read."""
+    from scipy import ndimage  # which takes a second to import
+
+    try:
+        ids = read_ids(path)
+    except BadImage:
+        return []
+    counts = list[int]()
+    for number, box in enumerate(ndimage.find_objects(ids), 1):
+        if box is not None:
+            parts, _ = ndimage.label(ids[box] == number, np.ones((3, 3)))
+            sizes = np.bincount(parts.flatten())[1:]
+            counts.append(int((sizes >= LEAST_PIECE * sizes.sum()).sum()))
+    return counts
 
 
 def read_pngs(files: MaskFiles, masks: bool, bad: BadImages) -> list[Scene]:

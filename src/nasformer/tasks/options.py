@@ -46,8 +46,9 @@ class SegmentOptions(JitterOptions):
     labels: str = ""
     """names of the mask's ids: a text file whose line N names id N - 1, or a JSON file such as {"0": "sky"}; empty:
     classes.txt or labels.json in the folder, or the layout's own names, or the ids themselves"""
-    ignore: str = "255"
-    """ids of pixels that are left out of losses and scores, such as 11,255"""
+    ignore: str | None = None
+    """ids of pixels that are left out of losses and scores, such as 11,255; None: as in the model to start from or to
+    evaluate, or 255"""
     head: Literal["upernet", "deeplabv3", "deeplabv3plus"] | None = None
     """upernet; deeplabv3, which reads the coarsest map alone; deeplabv3plus, which adds the finest one; None: as in
     the model to start from, or upernet"""
@@ -87,7 +88,8 @@ class SegmentOptions(JitterOptions):
         >>> SegmentOptions(ignore="11,255").ignored_ids()
         [11, 255]
         """
-        words = [word.strip() for word in str(self.ignore).split(",") if word.strip()]
+        text = "255" if self.ignore is None else str(self.ignore)
+        words = [word.strip() for word in text.split(",") if word.strip()]
         if not all(word.isdecimal() and int(word) <= MOST_ID for word in words):
             raise UserError(f"ignore is {self.ignore!r}; give ids from 0 to {MOST_ID} such as 11,255")
         return [int(word) for word in words]
@@ -97,16 +99,23 @@ class SegmentOptions(JitterOptions):
 class PanopticOptions(JitterOptions):
     """Segments of `--task panoptic`."""
 
-    sigma: float = 8.0
-    """pixels of the model's image by which the centre of an instance is blurred in the heat map that is learned"""
-    stuff_area: float = 0.01
-    """share of the image below which an area of a class without instances is left out of the answer"""
+    sigma: float | None = None
+    """pixels of the model's image by which the centre of an instance is blurred in the heat map that is learned; None:
+    as in the model to start from, or 8"""
+    stuff_area: float | None = None
+    """share of the image below which an area of a class without instances is left out of the answer; None: as in the
+    model to start from or to evaluate, or 0.01"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "decoder_dim", 8, 4096, optional=True)
-        check_range(self, "sigma", above=0)
-        check_range(self, "stuff_area", 0, 1)
+        check_range(self, "sigma", above=0, optional=True)
+        check_range(self, "stuff_area", 0, 1, optional=True)
+
+    def resolved(self) -> Self:
+        """The same, where what is left open has its usual value."""
+        sigma = 8.0 if self.sigma is None else self.sigma
+        return replace(self, sigma=sigma, stuff_area=0.01 if self.stuff_area is None else self.stuff_area)
 
 
 @dataclass
@@ -169,6 +178,7 @@ class TaskFacts:
         scores: What models may be judged by, the usual score first, and what each is called in words.
         options: The dataclass of its options; None where it has none.
         averaged: Those of the scores that are means over images, so that some images tell of all.
+        signs: Of a plugin's task: patterns of paths, such as "*/poses.json", that show that a folder is made for it.
     """
 
     name: str
@@ -176,6 +186,7 @@ class TaskFacts:
     scores: Mapping[str, str]
     options: type[Any] | None = None
     averaged: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ()
 
 
 CLASSIFY = TaskFacts("classify", "one class an image", {"accuracy": "accuracy"}, averaged=("accuracy",))
@@ -242,7 +253,7 @@ class TaskOptions(OptionGroup):
 
     task: str = "classify"
     """what is learned. classify: one class an image; segment: one a pixel, from images with masks; detect: boxes and
-    masks of objects, from COCO's JSON; panoptic: a class a pixel and things apart, from COCO's JSON;
+    masks of objects, from COCO's JSON or masks; panoptic: a class a pixel and things apart, from COCO's JSON;
     vqa: answers to questions about images, from VQA's JSON; or a plugin's"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """the options of tasks by the name of the task, each of its own class"""
@@ -274,6 +285,12 @@ class TaskOptions(OptionGroup):
     def with_task_options(self, **changes: Any) -> Self:
         """The same with other options of the chosen task."""
         return replace(self, task_options={**self.task_options, self.task: replace(self.of_task, **changes)})
+
+    def with_left_open(self, values: Mapping[str, Any]) -> Self:
+        """The same, where options of the chosen task that are None have the values of a model that has them."""
+        known = {name: value for name, value in values.items() if value is not None}
+        left_open = {name: value for name, value in known.items() if getattr(self.of_task, name, "unknown") is None}
+        return self.with_task_options(**left_open) if left_open else self
 
 
 @dataclass

@@ -37,11 +37,13 @@ from nasformer.tasks.boxes import check_categories
 from nasformer.tasks.masks import (
     IGNORED,
     MOST_CLASSES,
+    MOST_COLOURS,
     FileData,
     MaskFiles,
     MaskListing,
-    compare_masks,
+    as_picture,
     overlay,
+    side_by_side,
     split_masks,
     val_and_test,
     with_legend,
@@ -535,6 +537,7 @@ class PanopticBatches(MaskBatches):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.options = self.options.resolved()
         self.objective = replace(OBJECTIVE, loss=partial(panoptic_loss, sigma=self.options.sigma))
 
     @property
@@ -549,8 +552,8 @@ class PanopticBatches(MaskBatches):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `predict` must know besides the classes."""
-        return {"stuff_area": self.options.stuff_area}
+        """What the model must know besides the classes."""
+        return {"sigma": self.options.sigma, "stuff_area": self.options.stuff_area}
 
     def target(self, mask: Tensor) -> Tensor:
         return make_targets(mask, self.options.sigma)
@@ -578,20 +581,20 @@ class Panoptic(FileTask):
         image, truth = batches.pair(batches.files[split], index)
         of_images = (batches.img_size, batches.mean, batches.std)
         answer = find_segments(model, image, *of_images, batches.num_things, batches.options.stuff_area)
-        drawn, names = [colours(truth), colours(answer)], colour_names(batches.classes, truth, answer)
-        return with_legend(compare_masks(image, *drawn), names, *drawn)
+        panels = side_by_side(as_picture(image), draw_segments(image, truth), draw_segments(image, answer))
+        return with_legend(panels, ["", *batches.classes], colours(truth), colours(answer))
 
     def predict(self, trained: TrainedModel, options: PredictOptions) -> Iterator[Prediction]:
         folder, things = options.folder("segments"), trained.model.options["num_things"]
         of_images = (trained.img_size, trained.mean, trained.std)
-        stuff_area = facts_in(trained.folder).get("stuff_area", PanopticOptions().stuff_area)
+        stuff_area: Any = facts_in(trained.folder).get("stuff_area", PanopticOptions().resolved().stuff_area)
         for file, stem in zip(options.images, unique_stems(options.images), strict=True):
             image = read_named(file, trained.in_chans)
             segments = find_segments(trained.model, image, *of_images, things, stuff_area)
             png, picture = folder / f"{stem}_panoptic.png", folder / f"{stem}_overlay.png"
             numbered, listed = list_segments(segments, trained.classes, things)
             segments_png(numbered).save(png)
-            overlay(image, colours(segments)).save(picture)
+            draw_segments(image, segments).save(picture)
             write_json(folder / f"{stem}_panoptic.json", {"segments_info": [asdict(segment) for segment in listed]})
             yield PanopticPrediction(file, listed, str(png), str(picture))
 
@@ -656,19 +659,20 @@ def segments_png(numbers: Tensor) -> Image.Image:
 
 
 def colours(segments: Tensor) -> Tensor:
-    """A colour of the palette for each pixel: instances of a class have different ones."""
-    classes, instances = split_segments(segments.long())
-    return ((classes + 37 * instances) % IGNORED).masked_fill(classes == IGNORED, IGNORED)
+    """The colour of each pixel's class in the palette; from 1 on, as the first one is black.
 
-
-def colour_names(classes: Sequence[str], *maps: Tensor) -> list[str]:
-    """The class of the segments of each colour; all of them where several share one.
-
-    >>> colour_names(["cat", "sky"], torch.tensor([1, KINDS, IGNORED]))[:2], colours(torch.tensor(KINDS)).item()
-    (['', 'sky'], 37)
+    >>> colours(torch.tensor([0, 2, 2 + KINDS, IGNORED])).tolist()
+    [1, 3, 3, 255]
     """
-    names: list[list[str]] = [[] for _ in range(IGNORED)]
-    for segment in torch.cat([segments.flatten().long().cpu() for segments in maps]).unique():
-        if (kind := int(segment) % KINDS) != IGNORED and classes[kind] not in (named := names[int(colours(segment))]):
-            named.append(classes[kind])
-    return ["/".join(named) for named in names]
+    classes, _ = split_segments(segments.long())
+    return (1 + classes % MOST_COLOURS).masked_fill(classes == IGNORED, IGNORED)
+
+
+def draw_segments(image: Tensor, segments: Tensor) -> Image.Image:
+    """Segments in the colours of their classes, laid over their image, with white lines between them."""
+    edges = torch.zeros(segments.shape, dtype=torch.bool)
+    edges[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    edges[1:] |= segments[1:] != segments[:-1]
+    pixels = np.array(overlay(image, colours(segments)))
+    pixels[edges.numpy()] = 255
+    return Image.fromarray(pixels)

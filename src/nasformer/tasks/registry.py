@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from nasformer.data.loaders import BatchSource, Split
+from nasformer.data.sources import SIGNS
 from nasformer.errors import UserError
 from nasformer.models.base import Backbone
 from nasformer.models.space import Space
@@ -163,6 +164,7 @@ def register_task(task: T) -> T:
     if name in _tasks or TASKS.get(name, task.facts) is not task.facts:
         raise UserError(f"there is another task named {name!r} already; give yours another name")
     _tasks[name], TASKS[name] = task(), task.facts
+    SIGNS.setdefault(name, task.facts.signs)
     return task
 
 

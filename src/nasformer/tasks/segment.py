@@ -195,6 +195,11 @@ class MaskBatches(FileBatches):
 
     task, objective, target_bytes = SEGMENT, SEGMENTATION, 1
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the model must know besides the classes."""
+        return {"ignore": ",".join(map(str, self.options.ignored_ids()))}
+
     def read_pair(self, files: MaskFiles, index: int) -> Pair:
         return read_pixels(files.images[index], self.in_chans), self.data.labels.read(files.masks[index])
 

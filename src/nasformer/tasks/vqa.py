@@ -475,9 +475,14 @@ class QuestionBatches(FileBatches):
         """Takes over the answers and words of a model to judge it by: its training questions may have been others."""
         if not {"classes", "words"} <= set(facts):
             raise UserError("the model does not say which answers and words it knows; train it again")
-        vocabulary = Vocabulary(list(facts["classes"]), list(facts["words"]), self.vocabulary.questions)
+        vocabulary = replace(self.vocabulary, classes=list(facts["classes"]))
         self.data, self.classes = replace(self.data, labels=vocabulary), vocabulary.classes
-        self.numbers = word_numbers(vocabulary.words)
+        self.adopt_words(options, facts)
+
+    def adopt_words(self, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Takes over the words of a model alone, to train it further: its weights stand for them."""
+        vocabulary = replace(self.vocabulary, words=list(facts["words"]))
+        self.data, self.numbers = replace(self.data, labels=vocabulary), word_numbers(vocabulary.words)
         self.options = replace(self.options, max_words=options["max_words"], text=facts.get("text_encoder", ""))
         self.encoder = TextEncoder(self.options.text, self.options.max_words) if self.options.text else None
 

@@ -264,8 +264,8 @@ class SubnetEvaluator:
 
     def __call__(self, arch: Arch) -> dict[str, float]:
         scores = self.evaluate(arch, "holdout")
-        # Of logits that are NaN some class comes first as well: such an arch must not win by that.
-        score = math.nan if math.isnan(scores["loss"]) else scores[self.score]
+        # Of logits that are NaN or infinite some class comes first as well: such an arch must not win by that.
+        score = scores[self.score] if math.isfinite(scores["loss"]) else math.nan
         return {self.score: score, "loss": scores["loss"]}
 
     def accuracy(self, arch: Arch, split: Split = "test") -> float:

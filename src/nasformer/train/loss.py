@@ -210,10 +210,14 @@ def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
     """A timm model with its published weights, or those of a local file, which timm itself might unpickle."""
     import timm
 
+    from nasformer.models.hub import published_model
+
     _, name, *weights = source.split(":", 2)
     try:
-        model = timm.create_model(name, num_classes=num_classes, in_chans=in_chans, pretrained=not weights)
-    except Exception as error:  # an unknown name, no network: timm raises a dozen kinds
+        model = (timm.create_model if weights else published_model)(name, num_classes=num_classes, in_chans=in_chans)
+    except UserError:
+        raise
+    except Exception as error:  # an unknown name, a download that fails: timm raises a dozen kinds
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"cannot load the teacher {source} ({reason}); check its name and weights") from error
     if weights:

@@ -206,7 +206,7 @@ class Race:
         if len(self._outcomes) < REFERENCES:
             self._outcomes[arch] = whole
         score, loss = whole.mean(1).tolist()
-        return Judgement(math.nan if math.isnan(loss) else score, 0.0, loss, self.images)
+        return Judgement(score if math.isfinite(loss) else math.nan, 0.0, loss, self.images)
 
     def _with(self, parents: list[Judgement], judgement: Judgement) -> list[Judgement]:
         """The parents after an arch of this judgement has joined; one with NaN as its score is never a parent."""
@@ -374,7 +374,7 @@ class Expectation:
         score = float(right.sum() + (unseen + ability).sigmoid().sum()) / len(order)
         # Rounded, as losses of references are judged in other batches after a kill.
         loss = round(float(losses.sum() + self.losses[order[count:]].sum()) / len(order), 5)
-        return Judgement(math.nan if math.isnan(loss) else score, math.sqrt(variance) / len(order), loss, count)
+        return Judgement(score if math.isfinite(loss) else math.nan, math.sqrt(variance) / len(order), loss, count)
 
 
 def spread(log_odds: Tensor, ability: float) -> float:

@@ -129,8 +129,8 @@ def extract(options: ExtractCommand, as_json: bool) -> None:
     folder = RunFolder(options.run)
     supernet = load_supernet(folder.path, options.chosen_space() if options.space else None)
     arch = supernet.space.arch(options.arch) if options.arch else folder.winner(supernet.space)
-    facts = folder.facts("mean", "std", "classes", "preprocessing", "trained_on", "words", "text_encoder", "stuff_area")
-    save_model(single.extract(supernet, arch), target, space=supernet.space.name, **facts)
+    facts = {**folder.facts(), "space": supernet.space.name}
+    save_model(single.extract(supernet, arch), target, **facts)
     costs = supernet.space.costs(arch)
     if as_json:
         return print_json({"folder": options.to, "arch": arch.to_dict(), **costs})
