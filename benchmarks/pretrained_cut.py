@@ -24,9 +24,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.data.images import ImageSet
+from nasformer.data.images import ImageSet, Pixels
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
@@ -70,6 +70,7 @@ SETTINGS: dict[str, Any] = {
     "search": {"population": 50, "generations": 8},
     "objectives": ["accuracy"],
     "img_size": 224,
+    "holdout": 0.1,
 }
 KINDS = ("searched", "uniform", "torch-pruning", "random")
 NEAR = 0.95
@@ -85,19 +86,48 @@ def recipe(settings: dict[str, Any], stage: str) -> Recipe:
 
 
 def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> Batches:
-    """The images of a set, resized on the device, in batches; where nothing is held out, a tenth of train is."""
-    data, size = load_data(path, seed=seed, quiet=True), settings["img_size"]
-    parts = {part: resized(getattr(data, part), size) for part in ("train", "holdout", "test")}
-    data = replace(data, **parts, mean=facts.mean, std=facts.std)
-    return Batches(data, recipe(settings, "full").augment, settings["batch"], seed, device=DEVICE)
+    """The images of a set, scaled up, in batches; where it has no hold-out, a part of train becomes one."""
+    data = load_data(path, holdout=settings["holdout"], seed=seed, quiet=True)
+    data = replace(data, mean=facts.mean, std=facts.std)
+    augment = recipe(settings, "full").augment
+    return ScaledBatches(settings["img_size"], data, augment, settings["batch"], seed, device=DEVICE)
 
 
-def resized(images: ImageSet, size: int) -> ImageSet:
-    chunks = [
-        F.interpolate(chunk.to(DEVICE).float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
-        for chunk in images.images.split(256)
-    ]
-    return ImageSet(torch.cat([chunk.to(torch.uint8) for chunk in chunks]), images.labels.to(DEVICE))
+class ScaledBatches(Batches):
+    """Batches of images that are scaled up on the device: those to judge nets on all at once, those to train on when
+    they are drawn, as 50,000 of 224 px would take 8 GB of the GPU in each of the processes that share it.
+    """
+
+    def __init__(self, size: int, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.size = size
+
+    @property
+    def img_size(self) -> int:
+        return self.size
+
+    def _split(self, split: str) -> ImageSet:
+        if split not in self._on_device:
+            images = getattr(self.data, split).to(self.device)
+            drawn = ScaledSet(images.images, images.labels, self.size)
+            self._on_device[split] = drawn if split == "train" else ImageSet(drawn.scaled(images.images), images.labels)
+        return self._on_device[split]  # type: ignore[return-value]
+
+
+@dataclass
+class ScaledSet(ImageSet):
+    """Small images that are scaled up when they are drawn."""
+
+    size: int
+
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
+        for batch in super().batches(parts):
+            yield Pixels(self.scaled(batch.images), batch.labels)
+
+    def scaled(self, images: Tensor) -> Tensor:
+        size = (self.size, self.size)
+        chunks = [F.interpolate(chunk.float(), size, mode="bicubic", antialias=True) for chunk in images.split(256)]
+        return torch.cat([chunk.round().clamp(0, 255).to(torch.uint8) for chunk in chunks])
 
 
 def space_of(space: Space, batches: Batches, settings: dict[str, Any]) -> Space:
@@ -139,10 +169,7 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
         for index in range(args.random if "random" in args.kinds else 0):
             archs[f"random {index + 1}"] = sample_feasible(space.root, rng, space.costs, budget.windows())
         for name, arch in archs.items():
-            inherited = {"inherited": evaluator.accuracy(arch, "holdout")}
-            if args.split == "test":
-                inherited["inherited_test"] = evaluator.accuracy(arch, "test")
-            facts = {"macs": space.costs(arch)["macs"] / whole, **inherited}
+            facts = {"macs": space.costs(arch)["macs"] / whole, "inherited": evaluator.accuracy(arch, "holdout")}
             jobs[f"{share} {name}"] = {"arch": arch.to_dict(), **facts, "params": space.costs(arch)["params"]}
         if "torch-pruning" in args.kinds and find_spec("torch_pruning"):
             jobs[f"{share} torch-pruning"] = prune_to(full, labelled, share / 100 * whole, whole)
