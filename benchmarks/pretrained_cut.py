@@ -72,7 +72,7 @@ SETTINGS: dict[str, Any] = {
     "img_size": 224,
     "holdout": 0.1,
 }
-KINDS = ("searched", "uniform", "torch-pruning", "random")
+KINDS = ("full", "searched", "uniform", "torch-pruning", "random")
 NEAR = 0.95
 """Archs of a budget have from this share of it on: searched, uniform and random ones alike."""
 
@@ -160,7 +160,8 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     times["supernet"] = time.perf_counter() - start - times["full"]
     evaluator, whole = SubnetEvaluator(supernet.eval(), batches), space.costs(space.root.largest())["macs"]
     # The full net takes part in the last training, too: it gains from it as the others do.
-    jobs: dict[str, Any] = {"100 full": {"arch": space.root.largest().to_dict(), "macs": 1.0}}
+    full_job = {"100 full": {"arch": space.root.largest().to_dict(), "macs": 1.0}}
+    jobs: dict[str, Any] = full_job if "full" in args.kinds else {}
     for share in args.budgets:
         budget = Budget(min_macs=NEAR * share / 100 * whole, max_macs=share / 100 * whole)
         archs = searched(space, evaluator, budget, settings, seed) if "searched" in args.kinds else {}
@@ -323,7 +324,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--budgets", type=int, nargs="+", default=[75, 58, 50, 35])
     parser.add_argument("--random", type=int, default=5)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is cut out beside the full net")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is trained in the end")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--split", choices=("holdout", "test"), default="test")
     parser.add_argument("--settings", action="append", default=[], help="JSON that changes SETTINGS; may be repeated")
