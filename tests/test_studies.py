@@ -380,7 +380,7 @@ def test_images_that_are_scaled_up_as_they_are_drawn_are_those_scaled_at_once(st
     cut = importlib.import_module("pretrained_cut")
     digits = nasformer.load_data("digits")
     batches = cut.ScaledBatches(20, digits, AugmentOptions(crop="none", hflip=0.0, smoothing=0.0), 64)
-    x, targets = batches.train(0)
+    x, _ = batches.train(0)
     assert x.shape == (64, 1, 20, 20)
     (whole,) = [images for images, _ in batches.evaluation("train", len(digits.train))]
     assert whole[batches.train_part(0)].equal(x)
