@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -249,6 +251,17 @@ def test_cells_take_turns_by_the_processes_they_need(study: ModuleType) -> None:
     assert len(list(study.run_here(cells, 3, lambda: None))) == 6
     assert most == [3]
     assert order == sorted(order)
+
+
+def test_a_session_starts_where_nothing_was_carried_or_begun(tmp_path: Path) -> None:
+    shutil.copytree(STUDY.parent, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("records", "__pycache__"))
+    (tmp_path / "src").mkdir()
+    environment = {**os.environ, "LENT": str(tmp_path / "lent"), "OUT": str(tmp_path / "out")}
+    words = ["bash", str(tmp_path / "benchmarks" / "session.sh")]
+    for _ in range(2):
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "all studies have ended" in done.stdout
 
 
 ALL = sorted(STUDY.glob("*.yaml"))
