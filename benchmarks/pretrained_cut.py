@@ -24,9 +24,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.data.images import ImageSet
+from nasformer.data.images import ImageSet, Pixels
 from nasformer.data.loaders import Batches
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import load_data
@@ -70,8 +70,9 @@ SETTINGS: dict[str, Any] = {
     "search": {"population": 50, "generations": 8},
     "objectives": ["accuracy"],
     "img_size": 224,
+    "holdout": 0.1,
 }
-KINDS = ("searched", "uniform", "torch-pruning", "random")
+KINDS = ("full", "searched", "uniform", "torch-pruning", "random")
 NEAR = 0.95
 """Archs of a budget have from this share of it on: searched, uniform and random ones alike."""
 
@@ -85,19 +86,48 @@ def recipe(settings: dict[str, Any], stage: str) -> Recipe:
 
 
 def load(path: str, settings: dict[str, Any], facts: WeightFacts, seed: int) -> Batches:
-    """The images of a set, resized on the device, in batches; where nothing is held out, a tenth of train is."""
-    data, size = load_data(path, seed=seed, quiet=True), settings["img_size"]
-    parts = {part: resized(getattr(data, part), size) for part in ("train", "holdout", "test")}
-    data = replace(data, **parts, mean=facts.mean, std=facts.std)
-    return Batches(data, recipe(settings, "full").augment, settings["batch"], seed, device=DEVICE)
+    """The images of a set, scaled up, in batches; where it has no hold-out, a part of train becomes one."""
+    data = load_data(path, holdout=settings["holdout"], seed=seed, quiet=True)
+    data = replace(data, mean=facts.mean, std=facts.std)
+    augment = recipe(settings, "full").augment
+    return ScaledBatches(settings["img_size"], data, augment, settings["batch"], seed, device=DEVICE)
 
 
-def resized(images: ImageSet, size: int) -> ImageSet:
-    chunks = [
-        F.interpolate(chunk.to(DEVICE).float(), (size, size), mode="bicubic", antialias=True).round().clamp(0, 255)
-        for chunk in images.images.split(256)
-    ]
-    return ImageSet(torch.cat([chunk.to(torch.uint8) for chunk in chunks]), images.labels.to(DEVICE))
+class ScaledBatches(Batches):
+    """Batches of images that are scaled up on the device: those to judge nets on all at once, those to train on when
+    they are drawn, as 50,000 of 224 px would take 8 GB of the GPU in each of the processes that share it.
+    """
+
+    def __init__(self, size: int, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.size = size
+
+    @property
+    def img_size(self) -> int:
+        return self.size
+
+    def _split(self, split: str) -> ImageSet:
+        if split not in self._on_device:
+            images = getattr(self.data, split).to(self.device)
+            drawn = ScaledSet(images.images, images.labels, self.size)
+            self._on_device[split] = drawn if split == "train" else ImageSet(drawn.scaled(images.images), images.labels)
+        return self._on_device[split]  # type: ignore[return-value]
+
+
+@dataclass
+class ScaledSet(ImageSet):
+    """Small images that are scaled up when they are drawn."""
+
+    size: int
+
+    def batches(self, parts: Iterable[Tensor], replace: bool = False) -> Iterator[Pixels]:
+        for batch in super().batches(parts):
+            yield Pixels(self.scaled(batch.images), batch.labels)
+
+    def scaled(self, images: Tensor) -> Tensor:
+        size = (self.size, self.size)
+        chunks = [F.interpolate(chunk.float(), size, mode="bicubic", antialias=True) for chunk in images.split(256)]
+        return torch.cat([chunk.round().clamp(0, 255).to(torch.uint8) for chunk in chunks])
 
 
 def space_of(space: Space, batches: Batches, settings: dict[str, Any]) -> Space:
@@ -130,7 +160,8 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
     times["supernet"] = time.perf_counter() - start - times["full"]
     evaluator, whole = SubnetEvaluator(supernet.eval(), batches), space.costs(space.root.largest())["macs"]
     # The full net takes part in the last training, too: it gains from it as the others do.
-    jobs: dict[str, Any] = {"100 full": {"arch": space.root.largest().to_dict(), "macs": 1.0}}
+    full_job = {"100 full": {"arch": space.root.largest().to_dict(), "macs": 1.0}}
+    jobs: dict[str, Any] = full_job if "full" in args.kinds else {}
     for share in args.budgets:
         budget = Budget(min_macs=NEAR * share / 100 * whole, max_macs=share / 100 * whole)
         archs = searched(space, evaluator, budget, settings, seed) if "searched" in args.kinds else {}
@@ -139,10 +170,7 @@ def prepare(args: argparse.Namespace, settings: dict[str, Any]) -> None:
         for index in range(args.random if "random" in args.kinds else 0):
             archs[f"random {index + 1}"] = sample_feasible(space.root, rng, space.costs, budget.windows())
         for name, arch in archs.items():
-            inherited = {"inherited": evaluator.accuracy(arch, "holdout")}
-            if args.split == "test":
-                inherited["inherited_test"] = evaluator.accuracy(arch, "test")
-            facts = {"macs": space.costs(arch)["macs"] / whole, **inherited}
+            facts = {"macs": space.costs(arch)["macs"] / whole, "inherited": evaluator.accuracy(arch, "holdout")}
             jobs[f"{share} {name}"] = {"arch": arch.to_dict(), **facts, "params": space.costs(arch)["params"]}
         if "torch-pruning" in args.kinds and find_spec("torch_pruning"):
             jobs[f"{share} torch-pruning"] = prune_to(full, labelled, share / 100 * whole, whole)
@@ -296,7 +324,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--budgets", type=int, nargs="+", default=[75, 58, 50, 35])
     parser.add_argument("--random", type=int, default=5)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is cut out beside the full net")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what is trained in the end")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--split", choices=("holdout", "test"), default="test")
     parser.add_argument("--settings", action="append", default=[], help="JSON that changes SETTINGS; may be repeated")

@@ -43,7 +43,7 @@ from nasformer.utils.device import choose_device
 from record import add_side_by_side, benchmark_parser, mean_and_spread, run_side_by_side
 
 WARM_UP = 20
-"""Steps before those whose time counts: kernels are chosen in them, and what comes often is recorded."""
+"""Steps before those whose time counts, at most: kernels are chosen in them, and what comes often is recorded."""
 
 
 def build_timm(net: str, task: str, batches: MaskBatches, stride: int = 32, **head: Any) -> nn.Module:
@@ -112,7 +112,7 @@ def build_ours(
 def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) -> dict[str, float | None]:
     """Images a second and memory of training alone: batches are made before, and what is done once is done."""
     ready = [batch for batch, _ in zip(batches.train_batches(), range(4), strict=False)]
-    times = dict[int, float]()
+    times, first = dict[int, float](), min(WARM_UP, steps)
 
     def clock() -> float:
         if batches.device.type == "cuda":
@@ -124,16 +124,16 @@ def speed(model: nn.Module, batches: MaskBatches, recipe: Recipe, steps: int) ->
             return getattr(batches, name)
 
         def train_batches(self, start_step: int = 0) -> Any:
-            for step in range(start_step, WARM_UP + steps + 1):
-                if step in (WARM_UP, WARM_UP + steps):
+            for step in range(start_step, first + steps + 1):
+                if step in (first, first + steps):
                     times[step] = clock()
                 yield ready[step % len(ready)]
 
     if batches.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    timed = replace(recipe, iterations=WARM_UP + steps + 1, lr=0.0)
+    timed = replace(recipe, iterations=first + steps + 1, lr=0.0)
     train_model(model, Ready(), timed, quiet=True)  # type: ignore[arg-type]
-    seconds = times[WARM_UP + steps] - times[WARM_UP]
+    seconds = times[first + steps] - times[first]
     memory = torch.cuda.max_memory_allocated() / 2**20 if batches.device.type == "cuda" else None
     return {"images_per_second": steps * batches.batch_size / seconds, "memory_mib": memory}
 

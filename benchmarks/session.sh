@@ -14,8 +14,9 @@ cd "$(dirname "$0")/.."
 lent=${LENT:-$HOME/lent}
 mkdir -p "$lent/sets" "$lent/weights" "$lent/records" "$lent/out" "$OUT"
 shopt -s nullglob
-# Never a second time: what runs already has them open. (Some versions of `cp -n` fail where there is something to leave.)
-take() { [ -e "$2/$(basename "$1")" ] || cp -r "$1" "$2"; }
+# What is there, and never a second time: what runs already has it open. (Some versions of `cp -n` fail where there is
+# something to leave.)
+take() { [ ! -e "$1" ] || [ -e "$2/$(basename "$1")" ] || cp -r "$1" "$2"; }
 for path in benchmarks/records/study-*.json benchmarks/records/begun; do take "$path" "$lent/records"; done
 for path in .carry/weights/*; do take "$path" "$lent/weights"; done
 for path in .carry/packages; do take "$path" "$lent"; done

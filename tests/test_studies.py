@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -22,7 +24,12 @@ from PIL import Image
 
 import nasformer
 import pages
+from nasformer.cli.main import find_command, make_parser
+from nasformer.data.options import AugmentOptions
+from nasformer.latency.search import with_profile
 from nasformer.models import registry
+from nasformer.runs.base import command_space
+from nasformer.tasks.registry import space_for
 
 STUDY = pages.ROOT / "benchmarks" / "study"
 YAML = """
@@ -246,6 +253,17 @@ def test_cells_take_turns_by_the_processes_they_need(study: ModuleType) -> None:
     assert order == sorted(order)
 
 
+def test_a_session_starts_where_nothing_was_carried_or_begun(tmp_path: Path) -> None:
+    shutil.copytree(STUDY.parent, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("records", "__pycache__"))
+    (tmp_path / "src").mkdir()
+    environment = {**os.environ, "LENT": str(tmp_path / "lent"), "OUT": str(tmp_path / "out")}
+    words = ["bash", str(tmp_path / "benchmarks" / "session.sh")]
+    for _ in range(2):
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "all studies have ended" in done.stdout
+
+
 ALL = sorted(STUDY.glob("*.yaml"))
 QUEUE = STUDY.parent / "queue.yaml"
 
@@ -369,3 +387,24 @@ def test_a_packed_set_is_unpacked(tmp_path: Path, study: ModuleType, monkeypatch
     assert [len(part.labels) for part in (found.train, found.holdout, found.test)] == [5, 5, 5]
     assert found.test.images[:, 0, 0, 0].tolist() == shades[:5].tolist()
     assert found.holdout.labels.tolist() == labels.tolist()
+
+
+def test_images_that_are_scaled_up_as_they_are_drawn_are_those_scaled_at_once(study: ModuleType) -> None:
+    cut = importlib.import_module("pretrained_cut")
+    digits = nasformer.load_data("digits")
+    batches = cut.ScaledBatches(20, digits, AugmentOptions(crop="none", hflip=0.0, smoothing=0.0), 64)
+    x, _ = batches.train(0)
+    assert x.shape == (64, 1, 20, 20)
+    (whole,) = [images for images, _ in batches.evaluation("train", len(digits.train))]
+    assert whole[batches.train_part(0)].equal(x)
+    ((judged, labels),) = batches.evaluation("holdout", len(digits.holdout))
+    assert judged.shape[-1] == batches.img_size == 20
+    assert labels.equal(digits.holdout.labels)
+
+
+def test_the_latency_profile_of_a_study_fits_its_search(study: ModuleType) -> None:
+    asked = study.read_study(STUDY / "segmentation-search.yaml")
+    words = f"{asked.words['task']} {asked.words['limit']} --max-latency 250ms --space s3-tiny --out x".split()
+    command = make_parser(find_command("run")).parse(words).options
+    space = space_for(command_space(command), command).with_options(img_size=command.img_size)
+    assert with_profile(space, command, device="cuda")[1]

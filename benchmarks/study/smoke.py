@@ -25,13 +25,14 @@ SHORTER = {
     "nasformer run": RUN,
     "nasformer retrain": f"{FEW} --export false",
     "nasformer finetune": f"{FEW} --export false",
-    "nasformer evolve": f"{FEW} --evolve.samples 12 --evolve.top 2 --evolve.further_epochs 1 --evolve.min_samples 1",
+    "nasformer evolve": f"{FEW} --evolve.samples 12 --evolve.top 2 --evolve.further_epochs 1 --evolve.min_samples 1"
+    " --evolve.sigma 0",
     "winners.py": f"{EVOLUTION} --calibration-images 8",
     "rivals.py": "--random 3 --calibration-images 8",
     "same_recipe.py": FEW,
     "pretrained_cut.py": f"--random 1 --settings '{SETTINGS}'",
-    "segmentation.py": "--epochs 1 --batch-size 4 --img-size 64 --decoder-dim 16 --steps 2 --workers 0",
-    "detection.py": "--iterations 1 --batch-size 2 --img-size 64 --decoder-dim 16 --steps 2 --workers 0",
+    "segmentation.py": "--epochs 1 --batch-size 4 --img-size 64 --decoder-dim 16 --workers 0",
+    "detection.py": "--iterations 1 --batch-size 2 --img-size 64 --decoder-dim 16 --workers 0",
     "vqa.py": "--epochs 1 --batch-size 4 --img-size 64 --decoder-dim 16 --workers 0",
 }
 """Options that are added to a command, by its program; the last one counts."""
