@@ -211,3 +211,11 @@ def camvid_in_short(record: Record) -> str:
     asked = from_json(outcome.Study, record["settings"]["study"], Path("study-segmentation-camvid"))
     rows = sorted(record["results"]["rows"].items(), key=lambda row: -row[1]["mIoU"]["mean"])
     return ", ".join(f"{name} {outcome.mean_and_spread(asked, 'mIoU', row['mIoU'])}" for name, row in rows)
+
+
+@text_of("study-vqa-shapes")
+def vqa_shapes_in_short(record: Record) -> str:
+    """For the page on questions: VQA accuracy with the images and without."""
+    asked = from_json(outcome.Study, record["settings"]["study"], Path("study-vqa-shapes"))
+    (row,) = record["results"]["rows"].values()
+    return ", ".join(f"{name} {outcome.mean_and_spread(asked, name, row[name])}" for name in asked.figures)

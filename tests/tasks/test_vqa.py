@@ -198,6 +198,19 @@ def test_a_fresh_head_holds_each_answer_for_improbable() -> None:
     assert logits.sigmoid().sum(1).tolist() == pytest.approx([1.0] * 4, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"), [({"vocab_size": 11}, torch.arange(2, 11)[None]), ({"text_dim": 48}, torch.randn(1, 9, 48))]
+)
+def test_words_still_differ_behind_the_first_block_of_a_fresh_head(text: dict[str, int], words: Any) -> None:
+    """Where they begin much smaller than what a block adds to all of them, they all look alike."""
+    torch.manual_seed(0)
+    head, seen = VQAHead((6,), ((4, 4),), (8, 8), 5, dim=64, max_words=9, **text).eval(), list[torch.Tensor]()
+    head.blocks[0].register_forward_hook(lambda module, inputs, output: seen.append(output[0]))
+    head([torch.randn(1, 6, 4, 4), words])
+    likeness = torch.nn.functional.cosine_similarity(seen[0][:, None], seen[0][None], dim=-1)
+    assert likeness[~torch.eye(10, dtype=torch.bool)].mean() < 0.2
+
+
 def test_the_words_attend_to_as_many_maps_as_are_asked_for() -> None:
     space = small_space(family_space("s3"), num_classes=5)
     for count, read in ((1, 1), (3, 3), (9, 4)):

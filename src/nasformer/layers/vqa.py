@@ -83,8 +83,10 @@ class VQAHead(nn.Module):
         self.answer = nn.Parameter(torch.empty(1, 1, dim))
         self.blocks = nn.ModuleList(text_block(dim) for _ in range(depth))
         self.last_norm = nn.LayerNorm(dim)
-        for weight in (self.words.weight, self.positions, self.answer):
-            nn.init.trunc_normal_(weight, std=0.02)
+        # As large as what the blocks add: words that begin small all look alike behind the first block.
+        for weight in (self.positions, self.answer):
+            nn.init.normal_(weight)
+        nn.init.normal_(self.words.weight, std=(text_dim or 1) ** -0.5)
         self.reset(num_classes)
 
     def reset(self, num_classes: int, global_pool: str | None = None) -> None:
