@@ -83,6 +83,7 @@ def test_from_training_to_answers(shapes: Path, tmp_path: Path, capsys: Any) -> 
     assert "def predict" not in (tmp_path / "export" / "model.py").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_is_judged_and_trained_on_by_its_own_options(shapes: Path, tmp_path: Path) -> None:
     run, more = tmp_path / "run", tmp_path / "more"
     assert main(words("retrain", run, shapes, "--arch", "smallest", panoptic={"stuff_area": 0.25})) == 0
