@@ -17,7 +17,15 @@ from nasformer.models.registry import get_space
 from nasformer.models.storage import load_model
 from nasformer.runs import plan, pretrained
 from nasformer.runs.options import PlanCommand
-from nasformer.runs.plan import StageTime, StageTimes, disk_needed, shorter_ways, survey_space, warnings_of
+from nasformer.runs.plan import (
+    StageTime,
+    StageTimes,
+    disk_needed,
+    finish_trainings,
+    shorter_ways,
+    survey_space,
+    warnings_of,
+)
 from nasformer.space.budget import Budget
 from nasformer.supernet.storage import save_supernet
 from nasformer.supernet.supernet import Supernet
@@ -208,6 +216,14 @@ def test_a_plan_of_hours_names_shorter_ways(has_bf16: bool, monkeypatch: pytest.
     assert "--img-size" not in next(shorter_ways(PlanCommand(from_="timm:x"), tiny_images, times))  # 3 patches a side
     assert not list(shorter_ways(PlanCommand(from_="timm:x", no_training=True), space, times))
     assert not list(shorter_ways(PlanCommand(), space, replace(times, train=none)))
+
+
+def test_a_winner_out_of_a_supernet_is_trained_once(tmp_path: Path) -> None:
+    save_supernet(Supernet(tiny.MICRO), tmp_path / "supernet")
+    assert finish_trainings(PlanCommand(from_=str(tmp_path), front=2)) == 3
+    assert finish_trainings(PlanCommand(from_="autoformer-micro:weights.pth")) == 1
+    assert finish_trainings(PlanCommand(from_="timm:deit_tiny_patch16_224:weights.safetensors", front=2)) == 6
+    assert finish_trainings(PlanCommand(from_=str(tmp_path), finish="none")) == 0
 
 
 def test_the_plan_counts_the_fine_tuning_of_a_larger_teacher(capsys: Any, source: Path) -> None:

@@ -125,6 +125,12 @@ def find_supernet(path: Path) -> Path | None:
     return next((folder for folder in (path / "supernet", path) if (folder / SUPERNET_CONFIG).exists()), None)
 
 
+def is_supernet(source: str) -> bool:
+    """Whether a source is a trained supernet, and not a net that becomes one."""
+    net, _ = split_source(source)
+    return is_file_of_space(net) or (not net.startswith("timm:") and find_supernet(Path(net)) is not None)
+
+
 def source_model_folder(source: str) -> Path:
     """The folder of a model, which may be in a run folder."""
     for folder in (Path(source) / "model", Path(source)):

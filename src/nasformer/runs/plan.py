@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nasformer.data.loaders import Batch, BatchSource, Split
 from nasformer.models.base import Backbone
-from nasformer.models.pretrained import source_arch, source_space
+from nasformer.models.pretrained import is_supernet, source_arch, source_space
 from nasformer.models.space import Space
 from nasformer.results.folder import RunFolder
 from nasformer.results.result import AGREEMENT
@@ -317,7 +317,8 @@ def finish_trainings(command: PlanCommand) -> int:
     if command.no_training:
         starts = int(command.finish == "finetune")
     else:
-        starts = {"auto": 2, "none": 0}.get(command.finish, 1)
+        both = 1 if is_supernet(command.from_ or "") else 2  # slices of the supernet, and of the full net
+        starts = {"auto": both, "none": 0}.get(command.finish, 1)
     return starts * (1 + command.front)
 
 
