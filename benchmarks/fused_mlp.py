@@ -59,7 +59,6 @@ def product_kernel(  # type: ignore[no-untyped-def]
     stride_inner,
     stride_column,
     BACKWARD: tl.constexpr,
-    KEEP: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INNER: tl.constexpr,
@@ -67,7 +66,7 @@ def product_kernel(  # type: ignore[no-untyped-def]
     """A tile of GELU(a @ b + bias), or of a @ b * GELU'(argument) and the sums of its columns.
 
     Args:
-        argument: Of GELU: written where KEEP says so, read in the backward pass.
+        argument: Of GELU: written in the forward pass, read in the backward pass.
         sums: Of the rows of each tile, so that their total does not depend on which tile is ready first.
     """
     tiles = tl.cdiv(columns, COLUMNS)
@@ -91,30 +90,27 @@ def product_kernel(  # type: ignore[no-untyped-def]
     else:
         x = total + tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
         x = x.to(result.dtype.element_ty)  # as a product by itself would be rounded
-        if KEEP:
-            tl.store(argument + offsets, x, mask=inside)
+        tl.store(argument + offsets, x, mask=inside)
         rounded = gelu(x.to(tl.float32)).to(result.dtype.element_ty)
     tl.store(result + offsets, rounded, mask=inside)
 
 
-def launch(
-    a: Tensor, b: Tensor, bias: Tensor, argument: Tensor, result: Tensor, sums: Tensor, backward: bool, keep: bool
-) -> None:
+def launch(a: Tensor, b: Tensor, bias: Tensor, argument: Tensor, result: Tensor, sums: Tensor, backward: bool) -> None:
     """Computes all tiles, for a [rows, inner] and b [inner, columns]."""
     rows, columns = result.shape
     grid = (triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS),)
-    flags = {"BACKWARD": backward, "KEEP": keep, "ROWS": ROWS, "COLUMNS": COLUMNS, "INNER": INNER}
+    flags = {"BACKWARD": backward, "ROWS": ROWS, "COLUMNS": COLUMNS, "INNER": INNER}
     wrap_triton(product_kernel)[grid](
         a, b, bias, argument, result, sums, rows, columns, a.shape[1], *b.stride(), **flags, **OPTIONS
     )
 
 
 @triton_op("nasformer::linear_gelu", mutates_args={})
-def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """GELU of a linear layer of x [rows, inputs], and GELU's argument, empty unless it is to be kept."""
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """GELU of a linear layer of x [rows, inputs], and GELU's argument."""
     hidden = x.new_empty(len(x), len(weight))
-    argument = torch.empty_like(hidden) if keep else x.new_empty(0)
-    launch(x, weight.T, bias, argument, hidden, x.new_empty(0, dtype=torch.float32), False, keep)
+    argument = torch.empty_like(hidden)
+    launch(x, weight.T, bias, argument, hidden, x.new_empty(0, dtype=torch.float32), False)
     return hidden, argument
 
 
@@ -123,7 +119,7 @@ def gelu_backward(gradient: Tensor, weight: Tensor, argument: Tensor) -> tuple[T
     """The gradient of GELU's argument by that of what a linear layer made of GELU, and its sum over the rows."""
     result = torch.empty_like(argument)
     sums = gradient.new_empty(triton.cdiv(len(gradient), ROWS), argument.shape[1], dtype=torch.float32)
-    launch(gradient, weight, gradient, argument, result, sums, True, True)
+    launch(gradient, weight, gradient, argument, result, sums, True)
     return result, sums.sum(0)
 
 
@@ -132,7 +128,7 @@ class FusedMlp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
-        hidden, argument = linear_gelu(x, weight1, bias1, True)
+        hidden, argument = linear_gelu(x, weight1, bias1)
         ctx.save_for_backward(x, weight1, weight2, hidden, argument)
         return torch.addmm(bias2, hidden, weight2.T)
 

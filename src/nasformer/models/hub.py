@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 
 PATIENCE = 3.0
 """Seconds for which a hub that cannot be reached is asked again: a network may be just coming up."""
@@ -61,5 +61,5 @@ def unreachable(address: str) -> str:
             return ""
         except Exception as error:  # the client's library, and with it its exceptions, differs between versions
             if time.monotonic() - started > PATIENCE:
-                return " ".join(str(error).split())[:200] or type(error).__name__
+                return one_line(error, 200)
         time.sleep(1)

@@ -15,7 +15,7 @@ import torch
 from torch import Size, Tensor, nn
 
 from nasformer.data.decode import IMAGENET_MEAN, IMAGENET_STD
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 from nasformer.families.autoformer import from_official, is_official
 from nasformer.models.base import Backbone
 from nasformer.models.hub import published_model
@@ -242,7 +242,7 @@ def timm_weights(name: str, file: Path | None = None) -> dict[str, Tensor]:
     except UserError:
         raise
     except Exception as error:  # no such weights, a download that fails: timm and its hub raise a dozen kinds
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise UserError(
             f"timm cannot load the weights of {name} ({reason}); download them and name the file: "
             f"timm:{name}:weights.safetensors"

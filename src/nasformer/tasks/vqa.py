@@ -33,7 +33,7 @@ from nasformer.data.images import SplitAmounts, Splits, make_splits, normalise
 from nasformer.data.loaders import BatchSource, ImageText, Split
 from nasformer.data.options import AugmentOptions
 from nasformer.data.sources import made_for
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 from nasformer.layers.vqa import UNKNOWN, encode, split_words, word_numbers
 from nasformer.models.dense import dense_space
 from nasformer.models.space import Space
@@ -158,7 +158,7 @@ class TextEncoder:
         try:
             tokenizer, model = AutoTokenizer.from_pretrained(self.source), AutoModel.from_pretrained(self.source)
         except Exception as error:  # no such name or folder, no network: transformers raises a dozen kinds
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error, 200)
             raise UserError(f"cannot load the text encoder {self.source} ({reason}); check its name") from error
         return tokenizer, model.eval().requires_grad_(False)
 

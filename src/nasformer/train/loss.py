@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nasformer.errors import UserError
+from nasformer.errors import UserError, one_line
 from nasformer.models.base import Backbone
 from nasformer.utils.cuda_graphs import CudaGraphs
 from nasformer.utils.files import read_tensors
@@ -218,7 +218,7 @@ def load_timm(source: str, num_classes: int, in_chans: int) -> nn.Module:
     except UserError:
         raise
     except Exception as error:  # an unknown name, a download that fails: timm raises a dozen kinds
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise UserError(f"cannot load the teacher {source} ({reason}); check its name and weights") from error
     if weights:
         load_weights(model, Path(weights[0]), source)
